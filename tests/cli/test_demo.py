@@ -212,8 +212,7 @@ def test_without_spark_the_engine_spark_is_refused_with_the_fix(
 def test_without_spark_the_demo_says_what_a_report_needs(has_spark: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """At its end, where the report would be; nothing is said where Spark is installed."""
     cost: dict[str, dict[str, int]] = {"operations": {}, "billable_operations": {}}
-    numbers = {"diverted": 0, "moved": 0, "failover_s": 0.0, "drain_s": 0.0, "cost": cost, "report": None}
-    verdict = DemoVerdict(**Book(1).counts(), **numbers)  # type: ignore[arg-type]
+    verdict = DemoVerdict(**Book(1).counts(), diverted=0, moved=0, failover_s=0.0, drain_s=0.0, cost=cost, report=None)
     demo.Stage().show(verdict, has_spark=has_spark)
     hint = "The report of the outage needs Spark: pip install 'pairbus[spark-local]'"
     assert (hint in capsys.readouterr().out.splitlines()) == (not has_spark)
@@ -238,7 +237,7 @@ def test_the_book_tells_lost_duplicated_and_altered_apart() -> None:
     for name in ("good", "gone", "twice", "changed"):
         book.accepted(sent[name])
     assert book.accepted_count == 4 and book.under_way == 1
-    sent["changed"].application_properties["x-ms-path"] = "orders"
+    sent["changed"].application_properties = {"x-ms-path": "orders"}
     for name in ("good", "twice", "twice", "changed"):
         book.found("orders", encode(sent[name]))
     book.found("payments", encode(sent["good"]))

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Annotated, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from azure.servicebus import ServiceBusMessage
 
@@ -109,7 +109,7 @@ class Book:
         if entity is None or place not in entity.places or digest != _digest(payload):
             self._altered.add(message_id)
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, Any]:
         """Return the numbers of a verdict that are about single messages."""
         whole = {
             message_id
