@@ -1,7 +1,7 @@
 """`pairbus demo`: applications go on sending while their namespace is dead, and every message comes home.
 
-`demo_story` runs the steps, `demo_pair` has the namespaces and entities, `demo_book` checks the messages, `demo_spark`
-moves the backlog home on Spark, `demo_serve` is `--serve`; this file has the command and its output.
+`demo_story` runs the steps, `demo_pair` has the namespaces and entities, `demo_book` checks the messages, `demo_serve`
+is `--serve`; this file has the command and its output.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ import asyncio
 import json
 import logging
 import random
-import signal
 import time
-from collections.abc import Coroutine
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -55,8 +53,8 @@ def demo(
     engine: Annotated[
         EngineName | None,
         typer.Option(
-            help="Engine of the syphon. local: in this process; spark: a Spark job, which ends with a report"
-            " of the outage. Default: spark if it is installed."
+            help="Engine of the syphon. local: no Spark; spark: a Spark job, and a report of the outage at the end."
+            " Default: spark if it is installed."
         ),
     ] = None,
     page: Annotated[Path, typer.Option("--report", metavar="FILE", help="File of the HTML report.")] = Path(
@@ -83,24 +81,27 @@ def demo(
     for outages.
     """
     check_extra()
+    for name in ("azure", "pairbus"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # warnings about broken connections, which the demo shows
+    # Both are imported when needed: it takes a third of a second, for which other commands should not wait.
     if serve:
         from pairbus.cli.demo_serve import serve as serve_pair
 
-        _silence_logs()
         asyncio.run(serve_pair(port, typer.echo))
         return
     check_output("--json", json_file)
     check_output("--report", page)
-    on_spark = engine is EngineName.spark or (engine is None and has_spark())
-    if on_spark:
+    engine = engine or (EngineName.spark if has_spark() else EngineName.local)
+    if engine is EngineName.spark:
         _check_spark()
-    # Imported when needed: it takes a third of a second, for which other commands should not wait.
     from pairbus.cli.demo_story import Story
 
     seed = random.randrange(1_000_000) if seed is None else seed
-    _silence_logs()
     stage = Stage()
-    verdict = asyncio.run(_until_told_to_stop(Story(messages, seed, stage.say, page, on_spark=on_spark).tell()))
+    try:
+        verdict = asyncio.run(Story(messages, seed, engine, page, stage.say).tell())
+    except asyncio.CancelledError:  # Ctrl-C would be a KeyboardInterrupt
+        raise PairbusError("stopped by SIGTERM; nothing was left behind") from None
     stage.show(verdict, has_spark=has_spark())
     if json_file is not None:
         json_file.write_text(json.dumps(asdict(verdict), indent=2) + "\n", encoding="utf-8")
@@ -120,24 +121,6 @@ def _check_spark() -> None:
     from pairbus.spark.java import find_java
 
     find_java()
-
-
-def _silence_logs() -> None:
-    """Hide warnings about broken connections, which the demo causes and shows by itself."""
-    for name in ("azure", "pairbus", "py4j"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-async def _until_told_to_stop(work: Coroutine[Any, Any, DemoVerdict]) -> DemoVerdict:
-    """Run the demo; SIGTERM ends it as Ctrl-C does, by cancelling it, so that everything is cleaned up."""
-    task = asyncio.ensure_future(work)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        if asyncio.current_task().cancelling():  # type: ignore[union-attr]
-            raise  # Ctrl-C: asyncio.run makes a KeyboardInterrupt of it
-        raise PairbusError("stopped by SIGTERM; nothing was left behind") from None
 
 
 class Stage:

@@ -1,7 +1,7 @@
 """The messages of `pairbus demo`: which were sent, which were accepted, and which were found at the end.
 
-The content of every message follows from the seed and its number. A digest covers all that the sender chose (body,
-properties, time to live), so it shows if a backlog queue changed anything.
+The content of every message follows from the seed and its number. A digest covers all that the sender chose, so it
+shows if a backlog queue changed anything.
 """
 
 from __future__ import annotations
@@ -10,12 +10,18 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Any, get_type_hints
 
-from pairbus.cli.demo_pair import ENTITIES
+from azure.servicebus import ServiceBusMessage
+
+from pairbus.amqp.message import Message, Properties
+from pairbus.cli.demo_pair import DemoEntity
+from pairbus.explorer import sendable
 from pairbus.ledger import Row
+from pairbus.pairing import pings
+from pairbus.sdk.encoding import encode
 
 BODY_SIZES = (100, 2000)
 TTL_HOURS = (1, 48)
@@ -48,104 +54,87 @@ class DemoVerdict:
 
 MEANINGS = {name: hint.__metadata__[0] for name, hint in get_type_hints(DemoVerdict, include_extras=True).items()}
 
-Key = tuple[str, str]
-"Entity and message id."
-
 
 class Book:
-    """Record of every message of one run."""
+    """Record of every message of one run, by message id."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._entity_of = {place: entity.name for entity in ENTITIES.values() for place in entity.places}
-        self._digests: dict[Key, str] = {}
-        self._accepted: set[Key] = set()
-        self._found: Counter[Key] = Counter()
+        self._sent: dict[str, tuple[DemoEntity, bytes]] = {}
+        "Entity and digest."
+        self._accepted: set[str] = set()
+        self._found: Counter[tuple[str, str]] = Counter()
         "Times that a message was found, by place and message id."
-        self._altered: set[Key] = set()
+        self._altered: set[str] = set()
 
     @property
     def accepted_count(self) -> int:
         return len(self._accepted)
 
-    def new_message(self, entity: str, application: str, number: int) -> Any:
-        """Make a message; every run makes the same one for the same seed and number."""
-        from azure.servicebus import ServiceBusMessage
+    @property
+    def under_way(self) -> int:
+        """Messages whose application waits for an answer."""
+        return len(self._sent) - len(self._accepted)
 
+    def new_message(self, entity: DemoEntity, application: str, number: int) -> ServiceBusMessage:
+        """Make a message; every run makes the same one for the same seed and number."""
         chance = random.Random(f"{self._seed} {number}")
+        message_id = f"{application}-{number}"
         message = ServiceBusMessage(
             chance.randbytes(chance.randint(*BODY_SIZES)),
-            message_id=f"{application}-{number}",
-            subject=f"{application} {entity}",
+            message_id=message_id,
+            subject=f"{application} {entity.name}",
             content_type=CONTENT_TYPE,
             correlation_id=f"{chance.getrandbits(64):016x}",
             time_to_live=timedelta(hours=chance.randint(*TTL_HOURS)),
             application_properties={"number": number, "amount": chance.random(), "note": f"für {application}"},
-            session_id=f"session {chance.randrange(SESSIONS)}" if ENTITIES[entity].has_sessions else None,
+            session_id=f"session {chance.randrange(SESSIONS)}" if entity.has_sessions else None,
         )
-        self._digests[entity, f"{application}-{number}"] = digest(message)
+        self._sent[message_id] = entity, _digest(encode(message))
         return message
 
-    def accepted(self, entity: str, message: Any) -> None:
+    def accepted(self, message: ServiceBusMessage) -> None:
         """Note that the sender was told that the message is stored."""
-        self._accepted.add((entity, message.message_id))
+        self._accepted.add(str(message.message_id))
 
-    def found(self, place: str, message: Any) -> None:
-        """Note a message that was received from a queue or a subscription."""
-        key = (self._entity_of[place], str(message.message_id))
-        self._found[place, key[1]] += 1
-        if self._digests.get(key) != digest(message):
-            self._altered.add(key)
+    def found(self, place: str, payload: bytes) -> None:
+        """Note an encoded message that is in a queue or a subscription; pings are none of the applications'."""
+        properties = Message.decode(payload).properties
+        assert properties is not None, "both applications and pings give message ids"
+        if properties.content_type == pings.CONTENT_TYPE:
+            return
+        message_id = str(properties.message_id)
+        self._found[place, message_id] += 1
+        entity, digest = self._sent.get(message_id, (None, b""))
+        if entity is None or place not in entity.places or digest != _digest(payload):
+            self._altered.add(message_id)
 
-    def _is_whole(self, key: Key) -> bool:
-        entity, message_id = key
-        return all((place, message_id) in self._found for place in ENTITIES[entity].places)
-
-    def verdict(
-        self,
-        *,
-        diverted: int = 0,
-        moved: int = 0,
-        failover_s: float = 0.0,
-        drain_s: float = 0.0,
-        ledger: Iterable[Row] = (),
-        report: str | None = None,
-    ) -> DemoVerdict:
-        return DemoVerdict(
-            sent=len(self._digests),
-            accepted=len(self._accepted),
-            in_primary=sum(map(self._is_whole, self._digests)),
-            lost=sum(not self._is_whole(key) for key in self._accepted),
-            duplicated=len({(self._entity_of[place], one) for (place, one), n in self._found.items() if n > 1}),
-            altered=len(self._altered),
-            diverted=diverted,
-            moved=moved,
-            failover_s=round(failover_s, 3),
-            drain_s=round(drain_s, 3),
-            cost=cost_of(ledger),
-            report=report,
-        )
+    def counts(self) -> dict[str, Any]:
+        """Return the numbers of a verdict that are about single messages."""
+        whole = {
+            message_id
+            for message_id, (entity, _) in self._sent.items()
+            if all(self._found[place, message_id] for place in entity.places)
+        }
+        return {
+            "sent": len(self._sent),
+            "accepted": len(self._accepted),
+            "in_primary": len(whole),
+            "lost": len(self._accepted - whole),
+            "duplicated": len({message_id for (_, message_id), times in self._found.items() if times > 1}),
+            "altered": len(self._altered),
+        }
 
 
-def digest(message: Any) -> str:
-    """Digest of a message, sent or received; a received one has some texts as bytes."""
-    properties = {_text(name): _text(value) for name, value in (message.application_properties or {}).items()}
-    chosen = (
-        message.subject,
-        message.content_type,
-        message.correlation_id,
-        message.time_to_live,
-        message.session_id,
-        sorted(properties.items()),
-    )
-    return hashlib.sha256(b"".join(message.body) + repr(chosen).encode()).hexdigest()
-
-
-def _text(value: object) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
+def _digest(payload: bytes) -> bytes:
+    """Digest of all that the sender chose: without two times that the SDK writes anew when a send is repeated."""
+    message = Message.decode(sendable(payload))
+    message.properties = replace(message.properties or Properties(), creation_time=None, absolute_expiry_time=None)
+    return hashlib.sha256(message.encode()).digest()
 
 
 def cost_of(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
+    """Add up the operations of a ledger by their cause."""
     operations: Counter[str] = Counter()
     billable: Counter[str] = Counter()
     for row in rows:

@@ -5,100 +5,83 @@ from __future__ import annotations
 import asyncio
 import itertools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.cli import demo_pair
+from pairbus.aio import PairedServiceBusClient
 from pairbus.cli.dashboard import address_lines, until_stopped
 from pairbus.cli.dashboard_page import Given, PageOptions, make_page
-from pairbus.cli.demo_pair import APPLICATIONS, BACKLOG_QUEUES, ENTITIES, PRIMARY, SECONDARY
+from pairbus.cli.demo_pair import BACKLOG_QUEUES, PRIMARY, ROUTES, SECONDARY, DemoEntity, running_pair, send
 from pairbus.client.sides import Side
 from pairbus.dashboard.server import DashboardServer
 
-if TYPE_CHECKING:
-    from pairbus.aio import PairedServiceBusClient
-
-FAILOVER_INTERVAL_S = 5.0
-PING_INTERVAL_S = 2.0
+CLIENT = {"failover_interval": 5.0, "ping_primary_interval": 2.0, "control_socket": True}
 SEND_EVERY_S = 0.2
+CONSUMER = "shop"
+"Application that receives, and whose client runs the syphon."
 RECEIVED = ("orders", "payments")
-"Queues whose messages an application receives; those of the others stay, to be looked at."
+"Queues whose messages are received; those of the others stay, to be looked at."
 
 
 async def serve(port: int, say: Callable[[str], object]) -> None:
     """Run everything until Ctrl-C; nothing is left behind."""
     with tempfile.TemporaryDirectory(prefix="pairbus-demo-") as name:
         folder = Path(name)
-        async with AsyncExitStack() as ends:
-            brokers = await demo_pair.start_pair(ends, folder, meter=True)
-            home, away = brokers[0].connection_strings[PRIMARY], brokers[1].connection_strings[SECONDARY]
-            applications = await _applications(ends, home, away)
-            given = [Given(Side.from_connection_string(text), text) for text in (home, away)]
+        async with running_pair(folder, meter=True) as pair, AsyncExitStack() as ends:
+            clients = await pair.open_clients(ends, lambda name: {**CLIENT, "enable_syphon": name == CONSUMER})
+            given = [Given(Side.from_connection_string(text), text) for text in pair.connection_strings]
             controls = (folder / PRIMARY, folder / SECONDARY)
             options = PageOptions(given, primary_name=PRIMARY, rotation=BACKLOG_QUEUES, controls=controls)
             page, token = await make_page(options)
             server = await ends.enter_async_context(DashboardServer(page, "127.0.0.1", port))
+            home, away = pair.connection_strings
             for line in (f"{PRIMARY} {home}", f"{SECONDARY} {away}", *address_lines(server.url, token)):
                 say(line)
-            await _until_stopped(applications)
+            await _until_stopped(
+                [
+                    *(_send(clients[application], application, entity) for application, entity in ROUTES),
+                    *(_receive(clients[CONSUMER], queue) for queue in RECEIVED),
+                ]
+            )
 
 
-async def _applications(ends: AsyncExitStack, home: str, away: str) -> list[asyncio.Task[None]]:
-    tasks = []
-    for number, (application, entities) in enumerate(APPLICATIONS.items()):
-        client = await demo_pair.new_client(
-            ends,
-            home,
-            away,
-            failover_interval=FAILOVER_INTERVAL_S,
-            ping_primary_interval=PING_INTERVAL_S,
-            enable_syphon=number == 0,
-            control_socket=True,
-        )
-        tasks += [asyncio.create_task(_send(client, application, entity)) for entity in entities]
-        if number == 0:
-            tasks += [asyncio.create_task(_receive(client, entity)) for entity in RECEIVED]
-    return tasks
-
-
-async def _until_stopped(applications: list[asyncio.Task[None]]) -> None:
-    """Wait for Ctrl-C; an application that fails ends everything with its error."""
-    stopped = asyncio.create_task(until_stopped())
+async def _until_stopped(works: list[Coroutine[Any, Any, None]]) -> None:
+    """Run the applications until Ctrl-C; one that fails ends everything with its error."""
+    tasks = [asyncio.create_task(work) for work in (until_stopped(), *works)]
     try:
-        done, _ = await asyncio.wait((stopped, *applications), return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
     finally:
-        for task in (stopped, *applications):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(stopped, *applications, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _send(client: PairedServiceBusClient, application: str, entity: str) -> None:
-    async with ENTITIES[entity].sender(client) as sender:
+async def _send(client: PairedServiceBusClient, application: str, entity: DemoEntity) -> None:
+    async with entity.sender(client) as sender:
         for number in itertools.count():
             body = f'{{"application": "{application}", "number": {number}, "amount": {number * 7 % 100}}}'
-            session = f"customer-{number % 5}" if ENTITIES[entity].has_sessions else None
-            message = ServiceBusMessage(body, message_id=f"{application}-{entity}-{number}", session_id=session)
-            is_sent = False
-            while not is_sent:
-                is_sent = await demo_pair.refusal_of(sender, message) is None
-                await asyncio.sleep(SEND_EVERY_S)
+            session = f"customer-{number % 5}" if entity.has_sessions else None
+            message = ServiceBusMessage(body, message_id=f"{application}-{entity.name}-{number}", session_id=session)
+            await send(sender, message, lambda refusal: None)
+            await asyncio.sleep(SEND_EVERY_S)
 
 
-async def _receive(client: PairedServiceBusClient, entity: str) -> None:
-    while True:
+async def _receive(client: PairedServiceBusClient, queue: str) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    # The SDK swallows a cancellation while it reads a socket, and takes it for an empty read.
+    while not task.cancelling():
         try:
-            async with client.get_queue_receiver(entity) as receiver:
-                while True:
+            async with client.get_queue_receiver(queue) as receiver:
+                while not task.cancelling():
                     for message in await receiver.receive_messages(20, max_wait_time=1):
                         await receiver.complete_message(message)
-                    demo_pair.heed_cancellation()
         except (ServiceBusError, OSError):  # the primary is away: receivers wait, as they do without a pair
-            demo_pair.heed_cancellation()
             await asyncio.sleep(1.0)

@@ -2,12 +2,17 @@
 
 The messages are numbered and in three parts. The primary is killed while the first part is being sent; the second part
 is sent while it is dead; the third part waits until it is back. So every run has all steps, however fast the machine.
+The backlog is moved home by `pairbus syphon`, and the report made by `pairbus report`, as an operator does it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import re
+import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -15,234 +20,224 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any
 
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.aio import PairedServiceBusClient
 from pairbus.cli import demo_pair
-from pairbus.cli.demo_book import Book, DemoVerdict
-from pairbus.cli.demo_pair import APPLICATIONS, BACKLOG_QUEUES, ENTITIES, IN_WORDS, PRIMARY, SECONDARY
-from pairbus.cli.report import write_page
+from pairbus.cli.admin_client import administration
+from pairbus.cli.demo_book import Book, DemoVerdict, cost_of
+from pairbus.cli.demo_pair import ENTITIES, PRIMARY, ROUTES, SECONDARY, DemoEntity, DemoPair
+from pairbus.cli.spark_options import EngineName
 from pairbus.errors import PairbusError
-from pairbus.ledger import Ledger, MeterKind, read
-from pairbus.pairing.backlog import queue_index, queue_path
+from pairbus.explorer import Address, walk
+from pairbus.ledger import read
 from pairbus.pairing.events import Diverted, Event, PingSent
 from pairbus.pairing.failover import HEALTHY
+from pairbus.transport import Carrier
 
-if TYPE_CHECKING:
-    from pairbus.aio import PairedServiceBusClient
-    from pairbus.cli.child_broker import ChildBroker
-    from pairbus.cli.demo_spark import SparkDrain
-
-ROUTES = [(application, entity) for application, entities in APPLICATIONS.items() for entity in entities]
-FAILOVER_INTERVAL_S = 1.0
-PING_INTERVAL_S = 1.0
-RETRY_PAUSE_S = 0.2
+CLIENT = {"failover_interval": 1.0, "ping_primary_interval": 1.0}
+SYPHON = ("syphon", "--once", "--primary-name", PRIMARY, "--backlog-queue-count", str(demo_pair.BACKLOG_QUEUES))
+ON_SPARK = ("--master", "local[2]", "--tasks", "1")  # for a few hundred messages more workers cost more than they save
+NOT_OURS = ("PAIRBUS_TARGET", "SPARK_REMOTE")
+"Variables that would send the messages, or the work, to a place outside of the demo."
 LOOK_S = 0.05
-PATIENCE_S = 60.0  # for a step that takes a second or two on an idle machine
-LEDGER_CLOSE_S = 2.0
+PATIENCE_S = 60.0  # without any accepted message, for a step that takes a second or two on an idle machine
+SAID_MAX = 1000  # characters of an error of a command
 
 
 class Story:
     """A run of the demo. `say` prints a step: its word, and the rest of the line."""
 
     def __init__(
-        self, messages: int, seed: int, say: Callable[[str, str], None], page: Path, *, on_spark: bool
+        self, messages: int, seed: int, engine: EngineName, page: Path, say: Callable[[str, str], None]
     ) -> None:
         self._messages = messages
         self._seed = seed
-        self._say = say
+        self._engine = engine
         self._page = page
-        self._on_spark = on_spark
+        self._say = say
         self._book = Book(seed)
-        self._outage_from = messages * 2 // 5
-        "Number of the first message that is sent when the primary is dead."
-        self._outage_to = messages * 4 // 5
-        "Number of the first message that is sent when the primary is back."
-        kill_range = (max(1, self._outage_from // 2), max(1, self._outage_from * 9 // 10))
-        self._kill_at = random.Random(seed).randint(*kill_range)
-        "Number of accepted messages at which the primary is killed."
-        self._kill_now, self._outage, self._back = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._under_way = self._refused = self._diverted = self._moved = 0
-        self._diverted_since_s: dict[tuple[str, str], float] = {}
+        self._dead, self._back = asyncio.Event(), asyncio.Event()
+        self._gates = {messages * 2 // 5: self._dead, messages * 4 // 5: self._back}
+        "Number of the first message of a part → the event for which it waits."
+        self._diverted_at_s: dict[tuple[str, str], float] = {}
         "Application and entity → time at which the secondary took the first message."
         self._pings: Counter[bool] = Counter()
-        self._failover_s = self._drain_s = 0.0
+        "Accepted and failed pings."
+        self._refusals: list[ServiceBusError] = []
+        self._numbers: dict[str, Any] = {"diverted": 0, "report": None}
+        "Numbers of the verdict that are not about single messages."
 
     async def tell(self) -> DemoVerdict:
+        """Run all steps. SIGTERM cancels them, as Ctrl-C does, so that nothing is left behind."""
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         with tempfile.TemporaryDirectory(prefix="pairbus-demo-") as name:
             folder = Path(name)
-            ledger, report = folder / "ledger", None
-            async with AsyncExitStack() as ends:
-                drain: SparkDrain | None = None
-                if self._on_spark:
-                    from pairbus.cli.demo_spark import SparkDrain
+            ledger = folder / "ledger"
+            async with demo_pair.running_pair(folder) as pair:
+                await self._live_through(pair, ledger)
+                await self._move(pair, folder, ledger)
+                await self._check(pair)
+            if self._engine is EngineName.spark:
+                await _run(folder, {}, "report", str(ledger), "--out", str(self._page))
+                self._say("report", f"what it did and what it cost is in {self._page}")
+                self._numbers["report"] = str(self._page)
+            return DemoVerdict(**self._book.counts(), **self._numbers, cost=cost_of(read(ledger)))
 
-                    drain = await ends.enter_async_context(SparkDrain(folder, ledger, self._say))
-                await self._play(folder, ledger, drain)
-                # All clients are closed: the ledger is complete. Spark, if there is one, still runs.
-                if drain is not None and drain.spark is not None:
-                    await asyncio.to_thread(write_page, drain.spark, ledger, self._page)
-                    self._say("report", f"what it did and what it cost is in {self._page}")
-                    report = str(self._page)
-                return self._book.verdict(
-                    diverted=self._diverted,
-                    moved=self._moved,
-                    failover_s=self._failover_s,
-                    drain_s=self._drain_s,
-                    ledger=read(ledger),
-                    report=report,
-                )
-
-    async def _play(self, folder: Path, ledger: Path, drain: SparkDrain | None) -> None:
+    async def _live_through(self, pair: DemoPair, ledger: Path) -> None:
+        """Send all messages, and kill and start the primary meanwhile."""
         async with AsyncExitStack() as ends:
-            primary, secondary = await demo_pair.start_pair(ends, folder)
-            home, away = primary.connection_strings[PRIMARY], secondary.connection_strings[SECONDARY]
-            clients = {name: await self._client(ends, name, home, away, ledger) for name in APPLICATIONS}
-            self._say("paired", f"{PRIMARY} (process {primary.pid}) with {SECONDARY} (process {secondary.pid})")
+            clients = await pair.open_clients(
+                ends, lambda name: {**CLIENT, "ledger": ledger, "on_event": partial(self._heard, name)}
+            )
+            pids = f"{PRIMARY} (process {pair.primary.pid}) with {SECONDARY} (process {pair.secondary.pid})"
+            self._say("paired", pids)
             try:
                 async with asyncio.TaskGroup() as group:
                     for index, (application, entity) in enumerate(ROUTES):
                         numbers = range(index, self._messages, len(ROUTES))
                         group.create_task(self._send(clients[application], application, entity, numbers))
-                    await self._lose(primary)
-                    await self._recover(primary, away, list(clients.values()))
+                    await self._lose(pair)
+                    await self._recover(pair, list(clients.values()))
+                    await self._until(lambda: self._book.accepted_count == self._messages, "all messages are accepted")
             except* PairbusError as errors:
                 raise errors.exceptions[0] from errors  # the user gets the first error
-            # After the recovery: a single drain ends at once while the primary is away.
-            began_s = time.monotonic()
-            self._moved = await (_move_here(home, away, ledger) if drain is None else drain.move(home, away))
-            self._drain_s = time.monotonic() - began_s
-            self._say("moved", f"the syphon brought {self._moved} messages home in {self._drain_s:.1f} s")
-            await self._check(clients["finance"], home)
-
-    async def _client(
-        self, ends: AsyncExitStack, name: str, home: str, away: str, ledger: Path
-    ) -> PairedServiceBusClient:
-        return await demo_pair.new_client(
-            ends,
-            home,
-            away,
-            failover_interval=FAILOVER_INTERVAL_S,
-            ping_primary_interval=PING_INTERVAL_S,
-            ledger=ledger,
-            on_event=partial(self._heard, name),
-        )
 
     def _heard(self, application: str, event: Event) -> None:
         if isinstance(event, Diverted):
-            self._diverted += event.count
-            self._diverted_since_s.setdefault((application, event.path), time.monotonic())
+            self._numbers["diverted"] += event.count
+            self._diverted_at_s.setdefault((application, event.path), time.monotonic())
         elif isinstance(event, PingSent):
             self._pings[event.accepted] += 1
 
-    async def _send(self, client: PairedServiceBusClient, application: str, entity: str, numbers: range) -> None:
-        async with ENTITIES[entity].sender(client) as sender:
+    async def _send(self, client: PairedServiceBusClient, application: str, entity: DemoEntity, numbers: range) -> None:
+        async with entity.sender(client) as sender:
             for number in numbers:
-                if number >= self._outage_from:
-                    await self._outage.wait()
-                if number >= self._outage_to:
-                    await self._back.wait()
+                for first, gate in self._gates.items():
+                    if number >= first:
+                        await gate.wait()
                 message = self._book.new_message(entity, application, number)
-                await self._send_one(sender, message)
-                self._book.accepted(entity, message)
-                if self._book.accepted_count >= self._kill_at:
-                    self._kill_now.set()
+                await demo_pair.send(sender, message, self._refusals.append)
+                self._book.accepted(message)
 
-    async def _send_one(self, sender: Any, message: Any) -> None:
-        """Send a message as a careful application does: a refused send is retried with the same message id."""
-        give_up_s = time.monotonic() + PATIENCE_S
-        while True:
-            self._under_way += 1
-            refusal = await demo_pair.refusal_of(sender, message)
-            self._under_way -= 1
-            if refusal is None:
-                return
-            self._refused += 1
-            if time.monotonic() > give_up_s:
-                raise PairbusError(f"{message.message_id} is refused for {PATIENCE_S:.0f} s: {refusal}") from refusal
-            await asyncio.sleep(RETRY_PAUSE_S)
+    # ── steps ──
 
-    async def _lose(self, primary: ChildBroker) -> None:
+    async def _lose(self, pair: DemoPair) -> None:
         """Kill the primary, and wait until every application sends again."""
-        count = len(APPLICATIONS)
-        self._say("sending", f"{count} applications, {self._messages} messages to {IN_WORDS} (seed {self._seed})")
-        await self._kill_now.wait()
-        under_way, killed_s = self._under_way, time.monotonic()
-        await primary.kill()
-        self._outage.set()
+        count = len(demo_pair.APPLICATIONS)
+        self._say(
+            "sending", f"{count} applications, {self._messages} messages to {demo_pair.IN_WORDS} (seed {self._seed})"
+        )
+        first, last = self._gates
+        kill_at = random.Random(self._seed).randint(max(1, first // 2), max(1, first * 9 // 10))
+        await self._until(lambda: self._book.accepted_count >= kill_at, f"{PRIMARY} has taken {kill_at} messages")
+        under_way, killed_s = self._book.under_way, time.monotonic()
+        await pair.primary.kill()
+        self._dead.set()
         accepted = self._book.accepted_count
         self._say("outage", f"kill -9 of {PRIMARY} after {accepted} messages, with {under_way} sends under way")
-        hit = {ROUTES[number % len(ROUTES)] for number in range(self._outage_from, self._outage_to)}
-        await _until(lambda: hit <= self._diverted_since_s.keys(), "all applications send again")
-        self._failover_s = max(self._diverted_since_s.values()) - killed_s
+        routes = (ROUTES[number % len(ROUTES)] for number in range(first, last))
+        hit = {(application, entity.name) for application, entity in routes}
+        await self._until(lambda: hit <= self._diverted_at_s.keys(), "all applications send again")
+        failover_s = max(self._diverted_at_s.values()) - killed_s
+        self._numbers["failover_s"] = round(failover_s, 3)
         self._say(
             "diverted",
-            f"all applications send again {self._failover_s:.1f} s later, to {SECONDARY};"
-            f" {self._refused} refused sends were repeated",
+            f"all applications send again {failover_s:.1f} s later, to {SECONDARY};"
+            f" {len(self._refusals)} refused sends were repeated",
         )
 
-    async def _recover(self, primary: ChildBroker, away: str, clients: list[PairedServiceBusClient]) -> None:
-        await _until(lambda: self._book.accepted_count >= self._outage_to, f"{SECONDARY} has taken all")
-        await _until(lambda: self._pings[False] > 0, f"{PRIMARY} has been pinged")
-        waiting = await asyncio.to_thread(_backlog, away)
+    async def _recover(self, pair: DemoPair, clients: list[PairedServiceBusClient]) -> None:
+        """Start the primary again when the secondary has taken the second part, and wait until pings have found it."""
+        _, last = self._gates
+        await self._until(lambda: self._book.accepted_count >= last, f"{SECONDARY} has taken all")
+        await self._until(lambda: self._pings[False] > 0, f"{PRIMARY} has been pinged")
+        waiting = await asyncio.to_thread(_count_messages, pair.connection_strings[1])
         self._say("backlog", f"{waiting} messages wait in {SECONDARY}; {self._pings[False]} pings of {PRIMARY} failed")
-        await primary.start()
+        await pair.primary.start()
         ready_s = time.monotonic()
-        await _until(
+        await self._until(
             lambda: all(state is HEALTHY for client in clients for state in client.states().values()),
             f"a ping has found {PRIMARY}",
         )
         found_s = time.monotonic() - ready_s
-        self._say("recovered", f"{PRIMARY} is back (process {primary.pid}); pings found it after {found_s:.1f} s")
+        self._say("recovered", f"{PRIMARY} is back (process {pair.primary.pid}); pings found it after {found_s:.1f} s")
         self._back.set()
 
-    async def _check(self, client: PairedServiceBusClient, home: str) -> None:
-        places = [place for entity in ENTITIES.values() for place in entity.places]
-        found = self._book.found
-        await asyncio.gather(*(demo_pair.empty(client, one, home, partial(found, one), PATIENCE_S) for one in places))
-        counts = self._book.verdict()
-        self._say(
-            "checked",
-            f"{counts.in_primary} of {counts.sent} messages are in {PRIMARY}:"
-            f" {counts.lost} lost, {counts.duplicated} duplicated, {counts.altered} altered",
+    async def _move(self, pair: DemoPair, folder: Path, ledger: Path) -> None:
+        """Move the backlog home; after the recovery, because a single drain ends at once while the primary is away."""
+        self._say("moving", f"pairbus syphon --once --engine {self._engine}")
+        words = [*SYPHON, "--engine", self._engine, "--ledger", str(ledger)]
+        if self._engine is EngineName.spark:
+            words += [*ON_SPARK, "--journal", str(folder / "journal")]
+        namespaces = dict(zip(("PAIRBUS_PRIMARY", "PAIRBUS_SECONDARY"), pair.connection_strings, strict=True))
+        began_s = time.monotonic()
+        said = await _run(folder, namespaces, *words)
+        drain_s = time.monotonic() - began_s
+        [moved] = re.findall(r"moved (\d+) message", said)
+        self._numbers |= {"moved": int(moved), "drain_s": round(drain_s, 3)}
+        self._say("moved", f"the syphon brought {moved} messages home in {drain_s:.1f} s")
+
+    async def _check(self, pair: DemoPair) -> None:
+        """Look at all messages of the primary."""
+        async with Carrier(pair.connection_strings[0]) as primary:
+            for place in (place for entity in ENTITIES.values() for place in entity.places):
+                async for page in walk(primary, Address.parse(place)):
+                    for payload in page:
+                        self._book.found(place, payload)
+        counts = (
+            "{in_primary} of {sent} messages are in {primary}: {lost} lost, {duplicated} duplicated, {altered} altered"
         )
+        self._say("checked", counts.format(primary=PRIMARY, **self._book.counts()))
+
+    async def _until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait until this holds; PairbusError when it does not, and no message is accepted for a minute."""
+        accepted, give_up_s = -1, 0.0
+        while not holds():
+            if accepted != self._book.accepted_count:
+                accepted, give_up_s = self._book.accepted_count, time.monotonic() + PATIENCE_S
+            elif time.monotonic() > give_up_s:
+                why = f"; the last refused send: {self._refusals[-1]}" if self._refusals else ""
+                raise PairbusError(f"waited {PATIENCE_S:.0f} s in vain until {what}{why}")
+            await asyncio.sleep(LOOK_S)
 
 
-async def _until(holds: Callable[[], bool], what: str) -> None:
-    give_up_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        if time.monotonic() > give_up_s:
-            raise PairbusError(f"waited {PATIENCE_S:.0f} s in vain until {what}")
-        await asyncio.sleep(LOOK_S)
-
-
-def _backlog(connection_string: str) -> int:
-    from pairbus.cli.admin_client import administration
-
+def _count_messages(connection_string: str) -> int:
     with administration(connection_string) as client:
-        queues = list(client.list_queues_runtime_properties())
-    return sum(queue.active_message_count or 0 for queue in queues if queue_index(PRIMARY, queue.name) is not None)
+        return sum(queue.active_message_count or 0 for queue in client.list_queues_runtime_properties())
 
 
-async def _move_here(home: str, away: str, folder: Path) -> int:
-    """Move the backlog home by a syphon in this process; returns how many messages were moved."""
-    from pairbus.cli.backlogs import carrier_of
-    from pairbus.client.sides import Side
-    from pairbus.syphon import Syphon, SyphonSettings
+async def _run(folder: Path, variables: dict[str, str], *words: str) -> str:
+    """Run a command of Pairbus; returns its standard output. All of its files are in the folder.
 
-    sides = {"primary": Side.from_connection_string(home), "secondary": Side.from_connection_string(away)}
-    queues = [queue_path(PRIMARY, index) for index in range(BACKLOG_QUEUES)]
-    ledger = Ledger(folder, client="syphon")
-
-    def meter(
-        side: Literal["primary", "secondary"], entity: str, kind: str, count: int, size_bytes: int, outcome: str
-    ) -> None:
-        meter_kind = cast(MeterKind, kind)
-        ledger.meter(side, sides[side].name, entity, meter_kind, size_bytes, count, outcome, cause="syphon")
-
+    PairbusError, with its last words, when it fails. A cancellation kills it, and the Java that it has started.
+    """
+    java = f"-XX:-UsePerfData -Djava.io.tmpdir={folder}"
+    places = {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder), "JAVA_TOOL_OPTIONS": java}
+    inherited = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
+    errors = folder / f"{words[0]}.stderr"
+    with errors.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "pairbus"),
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+            env=inherited | places | variables,
+            start_new_session=True,  # Ctrl-C is for us; and Java is in the same group
+        )
     try:
-        async with carrier_of(sides["primary"]) as primary, carrier_of(sides["secondary"]) as secondary:
-            settings = SyphonSettings()
-            syphon = Syphon(primary, secondary, queues, settings=settings, publish=ledger.record, meter=meter)
-            return (await syphon.run_once()).moved
+        said, _ = await process.communicate()
     finally:
-        ledger.close(LEDGER_CLOSE_S)
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    if process.returncode:
+        last = errors.read_text(errors="replace").strip()[-SAID_MAX:]
+        raise PairbusError(f"pairbus {words[0]} ended with exit code {process.returncode}: {said.decode()}{last}")
+    return said.decode()

@@ -204,16 +204,6 @@ def _write(made: Report, out: Path | None, json_file: Path | None, parquet: Path
             typer.echo(f"wrote {written}", err=True)
 
 
-def write_page(spark: SparkSession, ledger: Path, out: Path) -> None:
-    """Write the HTML page of one ledger at standard prices, with a Spark session that runs already."""
-    from pairbus.cost.pricing import load
-    from pairbus.report.job import make_report
-    from pairbus.report.page import render
-
-    made = make_report(spark, [ledger], prices=load("standard"), geo=load(GEO), now_s=time.time())
-    _replace(out, render(made, datetime.astimezone))
-
-
 def _replace(file: Path, text: str) -> None:
     """Replace the file as a whole: a browser that reloads the page gets the old one or the new one."""
     draft = file.with_name(f".{file.name}.draft")
