@@ -157,7 +157,7 @@ def test_any_text_ends_in_a_refusal_and_no_other_error(text: str) -> None:
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1), st.text(min_size=1, max_size=9))
 def test_what_sign_writes_parse_reads(resource: str, signed_key: str) -> None:
-    """This holds for all characters of a resource."""
+    """A resource may have any characters."""
     signed_key = signed_key.encode("utf-8", "replace").decode()
     parsed = parse(sign(resource, "name & more", signed_key, NOW_S))
     assert (parsed.resource, parsed.key_name, parsed.expires_s) == (resource, "name & more", NOW_S)

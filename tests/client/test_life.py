@@ -47,7 +47,7 @@ async def test_a_client_with_the_syphon_brings_home_what_another_client_diverted
 
 @pytest.mark.parametrize("fault", ["none", "black_hole"])
 async def test_closing_takes_no_longer_than_the_pumps_five_seconds(world: World, flavour: Flavour, fault: str) -> None:
-    """This is the worst case: silent peers on both sides, failed over, with the syphon on."""
+    """Silent peers on both sides, failed over, with the syphon on, are the worst case."""
     queue = world.namespaces.make_queue()
     nemeses = world.nemesis(), world.nemesis("secondary")
     client = await world.client(flavour, enable_syphon=True)

@@ -49,7 +49,7 @@ async def test_a_process_ends_soon_though_its_client_is_open(stage: Stage, tmp_p
 
 @pytest.mark.parametrize("how", ["atexit", "atexit first", "atexit early", "atexit diverted", "atexit spooling"])
 async def test_a_function_of_atexit_may_send(stage: Stage, tmp_path: Path, how: str) -> None:
-    """This works for the first call of a client, after Pairbus has ended its threads, and when it is not healthy."""
+    """The send may be the first call of a client, after Pairbus has ended its threads, and while not healthy."""
     if how in ("atexit diverted", "atexit spooling"):
         stage.primary.on("transfer", Reject(), when=lambda occasion: b"last" in occasion.payload)
     if how == "atexit spooling":

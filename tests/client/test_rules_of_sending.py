@@ -61,7 +61,7 @@ async def received(client: Client, receiver: Any, count: int, wait_s: float) -> 
 
 @both_flavours
 async def test_receivers_are_the_primarys_and_never_see_what_is_diverted(world: World, flavour: Flavour) -> None:
-    """This holds for every sub-queue, and also while the entity is failed over."""
+    """Receivers of every sub-queue are the primary's, also while the entity is failed over."""
     queue = world.namespaces.make_queue()
     client = await world.client(flavour)
     sender = client.sender(queue)
@@ -94,7 +94,7 @@ async def test_sends_after_recovery_overtake_the_backlog_which_keeps_order(world
 
 
 async def test_session_state_is_set_in_the_primary_only(stage: Stage, flavour: Flavour) -> None:
-    """This holds also while the queue is failed over: a backlog queue has no sessions."""
+    """A backlog queue has no sessions, so the state is set in the primary also while the queue is failed over."""
     client = stage.client(flavour)
     await client.pair()
     client.client.force_failover("orders")

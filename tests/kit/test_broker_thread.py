@@ -57,7 +57,7 @@ def test_blocking_code_uses_a_broker_in_a_thread() -> None:
 
 
 def test_namespaces_have_their_own_entities_and_clocks() -> None:
-    """This holds also for a namespace that was added later, until it is removed."""
+    """A namespace that was added later has its own too, until it is removed."""
     with BrokerThread(["contoso", NamespaceOptions("fabrikam")]) as broker:
         third = broker.add_namespace("northwind")
         for name in ("contoso", "fabrikam", "Northwind"):
@@ -183,7 +183,7 @@ async def test_pair_has_a_client_for_asyncio() -> None:
 
 
 def test_further_namespace_costs_little_and_waits_for_nobody() -> None:
-    """This holds also when clients are left open: a test needs no clean-up."""
+    """Clients may be left open: a test needs no clean-up."""
     with BrokerThread() as broker:
         first = broker.add_namespace("first")
         first.create_queue("orders")

@@ -69,7 +69,7 @@ def test_a_file_that_was_taken_away_is_followed_by_another(tmp_path: Path) -> No
 
 
 def test_two_ledgers_may_share_a_folder(tmp_path: Path) -> None:
-    """This works even with the same name in the same process."""
+    """Two ledgers may even have the same name in the same process."""
     ledgers = [Ledger(tmp_path, client="c", clock=Clock()) for _ in range(2)]
     for number, ledger in enumerate(ledgers):
         ledger.record(moved(str(number)), NOON_S)

@@ -31,7 +31,7 @@ def test_sends_of_one_second_are_one_row(tmp_path: Path) -> None:
 
 
 def test_every_second_has_its_own_row(tmp_path: Path) -> None:
-    """This holds also when the clock is set back."""
+    """Seconds have rows of their own also when the clock is set back."""
     clock = Clock()
     ledger = Ledger(tmp_path, client="c", clock=clock)
     for after_s in (0.0, 0.999, 1.0, 2.5, 0.5):

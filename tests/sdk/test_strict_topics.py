@@ -225,7 +225,7 @@ TYPED = {
 
 
 async def test_every_type_of_property_meets_filters_and_arrives(sdk: Sdk, sdk_admin: Admin) -> None:
-    """This holds also with an empty body, without a body, and with names that need brackets."""
+    """Messages with an empty body, without a body, and with names that need brackets arrive too."""
     topic = await topic_of(sdk_admin, s={}, none={})
     conditions = [f"[{name} ü] = {literal}" for name, (_, _, literal) in TYPED.items()]
     conditions += ["EXISTS(uuid)", "EXISTS([time])", "nothing IS NULL", "sys.Label = 'größe'"]

@@ -69,7 +69,7 @@ def test_equal_messages_of_two_subscriptions_both_enter(
 def test_a_repeated_batch_of_several_is_identical(
     broker: BrokerProcess, two_queues: tuple[str, str], tmp_path: Path
 ) -> None:
-    """This holds also after a restart, and when messages have arrived in the meantime."""
+    """The batch is identical also after a restart, and when messages have arrived in the meantime."""
     one, two = two_queues
     fill(broker, one, "a")
     fill(broker, two, "b")

@@ -72,7 +72,7 @@ async def test_a_session_can_be_refused(endpoint: ScriptedEndpoint) -> None:
 
 
 async def test_a_rule_for_one_entity_does_not_meet_the_others(endpoint: ScriptedEndpoint) -> None:
-    """It does not meet the nodes either: a rule without a path is for entities only."""
+    """The rule does not meet the nodes either: a rule without a path is for entities only."""
     endpoint.on("attach", Reject("amqp:unauthorized-access"), path="Orders")
     endpoint.on("token", Reject(status=404), path="missing")
     async with await connect(endpoint.connection_string) as connection:
