@@ -166,9 +166,13 @@ class Door:
         while True:
             try:
                 client, _ = listener.accept()
+            except OSError:
+                return  # shut
+            try:
                 server = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
-                return
+                _end(client)  # the storage is away: this connection fails, the next one may not
+                continue
             with self._lock:
                 self._pairs |= {client, server}
             for source, sink, is_answer in ((client, server, False), (server, client, True)):

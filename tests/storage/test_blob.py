@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import time
 import uuid
 from collections.abc import Iterator
@@ -120,3 +121,16 @@ def test_a_token_with_all_rights_opens_it(azurite: Azurite, container: str, monk
     storage = open_storage(container)
     check_access(storage)
     assert b"sig=" not in pickle.dumps(storage)
+
+
+def test_door_passes_again_when_the_service_has_been_away() -> None:
+    """A campaign stops the service behind the door, and everything goes on when it is back."""
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        port = int(first.getsockname()[1])
+    with Door(port) as door:
+        with socket.create_connection(("127.0.0.1", door.port)) as client:
+            assert client.recv(1) == b"", "nobody is behind the door"
+        with socket.create_server(("127.0.0.1", port)) as second:
+            with socket.create_connection(("127.0.0.1", door.port)) as client, second.accept()[0] as server:
+                server.sendall(b"x")
+                assert client.recv(1) == b"x"
