@@ -130,7 +130,10 @@ def test_door_passes_again_when_the_service_has_been_away() -> None:
     with Door(port) as door:
         with socket.create_connection(("127.0.0.1", door.port)) as client:
             assert client.recv(1) == b"", "nobody is behind the door"
-        with socket.create_server(("127.0.0.1", port)) as second:
-            with socket.create_connection(("127.0.0.1", door.port)) as client, second.accept()[0] as server:
-                server.sendall(b"x")
-                assert client.recv(1) == b"x"
+        with (
+            socket.create_server(("127.0.0.1", port)) as second,
+            socket.create_connection(("127.0.0.1", door.port)) as client,
+            second.accept()[0] as server,
+        ):
+            server.sendall(b"x")
+            assert client.recv(1) == b"x"
