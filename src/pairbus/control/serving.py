@@ -150,10 +150,11 @@ class ControlServer:
             if len(self._followers) >= FOLLOWERS_MAX:
                 raise PairbusError(f"{FOLLOWERS_MAX} follow this process already")
 
-    def add_follower(self, follower: socket.socket) -> None:
-        """Tell it of events from now on."""
+    def add_follower(self, follower: socket.socket, greet: Callable[[], None]) -> None:
+        """Tell it of events from now on, behind what `greet` sends it: whoever was greeted misses nothing."""
         with self._lock:
             self._followers.append(follower)
+            greet()
 
     def _cut(self, followers: list[socket.socket]) -> None:
         for one in followers:
@@ -219,8 +220,7 @@ class _Exchange(BaseHTTPRequestHandler):
         follower.setblocking(False)
         self.send_response(200)
         self.send_header("Content-Type", "application/jsonl")
-        self.end_headers()
-        self.server.add_follower(follower)
+        self.server.add_follower(follower, self.end_headers)
 
     def _route(self) -> ControlRoute:
         routes = self.server.routes
