@@ -166,7 +166,8 @@ def test_transfers_in_flight_to_a_link_that_goes_are_ignored() -> None:
     pair = Pair()
     link, far = pair.sender()
     far.detach(Error("amqp:link:detach-forced", "idle"))
-    link.send(b"m" * 100_000, b"1")
+    link.send_run([b"a", b"b", b"c"], [b"1", b"2", b"3"])
+    link.send(b"m" * 100_000, b"4")
     link.send_flow()
     heard = pair.client_speaks()
     assert heard == [] and pair.server.partial_bytes == 0

@@ -129,8 +129,8 @@ def test_a_busy_destination_is_left_alone_for_ten_seconds() -> None:
 
 def test_messages_are_grouped_by_destination_in_the_order_of_the_queue() -> None:
     """Paths compare without case: two spellings are one entity."""
-    groups = by_destination([item(0, "a"), item(1, "B"), item(2, "A"), item(3, "b/"), item(4, "a")])
-    assert {key: [one.place for one in group] for key, group in groups.items()} == {"a": [0, 2, 4], "b": [1, 3]}
+    groups = by_destination([item(0, "a"), item(1, "B"), item(2, "A"), item(3, "b/"), item(4, "b/"), item(5, "a")])
+    assert {key: [one.place for one in group] for key, group in groups.items()} == {"a": [0, 2, 5], "b": [1, 3, 4]}
 
 
 def places(found: list[list[list[Item]]]) -> list[list[list[int]]]:
