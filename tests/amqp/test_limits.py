@@ -67,4 +67,4 @@ def test_one_link_too_many_ends_its_session_alone() -> None:
     [end] = said(reader, End)
     assert end.error is not None and end.error.condition == "amqp:resource-limit-exceeded"
     assert "2 links" in (end.error.description or "")
-    assert session not in [s for s in server.sessions if s.state.name == "OPEN"] and server.is_open
+    assert session.is_over and server.is_open

@@ -45,7 +45,7 @@ def test_sessions_with_large_messages_take_turns() -> None:
 
 
 def test_session_without_window_leaves_the_ring() -> None:
-    """It comes back with the peer's flow: until then others need not ask it in vain."""
+    """The session comes back with the peer's flow: until then no turn is spent on it."""
     pair = paced(incoming_window=2)
     link, _ = pair.sender()
     link.send(b"x" * 100_000, b"1")
@@ -74,7 +74,7 @@ def test_messages_of_one_session_stay_in_order() -> None:
 
 
 def test_detached_link_has_nothing_more_to_write() -> None:
-    """Its session is still in the ring: the next turn finds nothing, and no frame of the message leaves."""
+    """The session is still in the ring: the next turn finds nothing, and no frame of the message leaves."""
     pair = paced()
     link, _ = pair.sender()
     link.send(b"x" * 100_000, b"1")

@@ -148,7 +148,7 @@ def test_a_name_that_is_none_is_refused(path: Any, error: type[Exception], says:
 
 
 def test_failover_says_how_long_and_how_often_the_primary_failed() -> None:
-    """This line is the first that an operator reads; one made by hand names no failures."""
+    """An operator reads this line first; the line of a failover by hand names no failures."""
     world = World(10.0)
     for now in (0.0, 4.0, 10.0):
         world.failover.failed(world.orders, "no route to host", now)

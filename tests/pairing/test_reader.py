@@ -125,6 +125,26 @@ def test_message_of_another_form_is_read_in_full(other: bytes, looked: list[byte
     assert looked[-1] == other
 
 
+UNUSUAL: dict[str, Message] = {
+    "no message id": Message(properties=Properties(subject="label"), data=[b"x"]),
+    "an id of bytes": Message(properties=Properties(b"raw"), data=[b"x"]),
+    "properties of 5 KB": Message(properties=Properties("m", subject="x" * 5000), data=[b"x"]),
+    "application properties of 5 KB": Message(
+        properties=Properties("m"), application_properties={"own": "x" * 5000}, data=[b"x"]
+    ),
+}
+
+
+@pytest.mark.parametrize("message", UNUSUAL.values(), ids=UNUSUAL.keys())
+def test_unusual_or_large_message_is_not_learned_from(message: Message, looked: list[bytes]) -> None:
+    """Memory of a reader is bounded by its number of messages and by their size."""
+    queue, payload = Reader(), message.encode()
+    for _ in range(3):
+        home = queue.unwrap(as_delivered(wrap(payload, Away("orders"))))
+        assert isinstance(home, Home) and home.payload == payload
+    assert len(looked) == 3 and not queue._known
+
+
 def test_damaged_annotations_of_the_usual_size_are_not_trusted() -> None:
     """One annotation twice and another one not at all."""
     queue, good = Reader(), delivered(1)
