@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tomllib
 
-from tools.coverage_ratchet import FLOORS, PARTS, Reached, below, raised, sums
+import pytest
+from tools.coverage_ratchet import FLOORS, OWN_TESTS, PARTS, ROOT, TESTS, Reached, below, main, raised, sums
 
 
 def summary(branches: int, covered: int) -> dict[str, dict[str, int]]:
@@ -47,3 +48,16 @@ def test_every_part_that_is_measured_has_a_floor() -> None:
     floors = tomllib.loads(FLOORS.read_text())["branches"]
     assert floors.keys() == PARTS.keys()
     assert all(0.0 <= floor <= 100.0 for floor in floors.values()), floors
+
+
+def test_own_tests_of_a_part_are_in_the_whole_run() -> None:
+    """A floor that a run for one part has raised must be reached by the whole run too."""
+    assert OWN_TESTS.keys() == PARTS.keys()
+    for path in (path for paths in OWN_TESTS.values() for path in paths):
+        assert (ROOT / path).exists() and path.startswith(TESTS), path
+
+
+def test_a_part_that_does_not_exist_is_refused_before_anything_runs() -> None:
+    """A typing error must not look like a part without trouble."""
+    with pytest.raises(SystemExit, match="no such part: ampq; there are amqp, pairing"):
+        main(["ampq"])

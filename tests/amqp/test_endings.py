@@ -123,6 +123,27 @@ def test_words_behind_a_close_are_not_heard() -> None:
     assert pair.server.receive_data(b"whatever", 2.0) == []
 
 
+def test_a_connection_that_is_over_takes_no_more_words() -> None:
+    """A user who answers an old event does no harm."""
+    pair = Pair()
+    pair.begin()
+    pair.client.close()
+    pair.pump()
+    pair.client.open()
+    pair.client.close(Error("amqp:internal-error", "late"))
+    assert not pair.client.has_output and pair.client.state is State.CLOSED
+
+
+def test_a_peer_that_breaks_the_protocol_after_our_close_is_not_told() -> None:
+    """A second close would be a breach of our own; the user hears of the failure."""
+    pair = Pair()
+    pair.begin()
+    pair.client.close()
+    pair.client.data_to_send()
+    assert kinds(pair.client.receive_data(b"\xff" * 8, 1.0)) == ["ConnectionFailed"]
+    assert not pair.client.has_output and pair.client.is_over
+
+
 # ── what a peer does in one breath ──
 
 
@@ -188,7 +209,8 @@ def test_a_session_that_ends_takes_its_links_with_it() -> None:
     far.detach()
     far.session.end()
     far.session.begin()
-    assert not pair.server.has_output
+    link.send(b"late", b"2")
+    assert not pair.server.has_output and not pair.client.has_output
     assert pair.server.sessions == pair.client.sessions == []
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from pairbus.amqp.connection import Connection
 from pairbus.amqp.events import (
     ConnectionClosed,
+    Event,
     LinkAttached,
     LinkDetached,
 )
@@ -76,6 +78,24 @@ def test_a_refused_link_carries_no_termini_and_its_reason() -> None:
     link.detach()
     pair.pump()
     assert session.links == pair.server.sessions[0].links == []
+
+
+def test_a_bare_refusal_says_nothing_about_the_link() -> None:
+    """Azure answers so where a right is missing: settle modes of the peer are not repeated either."""
+
+    def refuse_barely(connection: Connection, event: Event) -> None:
+        if isinstance(event, LinkAttached):
+            event.link.refuse(Error("amqp:unauthorized-access", "no right"), bare=True)
+        else:
+            answer_as_server(connection, event)
+
+    pair = Pair(answer=refuse_barely)
+    link = pair.begin().new_sender("closed")
+    link.attach(source=Source("a"), target=Target("b"), snd_settle_mode=1, rcv_settle_mode=1)
+    pair.pump()
+    attached, detached = pair.at_client[-2:]
+    assert isinstance(attached, LinkAttached) and attached.attach == Attach("closed", 0, True)
+    assert detached == LinkDetached(link, True, Error("amqp:unauthorized-access", "no right"))
 
 
 def test_a_second_attach_in_answer_to_a_refusal_is_tolerated() -> None:
@@ -146,7 +166,8 @@ def test_transfers_in_flight_to_a_link_that_goes_are_ignored() -> None:
     pair = Pair()
     link, far = pair.sender()
     far.detach(Error("amqp:link:detach-forced", "idle"))
-    link.send(b"m" * 100_000, b"1")
+    link.send_run([b"a", b"b", b"c"], [b"1", b"2", b"3"])
+    link.send(b"m" * 100_000, b"4")
     link.send_flow()
     heard = pair.client_speaks()
     assert heard == [] and pair.server.partial_bytes == 0

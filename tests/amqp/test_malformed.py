@@ -92,6 +92,8 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "a delivery inside another": (PROLOGUE + raw(HALF, (0, Transfer(0, 1, b"u"))), "illegal-state"),
     "a tag of 40 bytes": (PROLOGUE + raw((0, Transfer(0, 0, b"t" * 40))), "invalid-field"),
     "a range backwards": (PROLOGUE + raw((0, Disposition(True, 9, 3))), "illegal-state"),
+    "a disposition up to a text": (PROLOGUE + body(b"\x00\x53\x15\xc0\x06\x03\x41\x43\xa1\x01x"), "invalid-field"),
+    "a disposition from nowhere": (PROLOGUE + body(b"\x00\x53\x15\xc0\x04\x03\x41\x40\x40"), "invalid-field"),
     "a message section as a frame": (PROLOGUE + body(b"\x00\x53\x70\x45"), "decode-error"),
     "a frame that is no performative": (PROLOGUE + body(b"\x41\x41\x41\x41"), "decode-error"),
     "an unknown descriptor": (PROLOGUE + body(encode(Described(ULong(0x99), []))), "decode-error"),
@@ -346,10 +348,13 @@ def test_a_client_survives_a_server_that_breaks_the_protocol() -> None:
     for data in (
         SASL_HEADER + mechanisms + mechanisms,
         SASL_HEADER + body(b"\x00\x53\x44\xc0\x03\x01\x50\x00", frame_type=1),
+        SASL_HEADER + body(SaslInit("ANONYMOUS").encode(), frame_type=1),
+        b"HTTP/1.1 400 Bad Request\r\n",
     ):
         client = Connection(Settings("c"), SaslClient())
         (failed,) = client.receive_data(data, 1.0)
-        assert isinstance(failed, ConnectionFailed)
+        assert isinstance(failed, ConnectionFailed) and client.is_over
+        assert not client.data_to_send().endswith(SASL_HEADER * 2), "only a server says which header would be right"
     client = Connection(Settings("c"), None)
     client.open()
     session = client.new_session()

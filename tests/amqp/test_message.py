@@ -110,6 +110,7 @@ WRONG = {
     "a cut section": section(0x75, b"\xa0\x05abc"),
     "a cut descriptor": b"\x00\x53",
     "a descriptor that is described": b"\x00\x00\x53\x75\x40\xa0\x00",
+    "a value whose descriptor is described": section(0x77, b"\x00\x00\x53\x01\x40\x40"),
 }
 
 
@@ -178,6 +179,31 @@ def test_the_envelope_of_a_batch_is_the_one_that_the_sdk_writes(first: dict[str,
     genuine = bytearray()
     encode_payload(genuine, BatchMessage(*batch._message))
     assert encode_batch([bytes(message) for message in batch._message[5]]) == bytes(genuine)
+
+
+NO_ID = Properties(group_id="s")
+ENVELOPES: dict[str, tuple[bytes, Any, Properties | None]] = {
+    "annotations without a key": (Message(annotations={Symbol("own"): 1}, properties=NO_ID).encode(), None, NO_ID),
+    "an empty key": (Message(annotations={Symbol("x-opt-partition-key"): ""}).encode(), None, None),
+    "a key that is a number": (Message(annotations={Symbol("x-opt-partition-key"): 5}).encode(), None, None),
+    "an id of bytes": (Message(properties=Properties(message_id=b"raw")).encode(), None, Properties("raw")),
+    "an id of many bytes": (Message(properties=Properties(b"r" * 300)).encode(), None, Properties("r" * 300)),
+    "an id of bytes that are no text": (Message(properties=Properties(b"\xff")).encode(), None, Properties(b"\xff")),
+    "properties in the wide form": (
+        section(PROPERTIES, b"\xd0\x00\x00\x00\x07\x00\x00\x00\x01\xa1\x01m"),
+        None,
+        Properties("m"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("first", "annotations", "properties"), ENVELOPES.values(), ids=ENVELOPES.keys())
+def test_envelope_of_a_batch_says_where_it_goes_and_nothing_else(
+    first: bytes, annotations: Any, properties: Properties | None
+) -> None:
+    """Messages of other encoders and odd keys too: a wrong envelope would file the whole batch in a wrong place."""
+    batch = Message.decode(encode_batch([first]))
+    assert (batch.annotations, batch.properties, batch.data) == (annotations, properties, [first])
 
 
 @given(st.binary(max_size=60))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import pytest
@@ -241,6 +242,15 @@ def test_patterns_invented_without_end_are_not_kept() -> None:
         raw = p.Transfer(1, 2, b"t", number + 1000).encode()
         assert decode_transfer(raw, 0, len(raw))[3] == number + 1000
     assert len(module._transfer_tails) <= TAILS_MAX
+    flags = [b"\x40", b"\x41", b"\x42", b"\x56\x00", b"\x56\x01"]
+    names = [form + code for form in (b"\x53", b"\x80" + bytes(7)) for code in (b"\x24", b"\x26")]
+    names += [encode(Symbol("amqp:accepted:list")), encode(Symbol("amqp:released:list"))]
+    states = [b"\x40", *(b"\x00" + name + fields for name in names for fields in (b"\x45", b"\xc0\x01\x00"))]
+    for settled, state, batchable in itertools.product(flags, states, flags):
+        fields = b"\x41\x43\x43" + settled + state + batchable
+        raw = b"\x00\x53\x15\xc0" + bytes((len(fields) + 1, 6)) + fields
+        assert decode_disposition(raw, 0, len(raw)) == p.decode_performative(raw, 0)[0]
+    assert len(module._disposition_tails) <= TAILS_MAX
 
 
 @given(

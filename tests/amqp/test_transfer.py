@@ -19,6 +19,7 @@ from pairbus.amqp.lifecycle import State
 from pairbus.amqp.message import BATCH_FORMAT, Message, encode_batch
 from pairbus.amqp.performatives import ACCEPTED_BYTES, Flow, Released, Transfer
 from tests.amqp.pair import Pair, answer_nothing
+from tests.amqp.test_endings import raw
 
 
 def of_kind(events: list[Event], kind: type[Any]) -> list[Any]:
@@ -180,6 +181,21 @@ def test_a_drain_is_answered_with_the_count_moved_and_no_credit() -> None:
     assert (link.credit, link.drain, link.delivery_count, far.delivery_count) == (0, False, 10, 10)
     answer = [f for _, f, _ in pair.from_server.frames if isinstance(f, Flow)][-1]
     assert (answer.delivery_count, answer.link_credit, answer.drain) == (10, 0, True)
+
+
+def test_a_drain_is_over_when_no_credit_is_left() -> None:
+    """A sender may say on the way how far it is; a receiver that took that for the end would miss the rest."""
+    pair = Pair()
+    link, far = pair.receiver()
+    link.grant(5, drain=True)
+    pair.pump()
+
+    def told(delivery_count: int, credit: int) -> list[Event]:
+        flow = Flow(0, 100, 0, 100, far.handle, delivery_count, credit, drain=True)
+        return pair.client.receive_data(raw((far.session.channel, flow)), 1.0)
+
+    assert told(2, 3) == [] and (link.drain, link.credit) == (True, 3)
+    assert told(5, 0) == [LinkDrained(link)] and not link.drain
 
 
 def test_credit_granted_before_the_attach_was_answered_counts() -> None:

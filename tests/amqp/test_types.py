@@ -244,6 +244,8 @@ MALFORMED = {
     "a list whose size lies below its count": "d00000000000000000",
     "a list with bytes left over": "c0030140ff",
     "a list whose element runs past it": "c00201a105616161",
+    "a list that has no bytes for its second element": "c00302a100",
+    "a value and more": "4040",
     "a map of three": "c10403404040",
     "a map with a list as its key": "c1030245" + "40",
     "an array without a constructor": "e00100",

@@ -27,6 +27,7 @@ from pairbus.pairing.envelope import (
     Home,
     Spoiled,
     Wrapper,
+    enqueued_ms_of,
     home_payload,
     overhead,
     redriven,
@@ -183,6 +184,57 @@ def test_a_time_to_live_that_the_backlog_queue_gave_does_not_travel() -> None:
     delivered = Message.decode(wrap(Message(data=[b"x"]).encode(), Away("orders")))
     delivered.header = Header(ttl=UInt(5000), delivery_count=UInt(0))
     assert opened(delivered.encode()).payload == Message(data=[b"x"]).encode()
+
+
+@pytest.mark.parametrize("annotation", [(SCHEDULED_TIME, None), (Symbol("own"), str(SCHEDULED_TIME))])
+def test_annotation_that_sets_no_time_is_left_alone(annotation: tuple[Symbol, Any]) -> None:
+    """A scheduled time of null, or its name as somebody's value: home must not wait for it."""
+    payload = Message(annotations=dict([annotation]), data=[b"x"]).encode()
+    wrapped = wrap(payload, Away("orders"))
+    assert Message.decode(wrapped).application_properties == {"x-ms-path": "orders"}
+    home = opened(wrapped)
+    assert (home.payload, home.scheduled_ms) == (payload, None)
+
+
+def test_session_and_schedule_get_the_sections_that_they_need() -> None:
+    """Other software may leave out properties and annotations that would say nothing else."""
+    home = opened(
+        Message(
+            application_properties={
+                "x-ms-path": "orders",
+                "x-ms-sessionid": "s",
+                "x-ms-scheduledenqueuetimeutc": Timestamp(NOW_MS),
+            },
+            data=[b"x"],
+        ).encode()
+    )
+    assert Message.decode(home.payload) == Message(
+        annotations={SCHEDULED_TIME: Timestamp(NOW_MS)}, properties=Properties(group_id="s"), data=[b"x"]
+    )
+
+
+def test_mark_of_a_destination_that_is_there_again_is_taken_off() -> None:
+    """A syphon writes null over its mark: the message is as good as one without."""
+    home = opened(backlog_message(x_ms_path="orders", x_pairbus_missing_since=None))
+    assert home.missing_since_ms is None and Message.decode(home.payload).application_properties is None
+
+
+ARRIVALS: dict[str, tuple[bytes, int | None]] = {
+    "as the service writes it": (as_delivered(Message(data=[b"x"]).encode()), NOW_MS),
+    "behind a long annotation": (
+        Message(annotations={Symbol("own"): "x" * 600, Symbol("x-opt-enqueued-time"): Timestamp(NOW_MS)}).encode(),
+        NOW_MS,
+    ),
+    "a time that is a text": (Message(annotations={Symbol("x-opt-enqueued-time"): "now"}).encode(), None),
+    "no time": (Message(data=[b"x"]).encode(), None),
+    "no message": (b"\xff", None),
+}
+
+
+@pytest.mark.parametrize(("payload", "enqueued_ms"), ARRIVALS.values(), ids=ARRIVALS.keys())
+def test_time_of_arrival_is_read_or_missing(payload: bytes, enqueued_ms: int | None) -> None:
+    """A message that does not say when it came must not stop the pump that asks."""
+    assert enqueued_ms_of(payload) == enqueued_ms
 
 
 def test_wide_forms_stay_wide() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tools.draw_states import BEGIN, END, diagram, drawn
 
@@ -127,6 +129,32 @@ def test_paths_compare_without_case() -> None:
     world = World()
     assert world.failover.entity("ORDERS", 1.0) is world.orders
     assert [entity.path for entity in world.failover] == ["orders"]
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "says"),
+    [
+        ("", ValueError, "name is missing"),
+        (None, ValueError, "name is missing"),
+        (5, TypeError, "must be a str, not int"),
+    ],
+)
+def test_a_name_that_is_none_is_refused(path: Any, error: type[Exception], says: str) -> None:
+    """Before a sender exists: otherwise its first send would fail in a place that knows nothing of the name."""
+    world = World()
+    with pytest.raises(error, match=says):
+        world.failover.entity(path, 0.0)
+    assert [entity.path for entity in world.failover] == ["orders"]
+
+
+def test_failover_says_how_long_and_how_often_the_primary_failed() -> None:
+    """An operator reads this line first; the line of a failover by hand names no failures."""
+    world = World(10.0)
+    for now in (0.0, 4.0, 10.0):
+        world.failover.failed(world.orders, "no route to host", now)
+    assert str(world.events[-1]) == "orders -> FAILED_OVER after 10.0s, 3 failed sends: no route to host"
+    world.failover.force(world.orders, Signal.FORCED_OVER, 11.0)
+    assert str(world.events[-1]).startswith("orders -> HELD_OVER by hand: ")
 
 
 def test_only_a_hand_brings_a_held_entity_back() -> None:

@@ -137,6 +137,15 @@ def test_a_folder_is_a_path_or_none(name: str) -> None:
             Options(**{name: value})
 
 
+def test_control_socket_is_a_choice_or_a_path() -> None:
+    """True and False are answers of their own; an empty text is a variable that was not set."""
+    for value in (None, True, False, "here", Path("here")):
+        assert Options(control_socket=value).control_socket == value
+    for wrong in ("", 5, b"here"):
+        with pytest.raises(ValueError, match=f"control_socket is {wrong!r}; it must be True, False, None or the path"):
+            Options(control_socket=wrong)
+
+
 def test_the_environment_names_a_ledger_where_no_option_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator wants the bill of an application that was not written for it; what the application says wins."""
     monkeypatch.setenv("PAIRBUS_LEDGER", "of the operator")

@@ -86,3 +86,13 @@ def test_clearing_stops_all() -> None:
     pings.start(ORDERS, 0.0)
     pings.clear()
     assert pings.due(1000.0) == []
+
+
+def test_pings_of_a_loop_that_is_gone_are_made_again() -> None:
+    """A forked process hears nothing of pings under way in its parent: without this its entities stay away for ever."""
+    pings = Pings(10.0, 1)
+    pings.start(ORDERS, 0.0)
+    pings.start(BILLS, 5.0)
+    assert pings.due(15.0) == [ORDERS, BILLS] and pings.next_due() is None
+    pings.forget_running()
+    assert pings.next_due() == 10.0 and pings.due(15.0) == [ORDERS, BILLS]

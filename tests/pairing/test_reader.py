@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.amqp.message import Header, Message, Properties
-from pairbus.amqp.types import Int, UInt
+from pairbus.amqp.types import Int, Symbol, UInt
 from pairbus.pairing import reader
 from pairbus.pairing.envelope import Away, Home, Spoiled, unwrap, wrap
 from pairbus.pairing.reader import Reader
@@ -83,6 +84,65 @@ def test_reader_learns_each_destination_once(looked: list[bytes]) -> None:
         home = queue.unwrap(delivered(number, path=f"orders-{number % 20}", own=number % 3))
         assert isinstance(home, Home) and home.path == f"orders-{number % 20}"
     assert len(looked) < 200
+
+
+def test_long_properties_and_short_bodies_are_known_too(looked: list[bytes]) -> None:
+    """Both forms of a size, of one byte and of four, are measured without a second look."""
+    queue = Reader()
+    for number in range(10):
+        payload = Message(
+            properties=Properties(message_id=f"id-{number}"),
+            application_properties={"own": "x" * 300},
+            data=[b"y" * number],
+        ).encode()
+        home = queue.unwrap(as_delivered(wrap(payload, Away("orders"))))
+        assert isinstance(home, Home) and home.payload == payload
+    assert len(looked) == 1
+
+
+OWN: dict[str, Any] = {"own": Int(1), "x-ms-path": "orders"}
+LABELLED = Properties(message_id="id-000002", subject="label")
+OTHERS: dict[str, bytes] = {
+    "annotations of the sender": as_delivered(
+        Message(None, None, {Symbol("own"): 1}, LABELLED, OWN, [b"x" * 300]).encode()
+    ),
+    "another subject": as_delivered(
+        Message(None, None, None, Properties("id-000002", subject="other"), OWN, [b"x" * 300]).encode()
+    ),
+    "no application properties": as_delivered(Message(None, None, None, LABELLED, None, [b"x" * 300]).encode()),
+    "a value as its body": as_delivered(Message(None, None, None, LABELLED, OWN, value=1, has_value=True).encode()),
+    "two data sections": as_delivered(Message(None, None, None, LABELLED, OWN, [b"x" * 300, b"y"]).encode()),
+    "no delivery count": Message(None, None, None, LABELLED, OWN, [b"x" * 300]).encode(),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS.keys())
+def test_message_of_another_form_is_read_in_full(other: bytes, looked: list[bytes]) -> None:
+    """Whatever differs from the messages before it, the short cut is not taken, and nothing is guessed."""
+    queue = Reader()
+    queue.unwrap(delivered(1))
+    assert queue.unwrap(other) == unwrap(other)
+    assert looked[-1] == other
+
+
+UNUSUAL: dict[str, Message] = {
+    "no message id": Message(properties=Properties(subject="label"), data=[b"x"]),
+    "an id of bytes": Message(properties=Properties(b"raw"), data=[b"x"]),
+    "properties of 5 KB": Message(properties=Properties("m", subject="x" * 5000), data=[b"x"]),
+    "application properties of 5 KB": Message(
+        properties=Properties("m"), application_properties={"own": "x" * 5000}, data=[b"x"]
+    ),
+}
+
+
+@pytest.mark.parametrize("message", UNUSUAL.values(), ids=UNUSUAL.keys())
+def test_unusual_or_large_message_is_not_learned_from(message: Message, looked: list[bytes]) -> None:
+    """Memory of a reader is bounded by its number of messages and by their size."""
+    queue, payload = Reader(), message.encode()
+    for _ in range(3):
+        home = queue.unwrap(as_delivered(wrap(payload, Away("orders"))))
+        assert isinstance(home, Home) and home.payload == payload
+    assert len(looked) == 3 and not queue._known
 
 
 def test_damaged_annotations_of_the_usual_size_are_not_trusted() -> None:

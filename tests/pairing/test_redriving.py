@@ -81,6 +81,17 @@ def test_the_old_id_becomes_a_property_and_nothing_else_changes(message_id: obje
     assert opened(letter(message_id)).application_properties == {ORIGINAL_ID: message_id}
 
 
+@pytest.mark.parametrize("own", [None, {"own": Int(1)}])
+def test_letter_without_marks_of_the_service_gets_only_the_old_id(own: Any) -> None:
+    """Somebody else may have put it there: nothing says when it came, so the destination may remember it."""
+    plain = Message(properties=Properties(message_id="m1"), application_properties=own, data=[b"body"]).encode()
+    got = opened(plain)
+    assert got.application_properties == {**(own or {}), ORIGINAL_ID: "m1"}
+    assert got.properties is not None and got.properties.message_id != "m1"
+    forgotten = Redriving("orders", "a/b", 0.0).open(plain, CAME_MS)
+    assert isinstance(forgotten, Home) and forgotten.payload == plain, "where nobody remembers, it goes as it is"
+
+
 def test_second_redrive_keeps_the_first_id() -> None:
     """The property has the id that the application gave, however often the message was renamed."""
     got = opened(letter("second", own={ORIGINAL_ID: "first"}))

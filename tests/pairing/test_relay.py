@@ -94,6 +94,20 @@ def test_a_destination_that_answers_anything_else_is_not_missing() -> None:
     assert failed(destinations, Kind.NOT_FOUND, 11.0) is Fate.SKIP
 
 
+def test_each_queue_marks_a_missing_destination_once() -> None:
+    """The mark tells other processes since when it is missing; one message of a queue is enough to carry it."""
+    destinations = Destinations(900)
+    assert not destinations.needs_mark("b/0", "orders"), "nobody has found it missing"
+    destinations.delivered("orders")
+    failed(destinations, Kind.NOT_FOUND, 5.0)
+    assert [destinations.needs_mark(queue, "Orders") for queue in ("b/0", "b/0", "b/1")] == [True, False, True]
+    destinations.delivered("bills")
+    assert not destinations.needs_mark("b/0", "orders")
+    destinations.delivered("orders")
+    failed(destinations, Kind.NOT_FOUND, 50.0)
+    assert destinations.needs_mark("b/0", "orders"), "it was there in between"
+
+
 def test_a_refused_link_is_no_messages_fault() -> None:
     """The path itself may be impossible: that is as good as missing."""
     destinations = Destinations(10)
@@ -115,8 +129,8 @@ def test_a_busy_destination_is_left_alone_for_ten_seconds() -> None:
 
 def test_messages_are_grouped_by_destination_in_the_order_of_the_queue() -> None:
     """Paths compare without case: two spellings are one entity."""
-    groups = by_destination([item(0, "a"), item(1, "B"), item(2, "A"), item(3, "b/"), item(4, "a")])
-    assert {key: [one.place for one in group] for key, group in groups.items()} == {"a": [0, 2, 4], "b": [1, 3]}
+    groups = by_destination([item(0, "a"), item(1, "B"), item(2, "A"), item(3, "b/"), item(4, "b/"), item(5, "a")])
+    assert {key: [one.place for one in group] for key, group in groups.items()} == {"a": [0, 2, 5], "b": [1, 3, 4]}
 
 
 def places(found: list[list[list[Item]]]) -> list[list[list[int]]]:
@@ -217,6 +231,17 @@ def test_messages_that_waited_go_together_when_they_come_back() -> None:
         lanes.waits(home(counter), locked_until=60.0, now=0.0)
     back = [Item(place, home(counter), b"") for place, counter in enumerate((1, 2, 4))]
     assert [one.home.counter for one in lanes.ready(back, 61.0)] == [1, 2]
+
+
+def test_messages_without_an_order_hold_nobody_back() -> None:
+    """Only senders that keep order count their messages; others neither wait in a lane nor free one."""
+    lanes = Lanes()
+    plain, ordered = item(0), item(1, sender="me", counter=2)
+    lanes.waits(plain.home, 60.0, 0.0)
+    assert lanes.ready([plain, ordered], 1.0) == [plain, ordered]
+    lanes.waits(item(2, sender="me", counter=1).home, 60.0, 1.0)
+    lanes.gone(plain.home)
+    assert lanes.ready([plain, ordered], 2.0) == [plain]
 
 
 def test_message_that_never_comes_back_frees_its_lane() -> None:

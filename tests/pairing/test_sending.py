@@ -8,14 +8,17 @@ import pytest
 
 from pairbus.pairing.events import FailedOver
 from pairbus.pairing.failover import State
-from pairbus.pairing.policy import Kind
+from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.sending import (
     CONCLUSIVE_S,
+    Pause,
     Receipt,
+    Reply,
     ToBacklog,
     ToPrimary,
     Unsent,
     Where,
+    sending,
 )
 from tests.pairing.plans import BUSY, HOME, LOST, OK, SILENT, SLOW, Answer, World
 
@@ -147,6 +150,17 @@ def test_an_error_that_a_retry_overcomes_does_not_count(losses: int) -> None:
     assert world.send(*[LOST] * losses, OK) == HOME
     assert world.entity.state is State.HEALTHY
     assert world.events == []
+
+
+def test_a_pause_that_outlasts_the_call_ends_it_with_the_error() -> None:
+    """A machine that slept meanwhile: the time of the caller is over, and no further attempt is made."""
+    world = World()
+    plan = sending(world.pair, world.sender, 10.0, 0.0)
+    assert isinstance(next(plan), ToPrimary)
+    assert isinstance(plan.send(Reply(0.01, Failure(Kind.COMMUNICATION, "lost"))), Pause)
+    with pytest.raises(Unsent, match="lost") as raised:
+        plan.send(Reply(3600.0))
+    assert raised.value.where is Where.PRIMARY and not raised.value.outcome_unknown
 
 
 def test_an_attempt_that_times_out_is_not_repeated() -> None:

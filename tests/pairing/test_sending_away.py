@@ -14,6 +14,7 @@ from pairbus.pairing.failover import State
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.sending import (
     CONCLUSIVE_S,
+    Pause,
     Receipt,
     Reply,
     SenderState,
@@ -349,3 +350,28 @@ def test_trial_without_time_left_goes_to_backlog() -> None:
 
     answers = (SILENT, Answer(Kind.FULL, meanwhile=grant), OK)
     assert world.send(*answers, timeout_s=9.0) == Receipt(Where.BACKLOG, "b/1")
+
+
+def test_trial_that_is_granted_after_the_callers_time_is_not_made() -> None:
+    """A machine that slept while a backlog queue was busy: the error is the queue's, and the primary is not asked."""
+    world = World()
+    world.fail_over()
+    plan = sending(world.pair, world.sender, 30.0, world.now)
+    assert isinstance(next(plan), ToBacklog)
+    assert isinstance(plan.send(Reply(world.now, Failure(Kind.BUSY, "busy"))), Pause)
+    world.entity.trial = True
+    with pytest.raises(Unsent, match="busy") as raised:
+        plan.send(Reply(world.now + 3600.0))
+    assert raised.value.where is Where.BACKLOG
+
+
+def test_queue_that_another_send_took_out_comes_back_with_an_acceptance() -> None:
+    """The send was under way when the queue failed for the other one: what it stored proves that the queue works."""
+    world = World()
+    world.fail_over()
+
+    def take_out(now: float) -> None:
+        world.pair.rotation.failed("b/0", "lost", now)
+
+    assert world.send(Answer(meanwhile=take_out)) == Receipt(Where.BACKLOG, "b/0")
+    assert world.events == [BacklogQueueBack("b/0")] and world.pair.rotation.is_whole

@@ -346,7 +346,8 @@ class Connection:
                 if outcome.code:
                     self._phase = _Phase.DEAD
                     raise ProtocolError(NOT_ALLOWED, "SASL refused")
-            elif self._sasl is not None:
+            else:
+                assert self._sasl is not None, "without SASL its header is refused"
                 init = self._sasl.answer(performative)
                 if (init is None) is not self._has_sent_init:
                     raise ProtocolError(ILLEGAL_STATE, f"{performative.NAME} out of turn")

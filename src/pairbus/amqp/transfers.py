@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from pairbus.amqp.encoding import encode_binary, encode_uint, list_of
-from pairbus.amqp.errors import DECODE_ERROR, INVALID_FIELD, ProtocolError
+from pairbus.amqp.errors import INVALID_FIELD, ProtocolError
 from pairbus.amqp.performatives import Accepted, Disposition, Released, Transfer, decode_performative
 
 TAG_SIZE_MAX = 32  # 2.8.7
@@ -187,8 +187,7 @@ def decode_transfer(buf: bytes, pos: int, end: int) -> TransferFields:  # noqa: 
 def _decode_any_transfer(buf: bytes, pos: int, end: int, tail: bytes = b"", count: int = 0) -> TransferFields:
     """The general road. A `tail` of `count` - 3 fields that proves good is remembered."""
     transfer, size = decode_performative(buf[pos:end], 0)
-    if not isinstance(transfer, Transfer):
-        raise ProtocolError(DECODE_ERROR, f"transfer expected, {transfer.NAME} found")
+    assert isinstance(transfer, Transfer), transfer.NAME
     tag = transfer.delivery_tag
     if tag is not None and len(tag) > TAG_SIZE_MAX:
         raise ProtocolError(INVALID_FIELD, f"delivery tag of {len(tag)} bytes")
@@ -298,8 +297,7 @@ def decode_disposition(buf: bytes, pos: int, end: int) -> Disposition:  # noqa: 
 
 def _decode_any_disposition(buf: bytes, pos: int, end: int, tail: bytes = b"", count: int = 0) -> Disposition:
     disposition, _ = decode_performative(buf[pos:end], 0)
-    if not isinstance(disposition, Disposition):
-        raise ProtocolError(DECODE_ERROR, f"disposition expected, {disposition.NAME} found")
+    assert isinstance(disposition, Disposition), disposition.NAME
     # Only states that say nothing but their name are shared by the dispositions to come.
     if 0 < len(tail) <= TAIL_SIZE_MAX and isinstance(disposition.state, Accepted | Released | None):
         if len(_disposition_tails) >= TAILS_MAX:
