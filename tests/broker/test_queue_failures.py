@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from pairbus.broker.entity import RETRY_PAUSE_MS
 from pairbus.broker.queue import Outcome
+from pairbus.broker.store import StoredMessage
 from tests.broker.queue_world import DISK_FULL, Answer, World
 
 
@@ -209,6 +210,27 @@ def test_deferred_messages_whose_deletion_failed_are_deferred() -> None:
     assert [lock.message.body for lock in again.value] == [b"1"]
 
 
+def test_a_deletion_that_cannot_be_read_to_its_end_deletes_nothing() -> None:
+    """Messages of a megabyte are read one by one, and the second read fails: the first message waits again."""
+    world = World()
+    bodies = [b"1" * (1 << 20), b"2" * (1 << 20)]
+    world.send(*bodies)
+    world.restart()
+    load, reads = world.store.load, list[Sequence[int]]()
+
+    def failing(box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
+        reads.append(numbers)
+        if len(reads) == 2:
+            raise DISK_FULL
+        return load(box, numbers)
+
+    world.store.load = failing  # type: ignore[method-assign]
+    answer = world.delete_waiting(2, world.now + 1)
+    world.store.commit()
+    assert answer.condition == "amqp:internal-error"
+    assert (world.bodies(), world.counts()) == (bodies, (2, 0, 0, 0))
+
+
 LIVES: dict[str, Callable[[World], object]] = {
     "send": lambda world: world.offer(b"new"),
     "schedule": lambda world: world.offer(b"new", scheduled_ms=world.now + 60_000),
@@ -218,6 +240,7 @@ LIVES: dict[str, Callable[[World], object]] = {
     "dead-letter": lambda world: world.settle(world.lock(), Outcome.DEAD_LETTER, patch=b"why"),
     "take": lambda world: world.queue.main.take_next(world.now, Answer()),
     "cancel": lambda world: world.cancel(4),
+    "delete": lambda world: world.delete_waiting(1, world.now + 1),
     "receive deferred": lambda world: world.receive_deferred(1, lock=False),
 }
 
