@@ -61,10 +61,12 @@ async def test_what_ends_by_a_bug_begins_again(
 
 
 async def test_a_client_that_started_alone_pairs_whatever_it_is_told_meanwhile(
-    stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A key that is rotated during the outage is a refusal today, and not tomorrow."""
+    """A key that is rotated during the outage is a refusal today, and not tomorrow. Each reason is logged once."""
     answers: list[Exception] = [
+        SecondaryUnreachable("fabrikam", "no answer"),
+        SecondaryUnreachable("fabrikam", "no answer"),
         SecondaryUnreachable("fabrikam", "no answer"),
         PairingUnauthorized("fabrikam", "old key"),
     ]
@@ -80,3 +82,5 @@ async def test_a_client_that_started_alone_pairs_whatever_it_is_told_meanwhile(
     await client.pair()
     await client.until_event(Paired, 5.0)
     assert client.client.options.backlog_queue_count == 1
+    told = [record.getMessage() for record in caplog.records if "not paired yet" in record.getMessage()]
+    assert len(told) == 2 and "no answer" in told[0] and "old key" in told[1]

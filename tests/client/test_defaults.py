@@ -13,9 +13,11 @@ from azure.servicebus.exceptions import ServiceBusError
 
 import pairbus.aio
 from pairbus import PairedServiceBusClient, SendAvailabilityPairedNamespaceOptions
+from pairbus.client import client as aio_client
 from pairbus.client.face import timeout_of
 from pairbus.client.outgoing import outgoing
 from pairbus.errors import ConfigError, PairingError
+from pairbus.pairing.events import BacklogQueueBack
 from pairbus.pairing.options import PRIMARY_SHARE
 from pairbus.syphon import SyphonSettings
 
@@ -124,6 +126,23 @@ async def test_events_of_a_closed_client_end_at_once() -> None:
     await client.close()
     async with asyncio.timeout(5):
         assert [event async for event in client.events()] == []
+
+
+async def test_a_reader_of_events_far_behind_loses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded; a reader that has gone is forgotten."""
+    assert aio_client.EVENTS_MAX == 10_000
+    monkeypatch.setattr(aio_client, "EVENTS_MAX", 3)
+    client = pairbus.aio.PairedServiceBusClient.from_connection_strings(NOBODY.format(port=9), NOBODY.format(port=10))
+    events = client.events()
+    first = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)  # the reader listens from here on
+    for number in range(10):
+        client._state.events.tell(BacklogQueueBack(str(number)))
+    heard = [await first, await anext(events), await anext(events)]
+    assert [event.queue for event in heard if isinstance(event, BacklogQueueBack)] == ["7", "8", "9"]
+    await events.aclose()  # type: ignore[attr-defined]
+    assert client._state.events.listeners == []
+    await client.close()
 
 
 def test_time_to_live_that_is_over_is_refused_before_diverting() -> None:
