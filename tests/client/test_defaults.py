@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from pairbus.client.face import timeout_of
 from pairbus.client.outgoing import outgoing
 from pairbus.errors import ConfigError, PairingError
 from pairbus.pairing.events import BacklogQueueBack
+from pairbus.pairing.failover import State
 from pairbus.pairing.options import PRIMARY_SHARE
 from pairbus.syphon import SyphonSettings
 
@@ -118,6 +121,39 @@ def test_a_client_that_is_not_paired_cannot_be_failed_over_by_hand(monkeypatch: 
     with pytest.raises(PairingError, match="is not paired"):
         client.force_failover("orders")
     assert client.states() == {}
+    client.close()
+
+
+def test_a_client_that_sent_nothing_starts_no_thread() -> None:
+    """Looking at it, and calls that have nothing to do, need no engine."""
+    client = pair_of(9, 10)
+    sender = client.get_queue_sender("orders")
+    sender.send_messages([])
+    assert sender.schedule_messages([], datetime.now(UTC)) == []
+    sender.cancel_scheduled_messages([])
+    assert client.states() == {"orders": State.HEALTHY}
+    assert re.fullmatch(r"<PairedSender orders HEALTHY for \d+\.\ds>", repr(sender))
+    assert client._thread is None
+    client.close()
+
+
+def test_private_attributes_are_not_looked_for_in_the_sdks_client() -> None:
+    """Copying and debugging ask for such names, also before there is a client of the primary to ask."""
+    client = pair_of(9, 10)
+    assert client.fully_qualified_namespace == "127.0.0.1:9"
+    with pytest.raises(AttributeError, match="_unheard_of"):
+        client._unheard_of  # noqa: B018 - to look is the test
+    with pytest.raises(AttributeError, match="_primary"):
+        PairedServiceBusClient.__new__(PairedServiceBusClient).fully_qualified_namespace  # noqa: B018
+    client.close()
+
+
+def test_a_side_is_faulted_once() -> None:
+    """The first reason counts, and is told once."""
+    client = pair_of(9, 10)
+    assert client._state.fault("secondary", "first")
+    assert not client._state.fault("secondary", "second")
+    assert client._state.lives.reason == "first"
     client.close()
 
 

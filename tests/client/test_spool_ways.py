@@ -53,12 +53,12 @@ def test_a_lane_keeps_its_backlog_queue_until_that_fails(state: PairState) -> No
     ways = SpoolWays(state)
     state.pair.force_failover("orders", 0.0)
     first = ways.way("orders", 0.0)
-    assert first in BOTH
+    assert first is not None and first in BOTH
     ways.failed("orders", first, Failure(Kind.BUSY, "later"), 1.0)
     assert ways.way("orders", 2.0) == first
     ways.failed("orders", first, Failure(Kind.COMMUNICATION, "gone"), 3.0)
     second = ways.way("orders", 4.0)
-    assert {first, second} == BOTH
+    assert second is not None and {first, second} == BOTH
     ways.failed("orders", second, Failure(Kind.COMMUNICATION, "gone too"), 5.0)
     assert ways.way("orders", 6.0) is None, "it waits in the spool"
     assert ways.way("orders", 3.0 + RETRY_S) == first
