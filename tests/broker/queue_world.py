@@ -133,6 +133,11 @@ class World:
         self.queue.receive_deferred(box, seqs, self.now, lock, answer)
         return answer
 
+    def delete_waiting(self, count: int, before_ms: int) -> Answer:
+        answer = Answer()
+        self.queue.delete_waiting(self.queue.main, count, before_ms, self.now, answer)
+        return answer
+
     def peeked(self, *, dead: bool = False) -> list[bytes]:
         box = self.queue.dead if dead else self.queue.main
         return [message.body for message in self.queue.peek(box, 1, 1000, self.now)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
@@ -91,13 +92,31 @@ def test_returned_messages_are_handed_out_in_their_old_order() -> None:
     assert world.bodies() == [b"0", b"2", b"3", b"4", b"5"]
 
 
-def test_dead_letters_are_handed_out_by_number_not_by_time_of_death() -> None:
+@pytest.mark.parametrize("order", list(itertools.permutations((1, 2, 5, 8))))
+def test_the_order_of_return_does_not_matter(order: tuple[int, ...]) -> None:
+    """Messages that came back are partly loaded and partly numbers; together they are one line."""
+    world = World()
+    world.send(*numbered(9))
+    locks = [world.lock() for _ in range(9)]
+    for which in order:
+        world.settled(locks[which], Outcome.RELEASE)
+    assert world.bodies() == [b"1", b"2", b"5", b"8"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_dead_letters_are_handed_out_by_number_not_by_time_of_death(restarted: bool) -> None:
     """A message keeps its number, and the dead-letter queue is a queue like any other."""
     world = World()
     world.send(*numbered(5))
     locks = [world.lock() for _ in range(5)]
-    for which in (3, 1, 4, 0):
-        world.settled(locks[which], Outcome.DEAD_LETTER)
+    world.settled(locks[3], Outcome.DEAD_LETTER)
+    world.settled(locks[1], Outcome.DEAD_LETTER)
+    others = [locks[4], locks[0]]
+    if restarted:
+        world.restart()
+        others = [world.lock() for _ in range(3)][::-2]
+    for lock in others:
+        world.settled(lock, Outcome.DEAD_LETTER)
     assert world.bodies(world.queue.dead) == [b"0", b"1", b"3", b"4"]
 
 
@@ -143,6 +162,9 @@ def test_availability_is_told_without_reading() -> None:
     assert not main.available(world.now + 10)
     world.lock()
     assert not main.available(world.now)
+    world.restart()
+    world.store._rows.clear()
+    assert world.queue.main.available(world.now)
 
 
 def test_tokens_are_sixteen_bytes_and_never_repeat() -> None:
@@ -172,6 +194,31 @@ def test_locks_of_different_durations_end_each_at_its_own_time() -> None:
     world.pass_ms(50_000)
     assert world.bodies() == [b"0", b"1", b"2"]
     assert locks_of(world)._mixed_until_ms == 0
+
+
+def test_a_look_before_the_shortest_lock_ends_frees_nothing() -> None:
+    """Due work of another kind wakes the queue while locks of different durations run."""
+    world = World(lock_duration_ms=60_000)
+    world.send(*numbered(2))
+    locks = [world.lock()]
+    world.queue.update(replace(world.description, lock_duration_ms=5_000), world.now)
+    locks.append(world.lock())
+    world.queue.run_due(world.now + 4_999)
+    assert list(world.queue.main.locks) == locks
+    assert world.queue.next_due_ms() == world.now + 5_000
+
+
+def test_a_shorter_lock_after_all_others_are_settled_is_the_next_to_end() -> None:
+    """Nothing of the longer ones may linger: the queue would look at all its locks for no reason."""
+    world = World(lock_duration_ms=60_000)
+    world.send(*numbered(2))
+    world.settled(world.lock(), Outcome.COMPLETE)
+    world.queue.update(replace(world.description, lock_duration_ms=5_000), world.now)
+    world.lock()
+    assert world.queue.next_due_ms() == world.now + 5_000
+    assert locks_of(world)._mixed_until_ms == 0
+    world.pass_ms(5_000)
+    assert world.lock().message.delivery_count == 1
 
 
 def test_a_renewed_lock_moves_behind_the_others() -> None:
@@ -317,3 +364,32 @@ def test_a_peek_finds_its_place_by_halving() -> None:
         found = [message.seq for message in world.queue.peek(world.queue.main, from_seq, 2, world.now)]
         assert found[:1] == ([] if expected is None else [expected])
         assert len(asked) <= 13
+
+
+@pytest.mark.parametrize(
+    "expired", [{0}, {9}, {3, 4, 5}, {0, 9}, {1, 3, 5, 7, 9}, {5, 6, 7, 8, 9}, set(range(9)), set(range(10))]
+)
+def test_a_peek_finds_its_place_among_expired_messages(expired: set[int]) -> None:
+    """Rows of expired messages are deleted, so that nobody can ask the store for their sequence numbers."""
+    world = World()
+    for n in range(10):
+        world.send(b"%d" % n, ttl_ms=100 if n in expired else 0)
+    world.restart()
+    world.pass_ms(100)
+    for from_seq in range(1, 12):
+        found = [message.body for message in world.queue.peek(world.queue.main, from_seq, 10, world.now)]
+        assert found == [b"%d" % n for n in range(from_seq - 1, 10) if n not in expired]
+    assert world.bodies() == [b"%d" % n for n in range(10) if n not in expired]
+
+
+def test_the_box_of_transfer_dead_letters_is_made_when_it_is_asked_for() -> None:
+    """It is always empty, as no broker without transactions fills it; a receiver can attach to it all the same."""
+    world = World()
+    boxes = list(world.queue.boxes)
+    transfer = world.queue.transfer
+    assert world.queue.transfer is transfer
+    assert list(world.queue.boxes) == [*boxes, transfer] and len(boxes) == 2
+    assert (transfer.receivable, world.bodies(transfer), world.queue.transfer_dead_count) == (True, [], 0)
+    assert transfer.locks.duration_ms == world.description.lock_duration_ms
+    world.queue.update(replace(world.description, status="Disabled"), world.now)
+    assert not transfer.receivable

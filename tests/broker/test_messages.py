@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -66,6 +67,22 @@ def test_a_delivery_says_what_the_broker_knows(locked_until_ms: int, fields: dic
     assert found.data == [b"x"]
 
 
+@pytest.mark.parametrize("fields", [{}, {"origin_seq": 3}])
+def test_the_short_way_of_a_locked_delivery_says_what_the_long_way_says(fields: dict[str, Any]) -> None:
+    """Most deliveries are packed into a ready form; receivers must not be able to tell."""
+    token = bytes(range(16))
+    body = Message(properties=Properties(message_id="m"), data=[b"x"]).encode()
+    short = Message.decode(encode_delivery(StoredMessage(7, body, enqueued_ms=1000, **fields), 5000, token))
+    again = StoredMessage(7, body, enqueued_ms=1000, delivery_count=1, **fields)
+    long = Message.decode(encode_delivery(again, 5000, token))
+    assert short.header is not None and not short.header.delivery_count
+    assert long.header is not None and long.header.delivery_count == 1
+    assert short.delivery_annotations == long.delivery_annotations == {"x-opt-lock-token": UUID(bytes_le=token)}
+    assert short.annotations == long.annotations
+    assert (short.annotations or {}).get("x-opt-enqueue-sequence-number", 0) == fields.get("origin_seq", 0)
+    assert short.data == long.data == [b"x"]
+
+
 @pytest.mark.parametrize(
     "properties",
     [
@@ -112,6 +129,22 @@ def test_the_time_to_live_is_read_from_the_header(ttl: int | None) -> None:
     assert draft_of(b"\x00\x53\x70\xc0\x00").ttl_ms is None  # a list of no bytes, at the end of the message
 
 
+def test_delivery_annotations_end_at_the_broker() -> None:
+    """They are for the next hop alone (AMQP 3.2.2), wherever the sender's SDK wrote them."""
+    plain = Message(properties=Properties(message_id="m"), data=[b"x"]).encode()
+    annotations = b"\x00\x53\x71" + encode({Symbol("x-hop"): 1})
+    for payload in (annotations + plain, plain + annotations):
+        assert draft_of(payload) == Draft(plain, message_id="m")
+
+
+def test_annotations_of_many_bytes_are_kept_too() -> None:
+    """A map beyond 255 bytes has another form, and its pairs stand elsewhere."""
+    annotations = {Symbol("x-opt-sequence-number"): 99, Symbol("x-long"): "y" * 300}
+    draft = draft_of(Message(annotations=annotations, properties=Properties(message_id="m")).encode())
+    assert draft.annotations == encode(Symbol("x-long")) + encode("y" * 300)
+    assert (delivered(draft).annotations or {})["x-long"] == "y" * 300
+
+
 def test_a_scheduled_time_is_read_and_kept() -> None:
     annotations = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(123_456)}
     draft = draft_of(Message(annotations=annotations, properties=Properties(message_id="m")).encode())
@@ -152,6 +185,11 @@ def test_a_batch_is_its_messages_and_nothing_of_its_envelope() -> None:
         (b"\x00\x53\x73\xc0\x03\x02\x40\xd1", 0),
         (b"\x00\x53\x73\xc0\x02\x01\xa1", 0),  # an id that is cut
         (b"\x00\x53\x73\xc0\x03\x01\xa1\x05" + section(DATA, encode(b"body")), 0),  # an id that reaches into the body
+        (b"\x00\x53\x73\xc0\x03\x01\xa1\x03" + section(DATA, encode(b"body")), 0),  # the same, and it would be text
+        (Properties(message_id=1.5).encode(), 0),  # no id of the standard
+        (b"\x00\x53\x73" + encode(["m", *[None] * 9, 7]), 0),  # a session id that is a number
+        (Properties(message_id="m", group_id="s" * 129).encode(), 0),
+        (b"\x00\x53\x70\xc1\x03\x02\x40\x40", 0),  # a header that is a map
         (b"\x00\x53\x70\x45\x00\x53\x75\xa0\x01x\x00\x53\x70\x45", 0),  # a second header
         (b"\x00\x53\x77\x40\x00\x53\x71\xc1\x01\x00\x00\x53\x75\xa0\x01x", 0),  # two kinds of body, out of order
         (encode_batch([b"garbage"]), BATCH_FORMAT),

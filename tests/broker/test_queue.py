@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pairbus.amqp.types import encode_pair
+from pairbus.broker import settlement
 from pairbus.broker.queue import Draft, Outcome
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.settlement import DEFERRED_SIZE_MAX, PATCH_SIZE_MAX
@@ -222,6 +223,51 @@ def test_renewing_is_all_or_nothing() -> None:
     assert refused.value.condition == "com.microsoft:message-lock-lost"
     assert first.until_ms == until_ms
     assert world.queue.renew(world.queue.main, [first.token], world.now) == [until_ms + 1_000]
+
+
+@pytest.mark.parametrize(
+    ("count", "younger_ms", "left"),
+    [
+        (10, 0, [b"3"]),  # what came at the given time stays
+        (1, 0, [b"2", b"3"]),
+        (10, 1, []),
+        (10, -10, [b"1", b"2", b"3"]),
+    ],
+)
+def test_the_oldest_messages_are_deleted_up_to_a_time_and_a_count(
+    count: int, younger_ms: int, left: list[bytes]
+) -> None:
+    """Whoever empties a queue at noon does not mean messages that come after noon."""
+    world = World()
+    world.send(b"1", b"2")
+    world.now += 10
+    world.send(b"3")
+    answer = world.delete_waiting(count, world.now + younger_ms)
+    assert answer.value == "pending"
+    world.store.commit()
+    assert answer.value == 3 - len(left)
+    assert (world.queue.active_count, world.queue.size_bytes) == (len(left), world.stored_bytes())
+    assert world.bodies() == left
+
+
+def test_a_deletion_ends_where_it_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that one request deletes is in memory until its commit; the client asks again for the rest."""
+    monkeypatch.setattr(settlement, "DELETED_SIZE_MAX", 5)
+    world = World()
+    world.send(*[b"four"] * 3)
+    answer = world.delete_waiting(10, world.now + 1)
+    world.store.commit()
+    assert (answer.value, world.bodies()) == (2, [b"four"])
+
+
+def test_messages_of_a_disabled_queue_are_not_deleted() -> None:
+    """Deleting is receiving, and the status forbids that."""
+    world = World(status="ReceiveDisabled")
+    world.send(b"1")
+    answer = world.delete_waiting(10, world.now + 1)
+    world.store.commit()
+    assert answer.condition == "com.microsoft:entity-disabled"
+    assert world.counts() == (1, 0, 0, 0)
 
 
 def test_deferred_messages_are_received_by_number_only() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from pairbus.broker.entity import RETRY_PAUSE_MS
 from pairbus.broker.queue import Outcome
+from pairbus.broker.store import SCHEDULED, IndexRow, StoredMessage
+from pairbus.errors import StoreError
 from tests.broker.queue_world import DISK_FULL, Answer, World
 
 
@@ -209,6 +212,68 @@ def test_deferred_messages_whose_deletion_failed_are_deferred() -> None:
     assert [lock.message.body for lock in again.value] == [b"1"]
 
 
+BODIES = [b"1" * (1 << 20), b"2" * (1 << 20)]
+"Messages of a megabyte: a queue reads them one by one."
+
+
+def fail_read(world: World, number: int) -> None:
+    """Let one of the next reads of the store fail."""
+    load, reads = world.store.load, itertools.count(1)
+
+    def failing(box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
+        if next(reads) == number:
+            raise DISK_FULL
+        return load(box, numbers)
+
+    world.store.load = failing  # type: ignore[method-assign]
+
+
+def test_a_deletion_that_cannot_be_read_to_its_end_deletes_nothing() -> None:
+    """The first message was read already when the second could not be: it waits again."""
+    world = World()
+    world.send(*BODIES)
+    world.restart()
+    fail_read(world, 2)
+    answer = world.delete_waiting(2, world.now + 1)
+    world.store.commit()
+    assert answer.condition == "amqp:internal-error"
+    assert (world.bodies(), world.counts()) == (BODIES, (2, 0, 0, 0))
+
+
+def test_messages_that_are_withdrawn_in_part_are_given_back() -> None:
+    """So forwarding takes a batch whole, in order, or not at all."""
+    world = World()
+    world.send(*BODIES)
+    world.restart()
+    fail_read(world, 2)
+    with pytest.raises(StoreError, match="the disk is full"):
+        world.queue.main.withdraw(2, world.now)
+    assert (world.bodies(), world.counts()) == (BODIES, (2, 0, 0, 0))
+
+
+@pytest.mark.parametrize("fields", [{"ttl_ms": 100}, {"scheduled_ms": 1_000_100}])
+def test_due_messages_that_cannot_be_read_are_tried_again_after_a_pause(fields: dict[str, int]) -> None:
+    """The store reports the failure; the message is where it was."""
+    world = World(dead_letter_on_expiration=True)
+    world.send(b"1", **fields)
+    world.restart()
+    before = world.counts()
+    fail_read(world, 1)
+    world.pass_ms(100)
+    assert world.counts() == before
+    assert world.queue.next_due_ms() == world.now + RETRY_PAUSE_MS
+    world.pass_ms(RETRY_PAUSE_MS)
+    assert world.counts() == ((0, 1, 0, 0) if "ttl_ms" in fields else (1, 0, 0, 0))
+
+
+def test_a_scheduled_message_whose_payload_is_lost_is_not_recovered() -> None:
+    """Nobody could receive it; the namespace counts and announces such rows."""
+    world = World()
+    row = IndexRow(9, world.queue.main.number, 1, SCHEDULED, 0, world.now + 100, 10, 77, "")
+    assert not world.queue.recover(row)
+    assert (world.counts(), world.queue.size_bytes, world.queue.next_due_ms()) == ((0, 0, 0, 0), 0, None)
+
+
 LIVES: dict[str, Callable[[World], object]] = {
     "send": lambda world: world.offer(b"new"),
     "schedule": lambda world: world.offer(b"new", scheduled_ms=world.now + 60_000),
@@ -218,6 +283,7 @@ LIVES: dict[str, Callable[[World], object]] = {
     "dead-letter": lambda world: world.settle(world.lock(), Outcome.DEAD_LETTER, patch=b"why"),
     "take": lambda world: world.queue.main.take_next(world.now, Answer()),
     "cancel": lambda world: world.cancel(4),
+    "delete": lambda world: world.delete_waiting(1, world.now + 1),
     "receive deferred": lambda world: world.receive_deferred(1, lock=False),
 }
 

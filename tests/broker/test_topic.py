@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from pairbus.amqp.types import encode_pair
+from pairbus.broker.description import RuleDescription
 from pairbus.broker.draft import Draft
+from pairbus.broker.entity import RETRY_PAUSE_MS
 from pairbus.broker.publication import FILTER_FAILED
 from pairbus.broker.queue import Outcome
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.store import StoredMessage
+from pairbus.broker.subscription import Rule
 from pairbus.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
 from tests.broker.queue_world import DISK_FULL, PENDING, Answer
-from tests.broker.topic_world import TopicWorld, draft, text_of
+from tests.broker.topic_world import TopicWorld, draft, sql, text_of
 
 TWO: dict[str, dict[str, Any]] = {"a": {}, "b": {}}
 
@@ -251,6 +256,74 @@ def test_an_activation_that_failed_is_tried_again_and_publishes_once() -> None:
     world.pass_ms(1_000)
     assert (world.texts("a"), world.texts("b"), world.topic.scheduled_count) == (["1"], ["1"], 0)
     assert world.topic.size_bytes == world.stored_bytes()
+
+
+def test_scheduled_messages_that_cannot_be_read_are_tried_again() -> None:
+    """The store reports the failure; the message is published once, when it can be read."""
+    world = TopicWorld({"a": {}})
+    world.send(draft("later", scheduled_ms=world.now + 100))
+    load = world.store.load
+
+    def failing(box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
+        world.store.load = load  # type: ignore[method-assign]
+        raise DISK_FULL
+
+    world.store.load = failing  # type: ignore[method-assign]
+    world.pass_ms(100)
+    assert (world.topic.scheduled_count, world.texts("a")) == (1, [])
+    world.pass_ms(RETRY_PAUSE_MS)
+    assert (world.topic.scheduled_count, world.texts("a")) == (0, ["later"])
+
+
+def test_a_damaged_scheduled_message_is_left_out() -> None:
+    """The store reports it; the topic goes on."""
+    world = TopicWorld({"a": {}})
+    world.send(draft("damaged", scheduled_ms=world.now + 100))
+    world.store._rows.clear()
+    world.pass_ms(100)
+    assert (world.topic.scheduled_count, world.topic.next_due_ms()) == (0, None)
+    world.send(draft("intact"))
+    assert world.texts("a") == ["intact"]
+
+
+def test_copy_without_a_session_id_is_dead_where_sessions_are_required() -> None:
+    """Nobody could receive it there; an action of a rule may give it an id, or take it away."""
+    named = (TrueFilter(), SqlAction("SET sys.SessionId = 'given'"))
+    world = TopicWorld(
+        {"plain": {}, "held": {"requires_session": True}, "named": {"requires_session": True}}, {"named": [named]}
+    )
+    world.send(draft("1"), draft("2", session_id="s"))
+    assert world.texts("plain") == ["1", "2"]
+    assert world.texts("held", dead=True) == ["1"]
+    held, given = world["held"].main.sessions, world["named"].main.sessions
+    assert held is not None and given is not None
+    assert (held.listed(None), given.listed(None)) == (["s"], ["given"])
+    assert world["named"].dead_count == 0
+
+
+def test_a_rule_that_is_added_selects_from_then_on() -> None:
+    """The rules that were there before go on as they are."""
+    world = TopicWorld({"a": {}}, {"a": [(sql("colour = 'red'"), None)]})
+    drafts = [draft("red", colour="red"), draft("blue", colour="blue")]
+    world.send(*drafts)
+    world["a"].put_rule(Rule(0, RuleDescription("prices", "a", "blue", sql("colour = 'blue'"), None)))
+    world.send(*drafts)
+    assert world.texts("a") == ["red", "red", "blue"]
+    world["a"].drop_rule("RULE0")
+    world.send(*drafts)
+    assert world.texts("a") == ["blue"]
+
+
+def test_a_subscription_that_stops_leaves_what_falls_due() -> None:
+    """Its store is about to be closed; the next start does it."""
+    world = TopicWorld({"a": {}})
+    world.send(draft("1", ttl_ms=100))
+    world.now += 100
+    world["a"].stop()
+    world["a"].run_due(world.now)
+    assert not world.store._writes
+    world.restart()
+    assert world["a"].active_count == 0
 
 
 def test_idleness_of_a_topic_counts_sends_and_of_a_subscription_receives() -> None:

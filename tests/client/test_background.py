@@ -60,11 +60,25 @@ async def test_what_ends_by_a_bug_begins_again(
     await until(lambda: len(runs) == 2, "it runs again")
 
 
+@pytest.mark.parametrize("enable_syphon", [False, True])
 async def test_a_client_that_started_alone_pairs_whatever_it_is_told_meanwhile(
-    stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+    stage: Stage,
+    flavour: Flavour,
+    enable_syphon: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A key that is rotated during the outage is a refusal today, and not tomorrow."""
+    """A key that is rotated during the outage is a refusal today, and not tomorrow. Each reason is logged once.
+    The syphon, where it is wanted, begins then."""
+    syphons: list[Syphon] = []
+
+    async def run(self: Syphon) -> None:
+        syphons.append(self)
+
+    monkeypatch.setattr(Syphon, "run", run)
     answers: list[Exception] = [
+        SecondaryUnreachable("fabrikam", "no answer"),
+        SecondaryUnreachable("fabrikam", "no answer"),
         SecondaryUnreachable("fabrikam", "no answer"),
         PairingUnauthorized("fabrikam", "old key"),
     ]
@@ -76,7 +90,10 @@ async def test_a_client_that_started_alone_pairs_whatever_it_is_told_meanwhile(
         return ["stage/x-servicebus-transfer/0"]
 
     monkeypatch.setattr("pairbus.client.engine.provision", provision)
-    client = stage.client(flavour, create_backlog_queues=True, require_secondary=False)
+    client = stage.client(flavour, create_backlog_queues=True, require_secondary=False, enable_syphon=enable_syphon)
     await client.pair()
     await client.until_event(Paired, 5.0)
     assert client.client.options.backlog_queue_count == 1
+    told = [record.getMessage() for record in caplog.records if "not paired yet" in record.getMessage()]
+    await until(lambda: len(syphons) == enable_syphon, "the syphon runs")
+    assert len(told) == 2 and "no answer" in told[0] and "old key" in told[1]

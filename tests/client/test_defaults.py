@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,9 +15,12 @@ from azure.servicebus.exceptions import ServiceBusError
 
 import pairbus.aio
 from pairbus import PairedServiceBusClient, SendAvailabilityPairedNamespaceOptions
+from pairbus.client import client as aio_client
 from pairbus.client.face import timeout_of
 from pairbus.client.outgoing import outgoing
 from pairbus.errors import ConfigError, PairingError
+from pairbus.pairing.events import BacklogQueueBack
+from pairbus.pairing.failover import State
 from pairbus.pairing.options import PRIMARY_SHARE
 from pairbus.syphon import SyphonSettings
 
@@ -119,11 +124,61 @@ def test_a_client_that_is_not_paired_cannot_be_failed_over_by_hand(monkeypatch: 
     client.close()
 
 
+def test_a_client_that_sent_nothing_starts_no_thread() -> None:
+    """Looking at it, and calls that have nothing to do, need no engine."""
+    client = pair_of(9, 10)
+    sender = client.get_queue_sender("orders")
+    sender.send_messages([])
+    assert sender.schedule_messages([], datetime.now(UTC)) == []
+    sender.cancel_scheduled_messages([])
+    assert client.states() == {"orders": State.HEALTHY}
+    assert re.fullmatch(r"<PairedSender orders HEALTHY for \d+\.\ds>", repr(sender))
+    assert client._thread is None
+    client.close()
+
+
+def test_private_attributes_are_not_looked_for_in_the_sdks_client() -> None:
+    """Copying and debugging ask for such names, also before there is a client of the primary to ask."""
+    client = pair_of(9, 10)
+    assert client.fully_qualified_namespace == "127.0.0.1:9"
+    with pytest.raises(AttributeError, match="_unheard_of"):
+        client._unheard_of  # noqa: B018 - to look is the test
+    with pytest.raises(AttributeError, match="_primary"):
+        PairedServiceBusClient.__new__(PairedServiceBusClient).fully_qualified_namespace  # noqa: B018
+    client.close()
+
+
+def test_a_side_is_faulted_once() -> None:
+    """The first reason counts, and is told once."""
+    client = pair_of(9, 10)
+    assert client._state.fault("secondary", "first")
+    assert not client._state.fault("secondary", "second")
+    assert client._state.lives.reason == "first"
+    client.close()
+
+
 async def test_events_of_a_closed_client_end_at_once() -> None:
     client = pairbus.aio.PairedServiceBusClient.from_connection_strings(NOBODY.format(port=9), NOBODY.format(port=10))
     await client.close()
     async with asyncio.timeout(5):
         assert [event async for event in client.events()] == []
+
+
+async def test_a_reader_of_events_far_behind_loses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded; a reader that has gone is forgotten."""
+    assert aio_client.EVENTS_MAX == 10_000
+    monkeypatch.setattr(aio_client, "EVENTS_MAX", 3)
+    client = pairbus.aio.PairedServiceBusClient.from_connection_strings(NOBODY.format(port=9), NOBODY.format(port=10))
+    events = client.events()
+    first = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)  # the reader listens from here on
+    for number in range(10):
+        client._state.events.tell(BacklogQueueBack(str(number)))
+    heard = [await first, await anext(events), await anext(events)]
+    assert [event.queue for event in heard if isinstance(event, BacklogQueueBack)] == ["7", "8", "9"]
+    await events.aclose()  # type: ignore[attr-defined]
+    assert client._state.events.listeners == []
+    await client.close()
 
 
 def test_time_to_live_that_is_over_is_refused_before_diverting() -> None:

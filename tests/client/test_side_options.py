@@ -320,3 +320,30 @@ async def test_token_credential_of_either_flavour_serves_both_clients(
     """azure-identity has both; the plain SDK takes only the one of its own flavour."""
     kind, token = await last_token(stage, flavour, credential)
     assert kind == "jwt" and token == ("async-token" if isinstance(credential, AsyncCredential) else "sync-token")
+
+
+# ── administration ──
+
+PLAIN_PROXY = {"proxy_hostname": "proxy", "proxy_port": 3128, "username": "till", "password": "p@ss"}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_administration_goes_the_way_of_its_client(is_async: bool) -> None:
+    """With its credential and through its proxy: pairing is refused or unreachable just as sends would be."""
+    key = f"Endpoint=sb://{AZURE_HOST};SharedAccessKeyName=k;SharedAccessKey=a2V5"
+    by_key = Side.from_connection_string(key, http_proxy=PLAIN_PROXY).new_admin(aio=is_async)
+    assert by_key.fully_qualified_namespace == AZURE_HOST
+    assert by_key._config.proxy_policy.proxies == {"https": "http://till:p%40ss@proxy:3128"}
+    signature = "SharedAccessSignature sr=x&sig=1&se=9999999999&skn=k"
+    by_signature = Side.from_connection_string(f"Endpoint=sb://{AZURE_HOST};SharedAccessSignature={signature}")
+    assert "SASToken" in type(by_signature.new_admin(aio=is_async)._credential).__name__
+    credential = SyncCredential()
+    for host, options in ((AZURE_HOST, {}), ("10.1.2.3:5672", {"use_tls": False})):
+        admin = Side.from_credential(host, credential, **options).new_admin(aio=is_async)
+        assert (admin.fully_qualified_namespace, admin._credential) == (host, credential)
+
+
+def test_a_misspelt_keyword_is_refused() -> None:
+    """The SDK takes any keyword, and a setting would be lost without a word."""
+    with pytest.raises(TypeError, match="unexpected keyword argument 'retry_totl'"):
+        Side.from_credential(AZURE_HOST, SyncCredential(), retry_totl=0)

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus import PairedServiceBusClient
 from pairbus.client import thread as threads
 from pairbus.client.engine import Engine
+from pairbus.client.errors import ClientClosed
 from pairbus.client.outgoing import Outgoing
 from pairbus.client.thread import EngineThread, ListenerThread
 from pairbus.errors import PairbusError
@@ -125,6 +127,37 @@ def test_a_call_does_not_outlive_its_thread(engine_thread: EngineThread, monkeyp
 
     with pytest.raises(PairbusError, match="thread has ended"):
         engine_thread.run(never)
+
+
+def test_a_call_does_not_wait_for_an_engine_that_is_stuck(
+    engine_thread: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its deadline holds also when the event loop does not come to cancel it; nothing further is attempted."""
+    monkeypatch.setattr(threads, "SLICE_S", 0.01)
+    monkeypatch.setattr(threads, "LATE_S", 0.0)
+    let_go, going = threading.Event(), a_message()
+
+    async def block(engine: Engine) -> None:
+        let_go.wait(WAIT_S)
+
+    with pytest.raises(OperationTimeoutError, match="did not answer in time; the outcome is not known"):
+        engine_thread.run(block, going=going, timeout_s=0.01)
+    let_go.set()
+    assert going.is_cancelled
+
+
+def test_a_call_under_way_when_the_thread_is_stopped_says_where_its_message_may_be(
+    engine_thread: EngineThread,
+) -> None:
+    """Closing gives sends five seconds; one that is still under way then may have been stored."""
+
+    async def stopped(engine: Engine) -> None:
+        engine_thread.abandon()
+        await asyncio.sleep(60)
+
+    with pytest.raises(ClientClosed, match="the primary and a backlog queue did not answer") as caught:
+        engine_thread.run(stopped)
+    assert caught.value.outcome_unknown
 
 
 def test_the_engine_thread_cannot_wait_for_itself(engine_thread: EngineThread) -> None:

@@ -8,13 +8,8 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 
-from pairbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED
-from pairbus.broker import recorder as recording
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.draft import Draft
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.recorder import Recorder
-from pairbus.broker.refusal import Refusal
 from pairbus.testing import SentMessage
 from pairbus.testing.sent import sent_message
 from tests.kit.world import World, received, world
@@ -118,21 +113,3 @@ async def test_sends_to_a_topic_are_recorded_once() -> None:
 async def test_nothing_is_recorded_unless_asked(world: World) -> None:
     """A broker that nobody tests with keeps no message twice."""
     assert world.namespace.recorder is None
-
-
-def test_recorded_sends_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest go first, by count and by bytes; the last one stays whatever its size."""
-    monkeypatch.setattr(recording, "RECORDED_MAX", 3)
-    monkeypatch.setattr(recording, "RECORDED_BYTES_MAX", 10)
-    recorder, answers = Recorder(), list[object]()
-
-    def send(*bodies: bytes, answer: object = None) -> list[bytes]:
-        recorder.watched("q", [Draft(body) for body in bodies], 1, 0, answers.append)(answer)
-        return [one.draft.body for one in recorder.of("Q")]
-
-    assert send(b"1", b"2", b"3", b"4") == [b"2", b"3", b"4"]
-    assert send(b"12345678") == [b"3", b"4", b"12345678"]
-    assert send(b"x" * 100) == [b"x" * 100]
-    refusal = Refusal(RESOURCE_LIMIT_EXCEEDED, "full")
-    assert send(b"no", answer=refusal) == [b"x" * 100]
-    assert answers == [None, None, None, refusal]

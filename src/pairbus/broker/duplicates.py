@@ -91,8 +91,8 @@ class DuplicateWindow:
         next_ms = self.next_ms()
         if next_ms is not None and next_ms <= now_ms:
             until_ms = self.purge(now_ms)
-            if until_ms is not None:
-                forget(until_ms)
+            assert until_ms is not None, "the first end was due"
+            forget(until_ms)
 
     def ends(self) -> list[int]:
         """When each id stops to count, ascending."""

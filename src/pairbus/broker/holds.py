@@ -7,6 +7,7 @@ settlements this is the `Locks` of a box with sessions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Protocol
 
 from pairbus.broker.due import Agenda
@@ -124,11 +125,12 @@ class Holds:
         return len(self._agenda) + len(self._orphans)
 
     def __iter__(self) -> Iterator[SessionLock]:
-        return iter(self._locks.values())
+        return chain(self._locks.values(), self._orphans)
 
     def clear(self) -> None:
         """For the end of a box."""
         self._locks.clear()
+        self._orphans.clear()
 
     def make(self, messages: Sequence[StoredMessage], now_ms: int) -> list[Lock]:
         """Lock each of these messages for the holder of its session."""

@@ -121,9 +121,7 @@ def _session_id(payload: bytes, value_at: int, end: int) -> str | None:
     first_at = value_at + (3 if code == 0xC0 else 9)
     if code == 0x45 or first_at >= end or not payload[skip(payload, first_at) : end].strip(b"\x40"):
         return None
-    fields, stop = decode(payload, value_at)
-    if stop != end:
-        raise ProtocolError(DECODE_ERROR, "the properties end before or behind their fields")
+    fields, _ = decode(payload, value_at)
     session_id = fields[_GROUP_ID] if len(fields) > _GROUP_ID else None
     if session_id is not None and not isinstance(session_id, str):
         raise ProtocolError(DECODE_ERROR, f"group-id is {session_id!r:.80}")
@@ -198,10 +196,9 @@ def pair_spans(buf: bytes, map_at: int) -> list[tuple[object, int, int, int]]:
     """(key, where the pair begins, where its value begins, where it ends) of each pair of the map at `map_at`."""
     if buf[map_at] == 0xC1:
         count, at = buf[map_at + 2], map_at + 3
-    elif buf[map_at] == 0xD1:
-        count, at = int.from_bytes(buf[map_at + 5 : map_at + 9], "big"), map_at + 9
     else:
-        raise ProtocolError(DECODE_ERROR, f"no map: 0x{buf[map_at]:02x}")
+        assert buf[map_at] == 0xD1, "whoever asks has decoded the map before"
+        count, at = int.from_bytes(buf[map_at + 5 : map_at + 9], "big"), map_at + 9
     return _spans(buf, at, count // 2)
 
 
@@ -231,14 +228,10 @@ def _with_message_id(payload: bytes, bare_at: int, properties: tuple[int, int] |
     value_at, end = properties
     at = value_at + (3 if payload[value_at] == 0xC0 else 9)
     if payload[value_at] != 0x45 and at < end:
-        try:
-            at = skip(payload, at)
-            while at < end:
-                stop = skip(payload, at)
-                fields.append(payload[at:stop])
-                at = stop
-        except IndexError:
-            at = -1
-        if at != end:
-            raise ProtocolError(DECODE_ERROR, "the properties are cut")
+        at = skip(payload, at)
+        while at < end:
+            stop = skip(payload, at)
+            fields.append(payload[at:stop])
+            at = stop
+        assert at == end, "whoever asks has read the fields before"
     return section(PROPERTIES, list_of(fields)) + payload[end:]

@@ -99,9 +99,7 @@ class Engine:
         try:
             async with asyncio.timeout(timeout_s):
                 await self.pair()
-        except TimeoutError as error:
-            if isinstance(error, OperationTimeoutError):
-                raise
+        except TimeoutError:
             names = f"{self.state.primary.name} with {self.state.secondary.name}"
             raise OperationTimeoutError(
                 message=f"pairing of {names} has not completed within {timeout_s:.1f} s. Nothing was sent by this"

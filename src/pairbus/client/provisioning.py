@@ -20,7 +20,7 @@ from pairbus.client.sides import Side
 from pairbus.errors import ConfigError
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.policy import Kind
-from pairbus.pairing.provision import Answer, Create, Found, List, Pause, Provisioned, Refusal, assumed, provisioning
+from pairbus.pairing.provision import Answer, Create, Found, List, Provisioned, Refusal, assumed, provisioning
 from pairbus.transport.threads import in_thread
 
 _log = logging.getLogger("pairbus")
@@ -70,8 +70,8 @@ async def find_or_create(
                     answer = _matching(listed, prefix)
                 case Create(path, settings):
                     answer = await _created(admin, path, settings, meter)
-                case Pause(seconds):
-                    await pause(seconds)
+                case wait:
+                    await pause(wait.seconds)
                     answer = None
     except StopIteration as end:
         return _checked(end.value, secondary)
