@@ -194,8 +194,9 @@ def test_client_without_a_key_forges_no_line_of_the_log() -> None:
     with broker("--namespace", "a=0", "--data", ":memory:", "--log-level", "info") as running:
         port = Endpoint.parse(running.connection_string()).port
         path = "/x%0D2026-01-01%2000:00:00%20ERROR%20forged%1B[2J"
-        with pytest.raises(urllib.error.HTTPError, match="401"):
+        with pytest.raises(urllib.error.HTTPError, match="401") as caught:
             urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10)
+        caught.value.close()
         assert running.stop() == 0
     [line] = [line for line in running.err.splitlines() if "forged" in line]
     assert " INFO " in line and "answered 401" in line and "\x1b" not in line

@@ -114,7 +114,8 @@ def health_of(broker: BrokerProcess) -> tuple[int, str]:
         with urllib.request.urlopen(f"http://127.0.0.1:{broker.ports['contoso']}/health", timeout=10) as answer:
             return answer.status, json.load(answer)["message"]
     except urllib.error.HTTPError as error:
-        return error.code, json.load(error)["message"]
+        with error:
+            return error.code, json.load(error)["message"]
 
 
 async def drained(broker: BrokerProcess) -> dict[str, str]:

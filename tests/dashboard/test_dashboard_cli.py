@@ -10,6 +10,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -56,33 +57,35 @@ def test_missing_control_socket_is_told(command: Command, broker: BrokerProcess,
     assert outcome.code == 1 and "none.sock" in outcome.err
 
 
-def started(*words: str) -> tuple[subprocess.Popen[str], str]:
-    """Start a command; return it with the address of the page that it prints."""
-    process = subprocess.Popen([sys.executable, "-m", "pairbus", *words], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("page: "):
-            return process, line.removeprefix("page: ").strip()
-    raise AssertionError(f"it ended with {process.wait()} and printed no address")
+@contextmanager
+def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a command; yield it with the address of the page that it prints, and kill it in the end."""
+    with subprocess.Popen([sys.executable, "-m", "pairbus", *words], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            pages = (line for line in process.stdout if line.startswith("page: "))
+            page = next(pages, None)
+            assert page is not None, f"it ended with {process.wait()} and printed no address"
+            yield process, page.removeprefix("page: ").strip()
+        finally:
+            process.kill()
 
 
 def test_key_of_ones_own_prints_a_token_once_and_demands_it(broker: BrokerProcess) -> None:
     """The token is behind #: no browser sends that part of an address."""
-    process, address = started("dashboard", "--primary", broker.connection_string(), "--port", "0")
-    try:
+    with started("dashboard", "--primary", broker.connection_string(), "--port", "0") as (process, address):
         url, _, token = address.partition("#token=")
         assert len(token) >= 32
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(f"{url}{API}overview", timeout=WAIT_S)
         assert caught.value.code == 401
+        caught.value.close()
         request = urllib.request.Request(f"{url}{API}overview", headers={"X-Pairbus-Token": token})
         with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
             found = json.load(answer)
         assert list(found["namespaces"]) == ["contoso"] and found["namespaces"]["contoso"]["reachable"]
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 0
-    finally:
-        process.kill()
 
 
 @pytest.fixture
@@ -96,8 +99,7 @@ def short_folder() -> Iterator[Path]:
 def test_demo_serves_a_pair_until_it_is_stopped(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAIRBUS_CONTROL_DIR", str(short_folder / "run"))
     monkeypatch.setenv("TMPDIR", str(short_folder))
-    process, url = started("demo", "--serve", "--port", "0")
-    try:
+    with started("demo", "--serve", "--port", "0") as (process, url):
         with urllib.request.urlopen(f"{url}{API}overview", timeout=WAIT_S) as answer:
             found = json.load(answer)
         assert {name: one["role"] for name, one in found["namespaces"].items()} == {
@@ -108,5 +110,3 @@ def test_demo_serves_a_pair_until_it_is_stopped(short_folder: Path, monkeypatch:
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 0
         assert list(short_folder.glob("pairbus-demo-*")) == []
-    finally:
-        process.kill()

@@ -266,8 +266,8 @@ def dashboard(broker: BrokerProcess) -> Iterator[str]:
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
     finally:
-        process.kill()
-        process.wait()
+        with process:  # closes its pipe
+            process.kill()
 
 
 @contextmanager

@@ -83,6 +83,7 @@ def test_no_file_of_a_process_that_runs_is_removed(tmp_path: Path) -> None:
     finally:
         other.stdin.close()
         other.wait(CHILD_S)
+        other.stdout.close()
     assert ledger.close(FLUSH_S)
     assert filled(tmp_path, 40, "later", max_folder_bytes=FOLDER).close(FLUSH_S)
     assert len(theirs.keys() & {path.name for path in tmp_path.iterdir()}) < len(theirs)

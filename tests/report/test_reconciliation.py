@@ -69,8 +69,8 @@ class Process:
         return self._process.wait(ANSWER_S)
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        with self._process:  # closes its pipes
+            self._process.kill()
 
 
 @dataclass

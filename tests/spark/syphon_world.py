@@ -129,7 +129,10 @@ class SyphonWorld:
         return counted
 
     def journaled(self) -> list[dict[str, Any]]:
-        lines = [line for file in sorted(self.location.glob("journal/*/*.jsonl")) for line in file.open()]
+        lines: list[str] = []
+        for path in sorted(self.location.glob("journal/*/*.jsonl")):
+            with path.open() as file:
+                lines += file
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def secret_file(self, namespace: str) -> str:

@@ -7,6 +7,7 @@ import logging
 import socket
 import ssl
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,17 +90,19 @@ async def test_a_peer_that_is_silent_in_tls_is_left(tmp_path: Path) -> None:
 
 async def test_bytes_during_tls_are_signs_of_life() -> None:
     """A handshake over a thin line takes longer than a silence; where the system tells, that is seen."""
+    over = asyncio.Event()
 
     async def dribble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        with suppress(ConnectionError):
             writer.write(b"\x16\x03\x03\x40\x00")  # the head of a TLS record that never becomes whole
             for _ in range(100):
                 writer.write(b"\x02")
+                await writer.drain()
                 await asyncio.sleep(0.05)
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        over.set()
 
     server = await asyncio.start_server(dribble, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -108,6 +111,7 @@ async def test_bytes_during_tls_are_signs_of_life() -> None:
         await connect(Endpoint("127.0.0.1", port), silence_s=0.3, timeout_s=1.0)
     assert time.monotonic() - began >= 0.9
     server.close()
+    await asyncio.wait_for(over.wait(), 10)
 
 
 async def test_a_dead_address_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,8 @@ def _call(
         said = answer.read().decode("utf-8", "replace")
     except (OSError, http.client.HTTPException) as error:
         raise PairbusError(_unreachable(place, error)) from None
+    finally:
+        connection.close()  # the next request opens it again
     try:
         found = json.loads(said)
     except ValueError:

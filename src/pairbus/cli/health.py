@@ -57,7 +57,8 @@ def ask(url: str, timeout_s: float) -> tuple[bool, str]:
         with opener.open(url, timeout=timeout_s) as answer:
             return _read(answer.status, answer.read(ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as refused:
-        return _read(refused.code, refused.read(ANSWER_BYTES_MAX))
+        with refused:
+            return _read(refused.code, refused.read(ANSWER_BYTES_MAX))
     except urllib.error.URLError as error:
         return False, f"no answer: {error.reason}"
     except OSError as error:

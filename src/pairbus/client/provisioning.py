@@ -7,6 +7,7 @@ may have given, is asked in a thread.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -92,7 +93,7 @@ async def _listed(admin: Any) -> list[Any]:
 async def _created(admin: Any, path: str, settings: Mapping[str, Any], meter: Meter) -> Answer:
     try:
         with metered(meter, path):
-            if asyncio.iscoroutinefunction(admin.create_queue):
+            if inspect.iscoroutinefunction(admin.create_queue):
                 await admin.create_queue(path, **settings)
             else:
                 await in_thread("pairbus-admin", partial(admin.create_queue, path, **settings))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -158,16 +158,19 @@ def recognise(path: Path) -> None:
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
     """Open the owner's connection; the caller holds the spool's lock."""
-    try:
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        connection.text_factory = _readable_text
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
-        connection.execute("PRAGMA temp_store = MEMORY")
-        check(connection, path)
-        _upgrade(connection)
-    except sqlite3.Error as error:
-        raise spool_error(error, path) from error
+    with ExitStack() as on_failure:
+        try:
+            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            on_failure.callback(connection.close)
+            connection.text_factory = _readable_text
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            check(connection, path)
+            _upgrade(connection)
+        except sqlite3.Error as error:
+            raise spool_error(error, path) from error
+        on_failure.pop_all()
     return connection
 
 

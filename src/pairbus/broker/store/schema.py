@@ -143,11 +143,15 @@ def _connect_read_only(path: Path) -> sqlite3.Connection:
 def open_for_writing(path: Path) -> sqlite3.Connection:
     """The writer's connection. It is opened on the owner's thread and from then on used on the writer's alone."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=128)
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA wal_autocheckpoint = 0")  # the writer does it after it has told of the commit
-    connection.execute("PRAGMA secure_delete = OFF")  # a freed page need not be written again
-    connection.execute("PRAGMA cache_size = -4096")
-    connection.execute("PRAGMA temp_store = MEMORY")
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # the writer does it after it has told of the commit
+        connection.execute("PRAGMA secure_delete = OFF")  # a freed page need not be written again
+        connection.execute("PRAGMA cache_size = -4096")
+        connection.execute("PRAGMA temp_store = MEMORY")
+    except sqlite3.Error:
+        connection.close()
+        raise
     return connection
 
 
