@@ -112,7 +112,8 @@ async def send(sender: Any, message: Any, refused: Callable[[ServiceBusError], o
     """Send a message as a careful application does: a refused send is repeated with the same message id."""
     while True:
         try:
-            return await sender.send_messages(message, timeout=SEND_TIMEOUT_S)
+            await sender.send_messages(message, timeout=SEND_TIMEOUT_S)
+            return
         except ServiceBusError as error:
             refused(error)
         await asyncio.sleep(RETRY_PAUSE_S)
