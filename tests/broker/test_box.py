@@ -383,7 +383,7 @@ def test_a_peek_finds_its_place_among_expired_messages(expired: set[int]) -> Non
 
 
 def test_the_box_of_transfer_dead_letters_is_made_when_it_is_asked_for() -> None:
-    """It is always empty, as no broker without transactions fills it; a receiver can attach to it all the same."""
+    """A broker without transactions never fills the box; a receiver can attach to it all the same."""
     world = World()
     boxes = list(world.queue.boxes)
     transfer = world.queue.transfer

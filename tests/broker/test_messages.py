@@ -130,7 +130,7 @@ def test_the_time_to_live_is_read_from_the_header(ttl: int | None) -> None:
 
 
 def test_delivery_annotations_end_at_the_broker() -> None:
-    """They are for the next hop alone (AMQP 3.2.2), wherever the sender's SDK wrote them."""
+    """Delivery annotations are for the next hop alone (AMQP 3.2.2), wherever the sender's SDK wrote them."""
     plain = Message(properties=Properties(message_id="m"), data=[b"x"]).encode()
     annotations = b"\x00\x53\x71" + encode({Symbol("x-hop"): 1})
     for payload in (annotations + plain, plain + annotations):

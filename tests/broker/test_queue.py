@@ -237,7 +237,7 @@ def test_renewing_is_all_or_nothing() -> None:
 def test_the_oldest_messages_are_deleted_up_to_a_time_and_a_count(
     count: int, younger_ms: int, left: list[bytes]
 ) -> None:
-    """Whoever empties a queue at noon does not mean messages that come after noon."""
+    """An operator who empties a queue at noon does not mean messages that come after noon."""
     world = World()
     world.send(b"1", b"2")
     world.now += 10

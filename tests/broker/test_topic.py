@@ -315,7 +315,7 @@ def test_a_rule_that_is_added_selects_from_then_on() -> None:
 
 
 def test_a_subscription_that_stops_leaves_what_falls_due() -> None:
-    """Its store is about to be closed; the next start does it."""
+    """The store is about to be closed; the next start removes the expired message."""
     world = TopicWorld({"a": {}})
     world.send(draft("1", ttl_ms=100))
     world.now += 100

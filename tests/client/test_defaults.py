@@ -181,6 +181,23 @@ async def test_a_reader_of_events_far_behind_loses_the_oldest(monkeypatch: pytes
     await client.close()
 
 
+async def test_a_forked_client_that_knows_its_queues_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred workers that start at once would otherwise list the queues of the secondary a hundred times."""
+    ends = NOBODY.format(port=9), NOBODY.format(port=10)
+    client = pairbus.aio.PairedServiceBusClient.from_connection_strings(*ends, create_backlog_queues=False)
+    await client.pair()
+    client._after_fork()
+    assert not client._state.is_paired
+
+    async def provision(*args: object) -> list[str]:
+        raise AssertionError("nobody is asked")
+
+    monkeypatch.setattr("pairbus.client.engine.provision", provision)
+    await client.pair()
+    assert client._state.is_paired and len(client._state.pair.rotation.queues) == 10
+    await client.close()
+
+
 def test_time_to_live_that_is_over_is_refused_before_diverting() -> None:
     """A deadline minus now, for example: a backlog message with it could only be dead-lettered."""
     message = ServiceBusMessage("x", message_id="m")

@@ -132,7 +132,7 @@ def test_a_call_does_not_outlive_its_thread(engine_thread: EngineThread, monkeyp
 def test_a_call_does_not_wait_for_an_engine_that_is_stuck(
     engine_thread: EngineThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its deadline holds also when the event loop does not come to cancel it; nothing further is attempted."""
+    """A deadline holds also when the event loop is too busy to cancel the call; nothing further is attempted."""
     monkeypatch.setattr(threads, "SLICE_S", 0.01)
     monkeypatch.setattr(threads, "LATE_S", 0.0)
     let_go, going = threading.Event(), a_message()
