@@ -399,10 +399,9 @@ class Session:
             link.on_transfer(delivery_id, tag, message_format, settled, more, aborted, buf[at:end], events)  # type: ignore[attr-defined]
 
     def renew_window(self) -> None:
-        """Let the peer send on."""
-        if self.state is State.OPEN:
-            self._incoming_window = self._window
-            self.send_flow()
+        """Let the peer send on; a session that is over says nothing."""
+        self._incoming_window = self._window
+        self.send_flow()
 
     def on_disposition(self, disposition: Disposition, events: list[Event]) -> None:
         first, sent = disposition.first, self._sent
