@@ -73,5 +73,7 @@ async def test_broker_without_a_ledger_counts_its_operations() -> None:
         text = broker.connection_string("contoso")
         async with Carrier(text) as carrier:
             await send(carrier, "orders", [encoded({"body": "x"})])
-        overview = await BrokerTarget("contoso", Side.from_connection_string(text), text).overview()
+        target = BrokerTarget("contoso", Side.from_connection_string(text), text)
+        overview = await target.overview()
+        await target.close()
         assert overview["meter"]["send"][0] == 1

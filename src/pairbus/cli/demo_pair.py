@@ -66,7 +66,7 @@ class DemoPair:
 
     @property
     def connection_strings(self) -> tuple[str, str]:
-        """Those of the primary and of the secondary."""
+        """Connection strings of the primary and of the secondary."""
         return self.primary.connection_strings[PRIMARY], self.secondary.connection_strings[SECONDARY]
 
     async def open_clients(
