@@ -12,7 +12,7 @@ from bench.brokers import PairbusBroker
 from bench.procstat import fine_cpu_seconds
 from pairbus.amqp.message import Message, Properties
 from pairbus.cli.admin_client import administration
-from pairbus.transport import Connection, connect
+from pairbus.transport import ClientConnection, connect
 
 TOPIC = "fan"
 SUBSCRIPTIONS = 10
@@ -63,12 +63,12 @@ async def _measure(broker: PairbusBroker, names: list[str], messages: int) -> Fa
     return FanOut((after - before) / copies * 1e6, (sent - before) / copies * 1e6)
 
 
-async def _pass(connection: Connection, names: list[str], messages: int) -> None:
+async def _pass(connection: ClientConnection, names: list[str], messages: int) -> None:
     await _send(connection, messages)
     await _receive_all(connection, names, messages)
 
 
-async def _send(connection: Connection, messages: int) -> None:
+async def _send(connection: ClientConnection, messages: int) -> None:
     sender = await connection.sender(TOPIC)
     for at in range(0, messages, BATCH):
         await sender.send_batch([_message(at + n) for n in range(min(BATCH, messages - at))])
@@ -81,11 +81,11 @@ def _message(number: int) -> bytes:
     return Message(properties=properties, application_properties=colour, data=[bytes(1000)]).encode()
 
 
-async def _receive_all(connection: Connection, names: list[str], messages: int) -> None:
+async def _receive_all(connection: ClientConnection, names: list[str], messages: int) -> None:
     await asyncio.gather(*(_receive(connection, name, messages) for name in names))
 
 
-async def _receive(connection: Connection, name: str, left: int) -> None:
+async def _receive(connection: ClientConnection, name: str, left: int) -> None:
     receiver = await connection.receiver(f"{TOPIC}/Subscriptions/{name}", credit=2 * BATCH)
     while left:
         found = await receiver.receive(min(BATCH, left), STALL_S)

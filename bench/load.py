@@ -16,7 +16,7 @@ from typing import Any
 
 from pairbus.amqp.message import Header, Message, Properties
 from pairbus.transport import Endpoint, connect
-from pairbus.transport.client import Connection
+from pairbus.transport.client import ClientConnection
 from pairbus.transport.credential import Plain
 from pairbus.transport.errors import NotReady
 
@@ -57,14 +57,14 @@ def payload(subject: str | None = None) -> bytes:
     return Message(header=Header(durable=True), properties=properties, data=[b"x" * BODY_SIZE]).encode()
 
 
-async def connected(work: Work) -> Connection:
+async def connected(work: Work) -> ClientConnection:
     if work.connection_string:
         return await connect(work.connection_string)
     endpoint = Endpoint(host=work.host, port=work.port, tls=False, hostname=work.host)
     return await connect(endpoint, credential=Plain(work.user, work.password))
 
 
-async def _send(connection: Connection, work: Work) -> None:
+async def _send(connection: ClientConnection, work: Work) -> None:
     sender = await connection.sender(work.address)
     messages = [payload(subject) for subject in work.subjects or (None,)]
     futures: deque[asyncio.Future[None]] = deque()
@@ -83,14 +83,14 @@ async def _send(connection: Connection, work: Work) -> None:
         await futures.popleft()
 
 
-async def _send_sequential(connection: Connection, work: Work) -> None:
+async def _send_sequential(connection: ClientConnection, work: Work) -> None:
     sender = await connection.sender(work.address)
     message = payload()
     for _ in range(work.count):
         await sender.send(message, timeout_s=STALL_S)
 
 
-async def _send_batches(connection: Connection, work: Work) -> None:
+async def _send_batches(connection: ClientConnection, work: Work) -> None:
     sender = await connection.sender(work.address)
     message = payload()
     sending = deque[asyncio.Task[None]]()
@@ -102,11 +102,11 @@ async def _send_batches(connection: Connection, work: Work) -> None:
     await asyncio.gather(*sending)
 
 
-async def _send_and_receive(connection: Connection, work: Work) -> None:
+async def _send_and_receive(connection: ClientConnection, work: Work) -> None:
     await asyncio.gather(_send(connection, work), _receive_ranges(connection, work))
 
 
-async def _receive_ranges(connection: Connection, work: Work) -> None:
+async def _receive_ranges(connection: ClientConnection, work: Work) -> None:
     """Receive and settle in ranges. Both overlap, as in the syphon: while one range is settled the next is filled."""
     receiver = await connection.receiver(work.address, credit=2 * work.outstanding)
     left, settling = work.count, deque[asyncio.Task[None]]()
@@ -125,7 +125,7 @@ async def _receive_ranges(connection: Connection, work: Work) -> None:
     await asyncio.gather(*settling)
 
 
-async def _receive_singly(connection: Connection, work: Work) -> None:
+async def _receive_singly(connection: ClientConnection, work: Work) -> None:
     receiver = await connection.receiver(work.address, credit=work.outstanding)
     left, settling = work.count, deque[asyncio.Task[None]]()
     while left:

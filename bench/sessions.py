@@ -13,7 +13,7 @@ from bench.brokers import PairbusBroker
 from bench.procstat import fine_cpu_seconds
 from pairbus.amqp.message import Message, Properties
 from pairbus.cli.admin_client import administration
-from pairbus.transport import Connection, NextSession, Receiver, connect
+from pairbus.transport import ClientConnection, NextSession, Receiver, connect
 
 QUEUE = "sessions"
 BODY = bytes(1000)
@@ -55,7 +55,7 @@ def measure_sessions(sessions: int, each: int, waiting: int, accepts: int) -> Se
     return Sessions(sessions, each, cpu_us, one_by_one_us, scattered_us, attach_us, accept_ms, accept_us, waiting)
 
 
-async def _send(connection: Connection, sessions: int, each: int, *, in_turns: bool = True) -> None:
+async def _send(connection: ClientConnection, sessions: int, each: int, *, in_turns: bool = True) -> None:
     """Send messages of the sessions in turns, or all of one session before those of the next."""
     sender = await connection.sender(QUEUE)
     batch: list[bytes] = []

@@ -11,69 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "pairbus"
 
-# Names with a second meaning that stay, by reason. A new double fails, a third place fails, and so does a row that is
-# not needed any more. No module may import two types of one name without saying which is which (`as`).
-TWO_MEANINGS: dict[str, dict[str, str]] = {
-    "one thing with two faces: for threads and for asyncio": {
-        "PairedSender": "client/client client/sync",
-        "PairedServiceBusClient": "client/client client/sync",
-    },
-    "a word of the AMQP standard in the protocol core, and of the product that stands on it": {
-        "Connection": "amqp/connection transport/client",
-        "Event": "amqp/events pairing/events",
-        "Kind": "amqp/performatives faults/kinds pairing/policy",
-        "Link": "amqp/link syphon/link",
-        "Outgoing": "amqp/outgoing client/outgoing",
-        "Received": "amqp/performatives transport/settlement",
-        "Session": "amqp/session broker/sessions",
-        "Settings": "amqp/settings broker/entity",
-        "State": "amqp/lifecycle pairing/failover",
-        "Step": "amqp/lifecycle broker/store/group",
-        "Target": "amqp/performatives broker/management/node dashboard/targets",
-    },
-    "the broker and the client are two products: each has its own, and no module knows both": {
-        "Address": "broker/address explorer/address",
-        "Answer": "broker/management/node pairing/provision",
-        "Change": "broker/settlement cli/status_facts spool/commits",
-        "Commits": "broker/commits spool/commits",
-        "Counters": "broker/store/committer telemetry/counters",
-        "Draft": "broker/draft storage/__init__",
-        "Entity": "broker/catalog broker/entity pairing/failover",
-        "EntityCounts": "metrics/entities telemetry/counters",
-        "Fault": "faults/fault pairing/life",
-        "Forwarder": "broker/forward spool/forwarder",
-        "Group": "broker/store/group explorer/dead_letters",
-        "Held": "broker/outages/held syphon/shared",
-        "Meter": "broker/meter sdk/receivers spool/forwarder syphon/shared",
-        "Place": "broker/config_place faults/kinds",
-        "Progress": "broker/store/progress explorer/progress syphon/pumps transport/progress",
-        "Proxy": "proxy/__init__ sdk/clients",
-        "Reader": "broker/store/reader pairing/reader",
-        "Recovered": "broker/store/__init__ pairing/events",
-        "Refusal": "broker/refusal pairing/provision",
-        "Refused": "broker/admin/resources transport/errors",
-        "Reply": "broker/requests pairing/sending",
-        "Row": "broker/store/records ledger/rows",
-        "Settlement": "broker/settlement transport/settlement",
-        "TokenRefused": "access/sas transport/cbs",
-        "Tokens": "broker/locks transport/cbs",
-        "Waiting": "broker/outages/disk broker/schedule transport/patience",
-        "Wire": "broker/peer transport/wire",
-        "Write": "broker/store/__init__ spool/commits",
-    },
-    "neighbours that should get names of their own when their rooms are changed next": {
-        "Done": "broker/entity broker/store/__init__",
-        "Entry": "ledger_table/manifest spool/__init__",
-        "Found": "ledger_table/listing pairing/provision",
-        "Holder": "broker/catalog broker/holds",
-        "Job": "client/face dashboard/jobs",
-        "Order": "client/outgoing syphon/order",
-        "Outcome": "broker/publication broker/settlement",
-        "Pause": "pairing/provision pairing/sending",
-        "Sample": "cli/status_facts metrics/text",
-        "Shared": "syphon/shared transport/shared",
-        "Side": "client/sides ledger/rows pairing/life",
-    },
+# Types with one meaning and two definitions: a face for threads and a face for asyncio.
+TWO_FACES = {
+    "PairedSender": {"client/client", "client/sync"},
+    "PairedServiceBusClient": {"client/client", "client/sync"},
 }
 
 # Packages whose `__all__` is the API of users.
@@ -124,22 +65,8 @@ def definitions() -> dict[str, set[str]]:
 
 
 def test_type_name_has_one_meaning() -> None:
-    """A reader who searches for a type finds one; a new name with a second meaning is a decision to write down."""
-    doubles = {name: places for name, places in definitions().items() if len(places) > 1}
-    allowed = {name: set(places.split()) for rows in TWO_MEANINGS.values() for name, places in rows.items()}
-    assert doubles == allowed
-
-
-def test_module_that_knows_both_meanings_says_which() -> None:
-    """Without `as` the second import would hide the first."""
-    for module, tree in trees().items():
-        names = defaultdict(set)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("pairbus"):
-                for alias in node.names:
-                    names[alias.asname or alias.name].add(alias.name)
-        mixed = {name: sorted(real) for name, real in names.items() if len(real) > 1}
-        assert not mixed, f"{module} imports {mixed}"
+    """A reader who searches for a type finds one definition."""
+    assert {name: places for name, places in definitions().items() if len(places) > 1} == TWO_FACES
 
 
 def glossary() -> list[str]:

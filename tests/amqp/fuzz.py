@@ -18,27 +18,29 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pairbus.amqp.connection import Connection, Settings
+from pairbus.amqp.connection import Connection, ConnectionSettings
 from pairbus.amqp.events import (
+    AmqpEvent,
     ConnectionClosed,
     ConnectionFailed,
     ConnectionOpened,
     Delivery,
     Disposed,
-    Event,
     LinkAttached,
     LinkDetached,
     LinkFlow,
     SessionBegun,
 )
-from pairbus.amqp.lifecycle import State
+from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.link import ReceiverLink, SenderLink
 from pairbus.amqp.performatives import ACCEPTED_BYTES, Error, Source, Target
 from pairbus.amqp.sasl import SaslClient, SaslServer
 from tests.amqp.pair import StrictReader
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "amqp"
-SETTINGS = Settings("fuzzed", max_frame_size=70_000, channel_max=15, handle_max=15, link_max=60, unsettled_max=50)
+SETTINGS = ConnectionSettings(
+    "fuzzed", max_frame_size=70_000, channel_max=15, handle_max=15, link_max=60, unsettled_max=50
+)
 SENT_MAX = 100
 INTERESTING = (0, 1, 2, 7, 8, 127, 128, 255, 256, 511, 512, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 CONSTRUCTORS = bytes.fromhex("00404142434445505152535455566061707172737480818283849498a0a1a3b0b1b3c0c1d0d1e0f0")
@@ -51,17 +53,17 @@ class EagerUser:
         self.connection = connection
         self.sent = 0
 
-    def answer(self, event: Event) -> None:
+    def answer(self, event: AmqpEvent) -> None:
         if isinstance(event, ConnectionOpened):
-            if self.connection.state is State.OFFERED:
+            if self.connection.state is EndpointState.OFFERED:
                 self.connection.open()
         elif isinstance(event, SessionBegun):
-            if event.session.state is State.OFFERED:
+            if event.session.state is EndpointState.OFFERED:
                 event.session.begin()
         elif isinstance(event, LinkAttached):
             self._on_attached(event)
         elif isinstance(event, LinkDetached):
-            if event.link.state is State.CLOSE_ASKED:
+            if event.link.state is EndpointState.CLOSE_ASKED:
                 event.link.detach(closed=event.closed)
         elif isinstance(event, Delivery):
             if not event.settled:
@@ -74,7 +76,7 @@ class EagerUser:
 
     def _on_attached(self, event: LinkAttached) -> None:
         link, attach = event.link, event.attach
-        if link.state not in (State.OFFERED, State.WITHDRAWN):
+        if link.state not in (EndpointState.OFFERED, EndpointState.WITHDRAWN):
             return
         if attach.source is None and attach.target is None:
             link.refuse(Error("amqp:not-found", "no termini"))
@@ -91,7 +93,7 @@ class EagerUser:
             link.drained()
 
 
-def check(data: bytes, pieces: list[int], *, as_client: bool = False) -> list[Event]:
+def check(data: bytes, pieces: list[int], *, as_client: bool = False) -> list[AmqpEvent]:
     """Feed the bytes in pieces of the given sizes (the last is repeated) and assert the promise; the events."""
     connection = Connection(SETTINGS, SaslClient() if as_client else SaslServer())
     user, reader = EagerUser(connection), StrictReader()
@@ -103,7 +105,7 @@ def check(data: bytes, pieces: list[int], *, as_client: bool = False) -> list[Ev
         receiver = session.new_receiver("from")
         receiver.attach(source=Source("a"), target=Target("b"))
         receiver.grant(10)
-    events: list[Event] = []
+    events: list[AmqpEvent] = []
     at, now = 0, 1.0
     sizes = iter(pieces)
     size = 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pairbus.amqp.connection import Connection, Settings
-from pairbus.amqp.events import ConnectionOpened, Delivery, Event, LinkAttached, LinkDetached, SessionBegun
+from pairbus.amqp.connection import Connection, ConnectionSettings
+from pairbus.amqp.events import AmqpEvent, ConnectionOpened, Delivery, LinkAttached, LinkDetached, SessionBegun
 from pairbus.amqp.frames import AMQP_HEADER, SASL_HEADER, FrameBuffer
-from pairbus.amqp.lifecycle import State
+from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.link import ReceiverLink, SenderLink
 from pairbus.amqp.performatives import (
     Attach,
@@ -122,10 +122,10 @@ class StrictReader:
             assert isinstance(performative, Disposition), performative
 
 
-Answer = Callable[[Connection, Event], None]
+Answer = Callable[[Connection, AmqpEvent], None]
 
 
-def answer_as_server(connection: Connection, event: Event) -> None:
+def answer_as_server(connection: Connection, event: AmqpEvent) -> None:
     """A server that takes everything and says nothing of its own."""
     if isinstance(event, ConnectionOpened):
         connection.open()
@@ -135,11 +135,11 @@ def answer_as_server(connection: Connection, event: Event) -> None:
         event.link.attach(source=event.attach.source, target=event.attach.target, max_message_size=1 << 20)
         if isinstance(event.link, ReceiverLink):
             event.link.grant(100)
-    elif isinstance(event, LinkDetached) and event.link.state is State.CLOSE_ASKED:
+    elif isinstance(event, LinkDetached) and event.link.state is EndpointState.CLOSE_ASKED:
         event.link.detach(closed=event.closed)
 
 
-def answer_nothing(connection: Connection, event: Event) -> None:
+def answer_nothing(connection: Connection, event: AmqpEvent) -> None:
     """The test answers by hand."""
 
 
@@ -149,12 +149,12 @@ class Pair:
     def __init__(
         self, client: dict[str, Any] | None = None, server: dict[str, Any] | None = None, answer: Answer | None = None
     ) -> None:
-        self.client = Connection(Settings("client", **(client or {})), SaslClient())
-        self.server = Connection(Settings("server", **(server or {})), SaslServer())
+        self.client = Connection(ConnectionSettings("client", **(client or {})), SaslClient())
+        self.server = Connection(ConnectionSettings("server", **(server or {})), SaslServer())
         self.answer = answer or answer_as_server
         self.now = 1000.0
-        self.at_client: list[Event] = []
-        self.at_server: list[Event] = []
+        self.at_client: list[AmqpEvent] = []
+        self.at_server: list[AmqpEvent] = []
         self.from_client = StrictReader(self.server.settings.max_frame_size)
         self.from_server = StrictReader(self.client.settings.max_frame_size)
 
@@ -163,7 +163,7 @@ class Pair:
             self.client_speaks()
             self.server_speaks()
 
-    def client_speaks(self) -> list[Event]:
+    def client_speaks(self) -> list[AmqpEvent]:
         data = self.client.data_to_send()
         self.from_client.read(data)
         events = self.server.receive_data(data, self.now)
@@ -172,7 +172,7 @@ class Pair:
             self.answer(self.server, event)
         return events
 
-    def server_speaks(self) -> list[Event]:
+    def server_speaks(self) -> list[AmqpEvent]:
         data = self.server.data_to_send()
         self.from_server.read(data)
         events = self.client.receive_data(data, self.now)
@@ -181,12 +181,12 @@ class Pair:
 
     def begin(self) -> Session:
         """Open the connection if it is fresh, and begin one more session."""
-        if self.client.state is State.FRESH:
+        if self.client.state is EndpointState.FRESH:
             self.client.open()
         session = self.client.new_session()
         session.begin()
         self.pump()
-        assert session.state is State.OPEN
+        assert session.state is EndpointState.OPEN
         return session
 
     def sender(self, session: Session | None = None, name: str = "to") -> tuple[SenderLink, ReceiverLink]:
@@ -213,11 +213,11 @@ class Pair:
         far_session = next(s for s in self.server.sessions if s.remote_channel == session.channel)
         return next(link for link in far_session.links if link.name == name)
 
-    def deliveries(self, events: list[Event] | None = None) -> list[Delivery]:
+    def deliveries(self, events: list[AmqpEvent] | None = None) -> list[Delivery]:
         return [event for event in (self.at_server if events is None else events) if isinstance(event, Delivery)]
 
 
-def refuse_links(connection: Connection, event: Event) -> None:
+def refuse_links(connection: Connection, event: AmqpEvent) -> None:
     """A server that has nothing."""
     if isinstance(event, LinkAttached):
         event.link.refuse(Error("amqp:not-found", "nothing of that name"))

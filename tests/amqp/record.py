@@ -17,12 +17,12 @@ from typing import Any
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.amqp.connection import Connection, Settings
+from pairbus.amqp.connection import Connection, ConnectionSettings
 from pairbus.amqp.events import (
+    AmqpEvent,
     ConnectionOpened,
     Delivery,
     Disposed,
-    Event,
     LinkAttached,
     LinkDetached,
     LinkFlow,
@@ -45,7 +45,7 @@ class ObligingUser:
     def __init__(self) -> None:
         self._sent = 0
 
-    def answer(self, connection: Connection, event: Event) -> None:
+    def answer(self, connection: Connection, event: AmqpEvent) -> None:
         if isinstance(event, LinkAttached):
             if "refused" in (address_of(event.attach.target) or ""):
                 event.link.refuse(Error("amqp:not-found", "The messaging entity 'refused' could not be found."))
@@ -105,7 +105,7 @@ class Recorder:
 
     def _serve(self) -> None:
         wire, _ = self._listener.accept()
-        connection, user = Connection(Settings("recorder"), SaslServer()), ObligingUser()
+        connection, user = Connection(ConnectionSettings("recorder"), SaslServer()), ObligingUser()
         # The SDK hangs up right behind its close, without waiting for ours.
         with wire, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             while data := wire.recv(65536):

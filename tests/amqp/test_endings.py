@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.connection import Connection, Settings
+from pairbus.amqp.connection import Connection, ConnectionSettings
 from pairbus.amqp.events import (
+    AmqpEvent,
     ConnectionClosed,
     ConnectionFailed,
     ConnectionOpened,
-    Event,
     SessionBegun,
     SessionEnded,
 )
 from pairbus.amqp.frames import AMQP_HEADER
-from pairbus.amqp.lifecycle import State
+from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.performatives import (
     ACCEPTED_BYTES,
     Attach,
@@ -35,7 +35,7 @@ from pairbus.amqp.sasl import SaslClient, SaslServer
 from tests.amqp.pair import Pair, StrictReader, answer_as_server, answer_nothing, refuse_links
 
 
-def kinds(events: list[Event]) -> list[str]:
+def kinds(events: list[AmqpEvent]) -> list[str]:
     return [type(event).__name__ for event in events]
 
 
@@ -63,7 +63,7 @@ def test_a_client_may_say_everything_before_the_server_has_said_anything() -> No
 @pytest.mark.parametrize("with_open", [False, True])
 def test_a_client_that_skips_sasl_is_served(with_open: bool) -> None:
     """Tokens decide, not SASL; a header of AMQP at once is enough."""
-    client, server = Connection(Settings("c"), None), Connection(Settings("s"), SaslServer())
+    client, server = Connection(ConnectionSettings("c"), None), Connection(ConnectionSettings("s"), SaslServer())
     if with_open:
         client.open()
     for _ in range(3):
@@ -93,7 +93,7 @@ def test_whoever_closes_both_ends_hear_it_once(closer: str) -> None:
     if closer in ("server", "both"):
         pair.server.close(Error("amqp:connection:forced", "maintenance"))
     pair.pump()
-    assert pair.client.state is pair.server.state is State.CLOSED
+    assert pair.client.state is pair.server.state is EndpointState.CLOSED
     assert pair.client.is_over and pair.server.is_over
     for events in (pair.at_client, pair.at_server):
         assert kinds(events).count("ConnectionClosed") == 1 and kinds(events)[-1] == "ConnectionClosed"
@@ -131,7 +131,7 @@ def test_a_connection_that_is_over_takes_no_more_words() -> None:
     pair.pump()
     pair.client.open()
     pair.client.close(Error("amqp:internal-error", "late"))
-    assert not pair.client.has_output and pair.client.state is State.CLOSED
+    assert not pair.client.has_output and pair.client.state is EndpointState.CLOSED
 
 
 def test_a_peer_that_breaks_the_protocol_after_our_close_is_not_told() -> None:
@@ -176,7 +176,7 @@ BREATHS = {
 @pytest.mark.parametrize("answer", [answer_as_server, refuse_links])
 def test_a_peer_that_leaves_before_it_is_answered_does_no_harm(frames: list[Any], answer: Any) -> None:
     """The user hears of the opening when all is over already. What the server says is still in order."""
-    server, reader = Connection(Settings("s"), SaslServer()), StrictReader()
+    server, reader = Connection(ConnectionSettings("s"), SaslServer()), StrictReader()
     events = server.receive_data(AMQP_HEADER + raw(*frames), 1.0)
     assert "ConnectionFailed" not in kinds(events)
     for event in events:
@@ -187,7 +187,7 @@ def test_a_peer_that_leaves_before_it_is_answered_does_no_harm(frames: list[Any]
     if any(isinstance(p, Close) for _, p in frames):
         assert len(said(reader, Close)) == 1 and server.is_over
     for session in server.sessions:
-        assert session.state in (State.OPEN, State.CLOSED)
+        assert session.state in (EndpointState.OPEN, EndpointState.CLOSED)
 
 
 # ── sessions ──
@@ -239,7 +239,7 @@ def test_ends_that_cross_meet() -> None:
     session.end()
     pair.pump()
     assert kinds(pair.at_client).count("SessionEnded") == kinds(pair.at_server).count("SessionEnded") == 1
-    assert pair.begin().state is State.OPEN
+    assert pair.begin().state is EndpointState.OPEN
 
 
 def test_channels_are_used_again() -> None:
@@ -265,7 +265,7 @@ def test_more_channels_than_agreed_are_refused_at_home() -> None:
 
 def test_a_server_answers_on_a_channel_that_the_client_can_take() -> None:
     """channel-max is the highest number that the one who says it can handle; ours may be another than the peer's."""
-    server, reader = Connection(Settings("s"), SaslServer()), StrictReader()
+    server, reader = Connection(ConnectionSettings("s"), SaslServer()), StrictReader()
     data = AMQP_HEADER + raw((0, Open("small", channel_max=2)), (9, Begin(None, 0, 10, 10)))
     for event in server.receive_data(data, 1.0):
         answer_as_server(server, event)
@@ -304,9 +304,12 @@ def test_sasl_that_fails_is_told_to_both_ends() -> None:
         (SaslClient("PLAIN", b"\x00u\x00p"), SaslServer(check=lambda mechanism, response: False)),
         (SaslClient("SCRAM-SHA-1"), SaslServer()),
     ):
-        client, server = Connection(Settings("c"), client_sasl), Connection(Settings("s"), server_sasl)
+        client, server = (
+            Connection(ConnectionSettings("c"), client_sasl),
+            Connection(ConnectionSettings("s"), server_sasl),
+        )
         client.open()
-        heard: list[Event] = []
+        heard: list[AmqpEvent] = []
         for _ in range(4):
             server.receive_data(client.data_to_send(), 1.0)
             heard += client.receive_data(server.data_to_send(), 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.amqp.connection import Connection, Settings
+from pairbus.amqp.connection import Connection, ConnectionSettings
 from pairbus.amqp.events import ConnectionFailed
 from pairbus.amqp.frames import AMQP_HEADER, EMPTY_FRAME
 from pairbus.amqp.performatives import Open
@@ -72,7 +72,7 @@ def test_bytes_of_no_length_are_no_sign_of_life() -> None:
 
 def test_the_clock_starts_with_the_first_call_that_tells_the_time() -> None:
     """A monotonic clock may stand anywhere; a fresh connection is not late."""
-    connection = Connection(Settings("s", idle_time_out_ms=10_000), SaslServer())
+    connection = Connection(ConnectionSettings("s", idle_time_out_ms=10_000), SaslServer())
     assert connection.next_timer() == 0.0
     assert connection.handle_timer(1e9) == []
     assert connection.next_timer() == 1e9 + 15.0
@@ -81,7 +81,7 @@ def test_the_clock_starts_with_the_first_call_that_tells_the_time() -> None:
 
 def test_no_sign_of_life_before_our_open_or_behind_our_close() -> None:
     """Before open and after close no frame is allowed, not even an empty one."""
-    server = Connection(Settings("s", idle_time_out_ms=0), SaslServer())
+    server = Connection(ConnectionSettings("s", idle_time_out_ms=0), SaslServer())
     server.receive_data(AMQP_HEADER + raw((0, Open("c", idle_time_out=1000))), 1.0)
     server.data_to_send()
     assert server.next_timer() is None and server.handle_timer(100.0) == [] and not server.has_output
@@ -103,6 +103,6 @@ def test_neither_end_wants_signs() -> None:
 @pytest.mark.parametrize("idle_ms", [1, 19])
 def test_a_peer_that_wants_more_signs_than_is_sane_is_refused(idle_ms: int) -> None:
     """Thousands of frames a second for an idle connection would be an attack (2.4.5 says to close)."""
-    server = Connection(Settings("s"), SaslServer())
+    server = Connection(ConnectionSettings("s"), SaslServer())
     (failed,) = server.receive_data(AMQP_HEADER + raw((0, Open("c", idle_time_out=idle_ms))), 1.0)
     assert isinstance(failed, ConnectionFailed) and "idle-time-out" in failed.error.description

@@ -7,22 +7,22 @@ import itertools
 import pytest
 
 from pairbus.amqp.errors import ILLEGAL_STATE, ProtocolError
-from pairbus.amqp.lifecycle import TRANSITIONS, State, Step, after
+from pairbus.amqp.lifecycle import TRANSITIONS, EndpointState, Step, after
 
 # Frames that each end may still send, by the diagrams of AMQP 2.4.6, 2.5.5 and 2.6.3 and not by the table under test:
 # (have we opened, has the peer opened, have we closed, has the peer closed).
 SAID = {
-    State.FRESH: (False, False, False, False),
-    State.OPENING: (True, False, False, False),
-    State.OFFERED: (False, True, False, False),
-    State.OPEN: (True, True, False, False),
-    State.WITHDRAWN: (False, True, False, True),
-    State.CLOSE_ASKED: (True, True, False, True),
+    EndpointState.FRESH: (False, False, False, False),
+    EndpointState.OPENING: (True, False, False, False),
+    EndpointState.OFFERED: (False, True, False, False),
+    EndpointState.OPEN: (True, True, False, False),
+    EndpointState.WITHDRAWN: (False, True, False, True),
+    EndpointState.CLOSE_ASKED: (True, True, False, True),
 }
 
 
-@pytest.mark.parametrize(("state", "step"), list(itertools.product(State, Step)))
-def test_every_step_in_every_state_leads_on_or_is_an_error(state: State, step: Step) -> None:
+@pytest.mark.parametrize(("state", "step"), list(itertools.product(EndpointState, Step)))
+def test_every_step_in_every_state_leads_on_or_is_an_error(state: EndpointState, step: Step) -> None:
     """An absent row is the error of whoever made the step: ProtocolError for the peer, AssertionError for us."""
     if (state, step) in TRANSITIONS:
         assert after(state, step, "x") is TRANSITIONS[state, step]
@@ -36,7 +36,7 @@ def test_every_step_in_every_state_leads_on_or_is_an_error(state: State, step: S
 
 
 @pytest.mark.parametrize(("state", "step"), list(itertools.product(SAID, Step)))
-def test_the_table_lets_each_end_speak_once_and_in_order(state: State, step: Step) -> None:
+def test_the_table_lets_each_end_speak_once_and_in_order(state: EndpointState, step: Step) -> None:
     """Nobody opens twice, nobody closes twice, and nobody closes what he has not opened, a refusal excepted."""
     we_opened, peer_opened, we_closed, peer_closed = SAID[state]
     allowed = {
@@ -51,5 +51,5 @@ def test_the_table_lets_each_end_speak_once_and_in_order(state: State, step: Ste
 def test_every_state_is_reached_and_all_but_closed_are_left() -> None:
     """A state that cannot be left would hold its handle for ever."""
     reached, left = set(TRANSITIONS.values()), {state for state, _ in TRANSITIONS}
-    assert reached | {State.FRESH} == set(State)
-    assert left == set(State) - {State.CLOSED}
+    assert reached | {EndpointState.FRESH} == set(EndpointState)
+    assert left == set(EndpointState) - {EndpointState.CLOSED}

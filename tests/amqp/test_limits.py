@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.connection import Connection, Settings
+from pairbus.amqp.connection import Connection, ConnectionSettings
 from pairbus.amqp.events import Delivery, SessionBegun, SessionEnded
 from pairbus.amqp.frames import AMQP_HEADER
 from pairbus.amqp.performatives import Attach, Begin, End, Flow, Transfer
@@ -17,7 +17,7 @@ from tests.amqp.test_endings import ATTACH, BEGIN, OPEN, kinds, raw, said
 
 def serving(**settings: Any) -> tuple[Connection, StrictReader]:
     """A server with one session and one link of its peer, and a reader of all that it says from now on."""
-    server, reader = Connection(Settings("s", **settings), SaslServer()), StrictReader()
+    server, reader = Connection(ConnectionSettings("s", **settings), SaslServer()), StrictReader()
     for event in server.receive_data(AMQP_HEADER + raw(OPEN, BEGIN, ATTACH), 1.0):
         answer_as_server(server, event)
     reader.read(server.data_to_send())

@@ -9,12 +9,12 @@ import pytest
 
 from pairbus.amqp.connection import Connection
 from pairbus.amqp.events import (
+    AmqpEvent,
     ConnectionClosed,
-    Event,
     LinkAttached,
     LinkDetached,
 )
-from pairbus.amqp.lifecycle import State
+from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.performatives import (
     ACCEPTED_BYTES,
     Attach,
@@ -36,10 +36,12 @@ def test_endings_in_any_order_leave_nothing_behind(order: tuple[str, ...], speak
     pair = Pair()
     link, far = pair.sender()
     steps: dict[str, Any] = {
-        "client detaches": lambda: link.detach() if link.state is State.OPEN else None,
-        "server detaches": lambda: far.detach(Error("amqp:link:detach-forced")) if far.state is State.OPEN else None,
-        "client ends": lambda: link.session.end() if link.session.state is State.OPEN else None,
-        "server closes": lambda: pair.server.close() if pair.server.state is State.OPEN else None,
+        "client detaches": lambda: link.detach() if link.state is EndpointState.OPEN else None,
+        "server detaches": lambda: (
+            far.detach(Error("amqp:link:detach-forced")) if far.state is EndpointState.OPEN else None
+        ),
+        "client ends": lambda: link.session.end() if link.session.state is EndpointState.OPEN else None,
+        "server closes": lambda: pair.server.close() if pair.server.state is EndpointState.OPEN else None,
     }
     for step in order:
         steps[step]()
@@ -47,7 +49,7 @@ def test_endings_in_any_order_leave_nothing_behind(order: tuple[str, ...], speak
             pair.pump()
     pair.pump()
     assert "ConnectionFailed" not in kinds(pair.at_client + pair.at_server)
-    assert pair.client.state is pair.server.state is State.CLOSED
+    assert pair.client.state is pair.server.state is EndpointState.CLOSED
     assert pair.client.partial_bytes == pair.server.partial_bytes == 0
 
 
@@ -60,7 +62,7 @@ def test_a_detach_is_answered_in_kind(closed: bool) -> None:
     pair.pump()
     assert pair.at_server[-1] == LinkDetached(far, closed, None)
     assert pair.at_client[-1] == LinkDetached(link, closed, None)
-    assert link.state is far.state is State.CLOSED
+    assert link.state is far.state is EndpointState.CLOSED
     assert link.session.links == far.session.links == []
 
 
@@ -83,7 +85,7 @@ def test_a_refused_link_carries_no_termini_and_its_reason() -> None:
 def test_a_bare_refusal_says_nothing_about_the_link() -> None:
     """Azure answers so where a right is missing: settle modes of the peer are not repeated either."""
 
-    def refuse_barely(connection: Connection, event: Event) -> None:
+    def refuse_barely(connection: Connection, event: AmqpEvent) -> None:
         if isinstance(event, LinkAttached):
             event.link.refuse(Error("amqp:unauthorized-access", "no right"), bare=True)
         else:
@@ -156,7 +158,7 @@ def test_a_link_given_up_before_it_was_answered_goes_quietly() -> None:
     link.attach()
     link.detach()
     pair.pump()
-    assert kinds(pair.at_client)[-1] == "LinkDetached" and link.state is State.CLOSED
+    assert kinds(pair.at_client)[-1] == "LinkDetached" and link.state is EndpointState.CLOSED
     assert "LinkAttached" not in kinds(pair.at_client)
     assert session.links == []
 
@@ -227,5 +229,5 @@ def test_a_link_that_is_closed_takes_no_more_words() -> None:
     for end in (link, far):
         end.attach()
         end.detach()
-        assert end.state is State.CLOSED
+        assert end.state is EndpointState.CLOSED
     assert not pair.client.has_output and not pair.server.has_output

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.connection import Connection, Settings
-from pairbus.amqp.events import ConnectionFailed, Delivery, Event, SessionBegun
+from pairbus.amqp.connection import Connection, ConnectionSettings
+from pairbus.amqp.events import AmqpEvent, ConnectionFailed, Delivery, SessionBegun
 from pairbus.amqp.frames import AMQP_HEADER, SASL_HEADER, FrameBuffer
 from pairbus.amqp.performatives import (
     Attach,
@@ -38,7 +38,7 @@ def body(frame_body: bytes, channel: int = 0, frame_type: int = 0, doff: int = 2
     return struct.pack(">IBBH", 8 + len(frame_body), doff, frame_type, channel) + frame_body
 
 
-def heard(data: bytes) -> list[Event]:
+def heard(data: bytes) -> list[AmqpEvent]:
     return check(data, [len(data)])
 
 
@@ -149,7 +149,7 @@ def test_a_late_frame_on_a_handle_that_has_ended_is_ignored(late: tuple[int, Any
 @pytest.mark.parametrize("name", ["two opens", "a begin before open", "a detach of no link", "a frame of 4 GB"])
 def test_the_peer_is_told_why_before_the_line_is_cut(name: str) -> None:
     """An open if there was none, and a close with the condition, in the output when the event is given."""
-    server, reader = Connection(Settings("s"), SaslServer()), StrictReader()
+    server, reader = Connection(ConnectionSettings("s"), SaslServer()), StrictReader()
     user = EagerUser(server)
     for event in server.receive_data(WRONG[name][0], 1.0):
         user.answer(event)
@@ -162,7 +162,7 @@ def test_the_peer_is_told_why_before_the_line_is_cut(name: str) -> None:
 
 def test_a_wrong_header_is_answered_with_the_right_one() -> None:
     """The standard's way of saying which protocol would be spoken here (2.2)."""
-    server = Connection(Settings("s"), SaslServer())
+    server = Connection(ConnectionSettings("s"), SaslServer())
     server.receive_data(b"AMQP\x00\x00\x09\x01", 1.0)
     assert server.data_to_send() == SASL_HEADER
 
@@ -235,7 +235,7 @@ def test_what_once_broke_the_core_breaks_it_no_more(path: Any) -> None:
 
 def test_a_flood_of_sessions_ends_at_the_limit() -> None:
     """Memory for `channel_max` + 1 sessions and no more."""
-    server = Connection(Settings("s", channel_max=7), SaslServer())
+    server = Connection(ConnectionSettings("s", channel_max=7), SaslServer())
     begins = [(channel, Begin(None, 0, 1, 1)) for channel in range(100)]
     events = server.receive_data(AMQP_HEADER + raw(OPEN, *begins), 1.0)
     assert isinstance(events[-1], ConnectionFailed) and len(server.sessions) == 8
@@ -243,7 +243,7 @@ def test_a_flood_of_sessions_ends_at_the_limit() -> None:
 
 def test_a_flood_of_links_over_many_sessions_ends_at_the_limit() -> None:
     """A thousand sessions of a thousand links each would be a million links."""
-    server = Connection(Settings("s", link_max=50), SaslServer())
+    server = Connection(ConnectionSettings("s", link_max=50), SaslServer())
     frames: list[Any] = [OPEN]
     for channel in range(10):
         frames.append((channel, Begin(None, 0, 1, 1)))
@@ -256,7 +256,7 @@ def test_a_flood_of_links_over_many_sessions_ends_at_the_limit() -> None:
 
 def test_a_flood_of_unsettled_deliveries_ends_at_the_limit() -> None:
     """A sender that ignores credit and a user who never settles."""
-    server = Connection(Settings("s", unsettled_max=100), SaslServer())
+    server = Connection(ConnectionSettings("s", unsettled_max=100), SaslServer())
     frames = [(0, Transfer(0, number, b"t", 0)) for number in range(200)]
     events = server.receive_data(PROLOGUE + raw(*frames), 1.0)
     failed = events[-1]
@@ -266,10 +266,10 @@ def test_a_flood_of_unsettled_deliveries_ends_at_the_limit() -> None:
 
 def test_unfinished_messages_on_many_links_end_at_the_limit() -> None:
     """One large message is allowed; one on each of many links is not."""
-    server = Connection(Settings("s", partial_bytes_max=100_000), SaslServer())
+    server = Connection(ConnectionSettings("s", partial_bytes_max=100_000), SaslServer())
     attaches = [(0, Attach(f"l{handle}", handle, False)) for handle in range(20)]
     server.receive_data(AMQP_HEADER + raw(OPEN, BEGIN, *attaches), 1.0)
-    events: list[Event] = []
+    events: list[AmqpEvent] = []
     for handle in range(20):
         first = Transfer(handle, handle, b"t", 0, more=True).encode()
         events += server.receive_data(body(first + bytes(10_000)), 1.0)
@@ -289,13 +289,13 @@ def peak_of(feed: Any) -> int:
 
 def test_a_gigabyte_that_never_ends_costs_no_memory() -> None:
     """Frame after frame of one message on a link that takes 1 MiB: its bytes are dropped, it arrives as too large."""
-    server = Connection(Settings("s"), SaslServer())
+    server = Connection(ConnectionSettings("s"), SaslServer())
     for event in server.receive_data(PROLOGUE, 1.0):
         EagerUser(server).answer(event)
     link = server.sessions[0].links[0]
     link.max_message_size = 1 << 20  # type: ignore[attr-defined]
     piece = body(Transfer(0, more=True).encode() + bytes(65_000))
-    events: list[Event] = []
+    events: list[AmqpEvent] = []
 
     def feed() -> None:
         events.extend(server.receive_data(body(Transfer(0, 0, b"t", 0, more=True).encode()), 1.0))
@@ -312,7 +312,7 @@ def test_a_gigabyte_that_never_ends_costs_no_memory() -> None:
 @pytest.mark.parametrize("size", [0, 1])
 def test_endless_tiny_frames_cost_no_memory(size: int) -> None:
     """Memory holds the bytes of the message, not an object for each frame."""
-    server = Connection(Settings("s"), SaslServer())
+    server = Connection(ConnectionSettings("s"), SaslServer())
     for event in server.receive_data(PROLOGUE, 1.0):
         EagerUser(server).answer(event)
     pieces = body(Transfer(0, more=True).encode() + bytes(size)) * 1000
@@ -351,11 +351,11 @@ def test_a_client_survives_a_server_that_breaks_the_protocol() -> None:
         SASL_HEADER + body(SaslInit("ANONYMOUS").encode(), frame_type=1),
         b"HTTP/1.1 400 Bad Request\r\n",
     ):
-        client = Connection(Settings("c"), SaslClient())
+        client = Connection(ConnectionSettings("c"), SaslClient())
         (failed,) = client.receive_data(data, 1.0)
         assert isinstance(failed, ConnectionFailed) and client.is_over
         assert not client.data_to_send().endswith(SASL_HEADER * 2), "only a server says which header would be right"
-    client = Connection(Settings("c"), None)
+    client = Connection(ConnectionSettings("c"), None)
     client.open()
     session = client.new_session()
     events = client.receive_data(AMQP_HEADER + raw(OPEN, (0, Begin(session.channel, 0, 1, 1))), 1.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.events import Event, SessionFlow
+from pairbus.amqp.events import AmqpEvent, SessionFlow
 from pairbus.amqp.outgoing import PIECE_MAX
 from pairbus.amqp.performatives import Transfer
 from tests.amqp.pair import Pair
@@ -19,9 +19,9 @@ def paced(**server: Any) -> Pair:
     return pair
 
 
-def feed_all(pair: Pair) -> list[Event]:
+def feed_all(pair: Pair) -> list[AmqpEvent]:
     """Write and deliver one frame after the other, as a socket takes them."""
-    events: list[Event] = []
+    events: list[AmqpEvent] = []
     while pair.client.feed(events):
         assert len(pair.client_speaks()) <= 1
         pair.pump()
@@ -49,7 +49,7 @@ def test_session_without_window_leaves_the_ring() -> None:
     pair = paced(incoming_window=2)
     link, _ = pair.sender()
     link.send(b"x" * 100_000, b"1")
-    events: list[Event] = []
+    events: list[AmqpEvent] = []
     assert [pair.client.feed(events) for _ in range(3)] == [True, True, False]
     assert not pair.client.ring and events == []
     pair.pump()

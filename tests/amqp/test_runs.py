@@ -10,8 +10,8 @@ from itertools import pairwise
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pairbus.amqp.connection import Connection, Settings
-from pairbus.amqp.events import ConnectionOpened, Delivery, Event, LinkAttached, SessionBegun
+from pairbus.amqp.connection import Connection, ConnectionSettings
+from pairbus.amqp.events import AmqpEvent, ConnectionOpened, Delivery, LinkAttached, SessionBegun
 from pairbus.amqp.frames import frame
 from pairbus.amqp.link import ReceiverLink
 from pairbus.amqp.performatives import Attach, Begin, Open, Source, Target, Transfer
@@ -32,7 +32,7 @@ GREETING = b"AMQP\x00\x01\x00\x00" + b"".join(
 
 def hear(pieces: list[bytes], *, one_by_one: bool) -> tuple[list[str], bytes, list[tuple[int, int, int]]]:
     """(every event, all that was answered, what the links count) of a server that settles nothing."""
-    limits = Settings(
+    limits = ConnectionSettings(
         "server", max_frame_size=FRAME_SIZE_MAX, incoming_window=WINDOW, unsettled_max=UNSETTLED_MAX, idle_time_out_ms=0
     )
     connection = Connection(limits, SaslServer(), trace=(lambda *_: None) if one_by_one else None)
@@ -53,7 +53,7 @@ def hear(pieces: list[bytes], *, one_by_one: bool) -> tuple[list[str], bytes, li
     return said, answers, [(link.credit, link.delivery_count, link.unsettled) for link in links]
 
 
-def describe(event: Event) -> str:
+def describe(event: AmqpEvent) -> str:
     if not isinstance(event, Delivery):
         return repr(event) if "object at" not in repr(event) else type(event).__name__
     fields = event.delivery_id, event.tag, event.message_format, event.settled, event.payload, event.too_large

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairbus.amqp.connection import Connection, Settings
-from pairbus.amqp.events import ConnectionClosed, ConnectionFailed, Delivery, Disposed, Event
+from pairbus.amqp.connection import Connection, ConnectionSettings
+from pairbus.amqp.events import AmqpEvent, ConnectionClosed, ConnectionFailed, Delivery, Disposed
 from pairbus.amqp.performatives import Source, Target
 from pairbus.amqp.sasl import SaslServer
 from tests.amqp.fuzz import CORPUS
@@ -32,8 +32,8 @@ def turns(data: bytes) -> list[int]:
 
 def hear(data: bytes, cuts: list[int]) -> list[str]:
     """Every event, as text, of a server that hears the bytes cut at these positions (and at the turns)."""
-    connection, user = Connection(Settings("server"), SaslServer()), ObligingUser()
-    events: list[Event] = []
+    connection, user = Connection(ConnectionSettings("server"), SaslServer()), ObligingUser()
+    events: list[AmqpEvent] = []
     for start, end in pairwise([0, *sorted([*cuts, *turns(data)]), len(data)]):
         heard = connection.receive_data(data[start:end], 1.0)
         events += heard
@@ -43,7 +43,7 @@ def hear(data: bytes, cuts: list[int]) -> list[str]:
     return [describe(event) for event in events]
 
 
-def describe(event: Event) -> str:
+def describe(event: AmqpEvent) -> str:
     details: list[Any] = []
     if isinstance(event, Delivery):
         details = [event.delivery_id, event.tag, event.message_format, event.settled, event.payload]

@@ -9,20 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairbus.amqp.events import (
+    AmqpEvent,
     Delivery,
-    Event,
     LinkDrained,
     LinkFlow,
     SessionFlow,
 )
-from pairbus.amqp.lifecycle import State
+from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.message import BATCH_FORMAT, Message, encode_batch
 from pairbus.amqp.performatives import ACCEPTED_BYTES, Flow, Released, Transfer
 from tests.amqp.pair import Pair, answer_nothing
 from tests.amqp.test_endings import raw
 
 
-def of_kind(events: list[Event], kind: type[Any]) -> list[Any]:
+def of_kind(events: list[AmqpEvent], kind: type[Any]) -> list[Any]:
     return [event for event in events if isinstance(event, kind)]
 
 
@@ -190,7 +190,7 @@ def test_a_drain_is_over_when_no_credit_is_left() -> None:
     link.grant(5, drain=True)
     pair.pump()
 
-    def told(delivery_count: int, credit: int) -> list[Event]:
+    def told(delivery_count: int, credit: int) -> list[AmqpEvent]:
         flow = Flow(0, 100, 0, 100, far.handle, delivery_count, credit, drain=True)
         return pair.client.receive_data(raw((far.session.channel, flow)), 1.0)
 
@@ -337,7 +337,7 @@ def test_a_sender_that_does_not_wait_for_the_attach_is_heard() -> None:
     frames_of(link, (Transfer(0, 0, b"1", 0), b"early"))
     pair.client_speaks()
     (delivery,) = pair.deliveries()
-    assert delivery.payload == b"early" and delivery.link.state is State.OFFERED
+    assert delivery.payload == b"early" and delivery.link.state is EndpointState.OFFERED
     assert not pair.server.is_over
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pairbus.broker.box import Box, Lock
-from pairbus.broker.sessions import Session
+from pairbus.broker.sessions import MessageSession
 
 
-def lock_next(box: Box, now_ms: int, session: Session | None = None) -> Lock | None:
+def lock_next(box: Box, now_ms: int, session: MessageSession | None = None) -> Lock | None:
     """Lock the next waiting message of a box, of a session where it has sessions."""
     return next(iter(box.lock_next(1, now_ms, session)), None)

@@ -7,8 +7,8 @@ import time
 from typing import Any, TypeVar
 
 from pairbus.access.sas import KeyRing, SharedAccessKey
-from pairbus.amqp.connection import Connection, Settings
-from pairbus.amqp.events import Event
+from pairbus.amqp.connection import Connection, ConnectionSettings
+from pairbus.amqp.events import AmqpEvent
 from pairbus.amqp.link import ReceiverLink, SenderLink
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import Composite, Source, Target
@@ -22,7 +22,7 @@ from pairbus.broker.strict import Strictness
 from tests.amqp.pair import StrictReader
 
 C = TypeVar("C", bound=Composite)
-E = TypeVar("E", bound=Event)
+E = TypeVar("E", bound=AmqpEvent)
 TURNS = 20  # turns of the event loop: more than a commit in memory and its answer need
 
 
@@ -41,8 +41,8 @@ class Client:
             strictness=strictness,
         )
         self.said = StrictReader()
-        self.events: list[Event] = []
-        self.core = Connection(Settings("client", **settings), SaslClient("PLAIN", login))
+        self.events: list[AmqpEvent] = []
+        self.core = Connection(ConnectionSettings("client", **settings), SaslClient("PLAIN", login))
         self.peer = Peer(self.namespace, self, self.loop)
         self._unread: list[bytes] = []
 

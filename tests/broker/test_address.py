@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.broker.address import Address, EntityName, parse_address, parse_entity
+from pairbus.broker.address import EntityName, LinkAddress, parse_address, parse_entity
 
 
 @pytest.mark.parametrize(
     ("raw", "address"),
     [
-        ("orders", Address("orders", "orders")),
-        ("/Orders/", Address("Orders", "orders")),
-        ("amqps://contoso.servicebus.windows.net/Orders", Address("Orders", "orders")),
-        ("SB://127.0.0.1:5672/orders", Address("orders", "orders")),
-        ("orders/$DeadLetterQueue", Address("orders/$DeadLetterQueue", "orders", is_dead_letter=True)),
-        ("orders/$management", Address("orders/$management", "orders", is_management=True)),
+        ("orders", LinkAddress("orders", "orders")),
+        ("/Orders/", LinkAddress("Orders", "orders")),
+        ("amqps://contoso.servicebus.windows.net/Orders", LinkAddress("Orders", "orders")),
+        ("SB://127.0.0.1:5672/orders", LinkAddress("orders", "orders")),
+        ("orders/$DeadLetterQueue", LinkAddress("orders/$DeadLetterQueue", "orders", is_dead_letter=True)),
+        ("orders/$management", LinkAddress("orders/$management", "orders", is_management=True)),
         (
             "orders/$deadletterqueue/$Management",
-            Address("orders/$deadletterqueue/$Management", "orders", is_dead_letter=True, is_management=True),
+            LinkAddress("orders/$deadletterqueue/$Management", "orders", is_dead_letter=True, is_management=True),
         ),
         (
             "orders/$Transfer/$DeadLetterQueue",
-            Address("orders/$Transfer/$DeadLetterQueue", "orders", is_transfer_dead_letter=True),
+            LinkAddress("orders/$Transfer/$DeadLetterQueue", "orders", is_transfer_dead_letter=True),
         ),
-        ("orders/$Transfer", Address("orders/$Transfer", "orders/$transfer")),  # no queue of the service has this name
-        ("News/Subscriptions/One", Address("News/Subscriptions/One", "news/subscriptions/one")),
+        (
+            "orders/$Transfer",
+            LinkAddress("orders/$Transfer", "orders/$transfer"),
+        ),  # no queue of the service has this name
+        ("News/Subscriptions/One", LinkAddress("News/Subscriptions/One", "news/subscriptions/one")),
     ],
 )
-def test_an_address_names_an_entity_and_a_box_in_any_case(raw: str, address: Address) -> None:
+def test_an_address_names_an_entity_and_a_box_in_any_case(raw: str, address: LinkAddress) -> None:
     """Each SDK spells addresses in its own way, and all of them mean the same entity."""
     assert parse_address(raw) == address
     assert not address.is_cbs

@@ -13,7 +13,7 @@ from pairbus.amqp.types import decode
 from pairbus.broker.box import Box
 from pairbus.broker.deliveries import encode_delivery
 from pairbus.broker.description import QueueDescription
-from pairbus.broker.forward import HOPS_MAX, TOO_MANY_HOPS, Forwarder
+from pairbus.broker.forward import HOPS_MAX, TOO_MANY_HOPS, BoxForwarder
 from pairbus.broker.messages import DEAD_LETTER_SOURCE, pair_spans
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.publication import SESSION_MISSING
@@ -64,7 +64,7 @@ class Chain:
         self.loop = HandLoop()
         self.payloads = Payloads()
         self.queues: dict[str, Queue] = {}
-        self.forwarders: list[Forwarder] = []
+        self.forwarders: list[BoxForwarder] = []
         for number, (name, description) in enumerate(self.descriptions.items(), 1):
             self.queues[name] = Queue(
                 number,
@@ -79,7 +79,7 @@ class Chain:
             source = self.queues[name]
             box = source.dead if self.dead else source.main
             options: dict[str, Any] = {"find": self.queues.get, "loop": self.loop, "now_ms": lambda: self.now}
-            self.forwarders.append(Forwarder(source, box, path, self.store, **options))
+            self.forwarders.append(BoxForwarder(source, box, path, self.store, **options))
 
     def _wake(self, box: Box) -> None:
         for forwarder in self.forwarders:
@@ -202,7 +202,7 @@ def test_too_many_hops_end_in_the_dead_letter_queue() -> None:
     """Rings end too: the message goes round until it is tired."""
     chain = Chain("ab")
     chain.forwarders.append(
-        Forwarder(
+        BoxForwarder(
             chain.queues["b"],
             chain.queues["b"].main,
             "a",

@@ -13,7 +13,7 @@ from pairbus.amqp.message import Message
 from pairbus.amqp.types import Array, Int, Long, ULong
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.broker.cbs import AUDIENCE_LENGTH_MAX, CbsNode, Grants
-from pairbus.transport import Connection, Refused, connect
+from pairbus.transport import ClientConnection, Refused, connect
 from tests.transport.test_with_broker import encoded
 
 
@@ -26,13 +26,15 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 @pytest.fixture
-async def connection(broker: Broker) -> AsyncIterator[Connection]:
+async def connection(broker: Broker) -> AsyncIterator[ClientConnection]:
     async with await connect(broker.connection_string("contoso")) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("number", [Long(-1), Long(2**63 - 1), ULong(2**64 - 1)])
-async def test_sequence_numbers_outside_every_queue_are_just_not_there(connection: Connection, number: int) -> None:
+async def test_sequence_numbers_outside_every_queue_are_just_not_there(
+    connection: ClientConnection, number: int
+) -> None:
     """The largest of them do not fit into the store's integers, and must not end the connection."""
     await (await connection.sender("orders")).send(encoded(1))
     management = await connection.management("orders")
@@ -64,7 +66,7 @@ def test_an_audience_that_is_no_address_is_not_kept() -> None:
     assert len(grants) == 1
 
 
-async def test_nothing_is_scheduled_or_cancelled_through_the_dead_letter_queue(connection: Connection) -> None:
+async def test_nothing_is_scheduled_or_cancelled_through_the_dead_letter_queue(connection: ClientConnection) -> None:
     """Dead letters come from the broker alone, and the queue's scheduled messages are not theirs to cancel."""
     management = await connection.management("orders/$DeadLetterQueue")
     with pytest.raises(Refused, match="dead-letter"):

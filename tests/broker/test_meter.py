@@ -15,10 +15,10 @@ from pairbus.access.sas import SharedAccessKey
 from pairbus.amqp.message import Message, Properties
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
 from pairbus.broker.description import QueueDescription
-from pairbus.broker.meter import Meter
+from pairbus.broker.meter import NamespaceMeter
 from pairbus.client.background import ping_payload
 from pairbus.ledger import Ledger, read
-from pairbus.transport import Connection, Endpoint, Plain, Received, Receiver, Refused, Scheduled, connect
+from pairbus.transport import ClientConnection, Endpoint, Plain, ReceivedMessage, Receiver, Refused, Scheduled, connect
 
 KB = 1024
 NOW_MS = 1_772_366_400_000
@@ -33,7 +33,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 @pytest.fixture
-async def connection(broker: Broker) -> AsyncIterator[Connection]:
+async def connection(broker: Broker) -> AsyncIterator[ClientConnection]:
     async with await connect(broker.connection_string("contoso")) as connection:
         yield connection
 
@@ -58,8 +58,8 @@ async def until_counted(broker: Broker, kind: str, count: int) -> None:
     assert counted(broker, kind)[0] == count
 
 
-async def all_of(receiver: Receiver, count: int) -> list[Received]:
-    received: list[Received] = []
+async def all_of(receiver: Receiver, count: int) -> list[ReceivedMessage]:
+    received: list[ReceivedMessage] = []
     while len(received) < count:
         received += await receiver.receive(count, 5.0)
     return received
@@ -68,7 +68,7 @@ async def all_of(receiver: Receiver, count: int) -> list[Received]:
 # ── sends ──
 
 
-async def test_a_batch_is_counted_and_billed_message_by_message(broker: Broker, connection: Connection) -> None:
+async def test_a_batch_is_counted_and_billed_message_by_message(broker: Broker, connection: ClientConnection) -> None:
     """One of 100 KB is two operations, also between small ones: the batch's size says nothing about its messages."""
     sender = await connection.sender("orders")
     payloads = [message(1), message(2, 100 * KB), message(3)]
@@ -77,7 +77,7 @@ async def test_a_batch_is_counted_and_billed_message_by_message(broker: Broker, 
     assert counted(broker, "send") == (4, 6, sum(map(len, payloads)) + len(payloads[1]))
 
 
-async def test_a_ping_is_not_a_send(broker: Broker, connection: Connection) -> None:
+async def test_a_ping_is_not_a_send(broker: Broker, connection: ClientConnection) -> None:
     """A ping and a message that arrive in one read are counted correctly too."""
     sender = await connection.sender("orders")
     await asyncio.gather(sender.send_nowait(ping_payload()), sender.send_nowait(message(1)))
@@ -85,7 +85,7 @@ async def test_a_ping_is_not_a_send(broker: Broker, connection: Connection) -> N
     assert counted(broker, "send") == (1, 1, len(message(1)))
 
 
-async def test_what_was_refused_has_its_outcome(broker: Broker, connection: Connection) -> None:
+async def test_what_was_refused_has_its_outcome(broker: Broker, connection: ClientConnection) -> None:
     """No message at all, and a queue that was switched off after the link was opened: operations, but no `ok`."""
     sender = await connection.sender("orders")
     with pytest.raises(Refused):
@@ -103,7 +103,7 @@ async def test_what_was_refused_has_its_outcome(broker: Broker, connection: Conn
 
 
 async def test_a_receive_is_counted_for_each_message_and_a_settlement_too(
-    broker: Broker, connection: Connection
+    broker: Broker, connection: ClientConnection
 ) -> None:
     """With the bytes that went over the wire, the broker's own annotations among them."""
     await (await connection.sender("orders")).send_batch([message(n) for n in range(5)])
@@ -117,7 +117,7 @@ async def test_a_receive_is_counted_for_each_message_and_a_settlement_too(
     assert counted(broker, "complete") == (5, 5, 0)
 
 
-async def test_what_is_taken_for_good_is_counted_when_it_leaves(broker: Broker, connection: Connection) -> None:
+async def test_what_is_taken_for_good_is_counted_when_it_leaves(broker: Broker, connection: ClientConnection) -> None:
     """Receive-and-delete has no settlement."""
     await (await connection.sender("orders")).send_batch([message(n) for n in range(3)])
     receiver = await connection.receiver("orders", credit=3, mode="receive-and-delete")
@@ -126,7 +126,7 @@ async def test_what_is_taken_for_good_is_counted_when_it_leaves(broker: Broker, 
     assert counted(broker, "complete") == (0, 0, 0)
 
 
-async def test_completion_with_a_lost_lock_is_counted_as_refused(broker: Broker, connection: Connection) -> None:
+async def test_completion_with_a_lost_lock_is_counted_as_refused(broker: Broker, connection: ClientConnection) -> None:
     """The completion is refused, and is counted as refused."""
     await (await connection.sender("orders")).send_batch([message(1), message(2)])
     receiver = await connection.receiver("orders", credit=2)
@@ -146,7 +146,7 @@ async def test_completion_with_a_lost_lock_is_counted_as_refused(broker: Broker,
 # ── empty receives ──
 
 
-async def test_credit_that_brings_nothing_is_one_empty_receive(broker: Broker, connection: Connection) -> None:
+async def test_credit_that_brings_nothing_is_one_empty_receive(broker: Broker, connection: ClientConnection) -> None:
     """An empty receive ends with the drain; the next receive after the drain counts anew."""
     receiver = await connection.receiver("orders", credit=10)
     assert await receiver.receive(10, 0.05) == []
@@ -159,7 +159,7 @@ async def test_credit_that_brings_nothing_is_one_empty_receive(broker: Broker, c
     await until_counted(broker, "empty receive", 2)
 
 
-async def test_credit_that_brought_something_is_no_empty_receive(broker: Broker, connection: Connection) -> None:
+async def test_credit_that_brought_something_is_no_empty_receive(broker: Broker, connection: ClientConnection) -> None:
     """However much of it is left at the end."""
     receiver = await connection.receiver("orders", credit=10)
     waiting = asyncio.create_task(receiver.receive(10, 5.0))
@@ -180,7 +180,9 @@ async def test_a_connection_that_is_lost_ends_what_it_asked_for(broker: Broker) 
     await until_counted(broker, "empty receive", 1)
 
 
-async def test_the_client_counts_its_empty_receives_as_the_broker_does(broker: Broker, connection: Connection) -> None:
+async def test_the_client_counts_its_empty_receives_as_the_broker_does(
+    broker: Broker, connection: ClientConnection
+) -> None:
     """Credit that is renewed while messages are on their way is where two ends could disagree."""
     sender = await connection.sender("orders")
     receiver = await connection.receiver("orders", credit=4)
@@ -203,7 +205,7 @@ async def test_the_client_counts_its_empty_receives_as_the_broker_does(broker: B
 # ── requests ──
 
 
-async def test_requests_have_the_kind_of_what_they_do(broker: Broker, connection: Connection) -> None:
+async def test_requests_have_the_kind_of_what_they_do(broker: Broker, connection: ClientConnection) -> None:
     """A message that is scheduled was sent, and a renewal is counted by locks."""
     management = await connection.management("orders")
     await management.schedule([Scheduled("m1", message(1))])
@@ -217,7 +219,9 @@ async def test_requests_have_the_kind_of_what_they_do(broker: Broker, connection
     assert counted(broker, "peek") == (1, 1, 0)
 
 
-async def test_the_administration_is_counted_and_tells_what_was_counted(broker: Broker, connection: Connection) -> None:
+async def test_the_administration_is_counted_and_tells_what_was_counted(
+    broker: Broker, connection: ClientConnection
+) -> None:
     """`GET /$meter` has the sums since the start; reading them is not an operation."""
     await (await connection.sender("orders")).send(message(1))
     url = f"http://127.0.0.1:{broker._ports['contoso'].number}"
@@ -275,7 +279,7 @@ def test_the_totals_of_ever_new_queues_are_bounded(tmp_path: Path, monkeypatch: 
     """Queues that come and go must not fill the memory; the sums stay whole."""
     monkeypatch.setattr("pairbus.broker.meter.KEYS_MAX", 3)
     ledger = Ledger(tmp_path, client="broker")
-    meter = Meter(ledger, "contoso")
+    meter = NamespaceMeter(ledger, "contoso")
     for name in ("a", "b", "c", "d", "e", "a"):
         meter.count(name, "send")
     ledger.close(2.0)

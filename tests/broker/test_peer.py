@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from pairbus.access.sas import KeyRing, SharedAccessKey
-from pairbus.amqp.connection import Connection, Settings
+from pairbus.amqp.connection import Connection, ConnectionSettings
 from pairbus.amqp.frames import EMPTY_FRAME
 from pairbus.amqp.sasl import SaslClient
 from pairbus.broker.namespace import Namespace
@@ -36,7 +36,7 @@ async def test_client_gets_empty_frames_as_often_as_it_asked() -> None:
     namespace = Namespace("contoso", MemoryStore(), keys, loop=loop, now_ms=lambda: time.time_ns() // 1_000_000)
     wire = Wire()
     peer = Peer(namespace, wire, loop)
-    client = Connection(Settings("client", idle_time_out_ms=100), SaslClient("PLAIN", b"\0app\0secret"))
+    client = Connection(ConnectionSettings("client", idle_time_out_ms=100), SaslClient("PLAIN", b"\0app\0secret"))
     client.open()
     while not client.is_open:
         peer.data_received(client.data_to_send())

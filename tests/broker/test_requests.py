@@ -17,7 +17,7 @@ from pairbus.amqp.types import Array, Int, Long, Timestamp, UInt
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.broker.store import Done
 from pairbus.broker.strict import LENIENT
-from pairbus.transport import Connection, Refused, connect
+from pairbus.transport import ClientConnection, Refused, connect
 from tests.broker.locking import lock_next
 from tests.broker.strict_world import Client
 from tests.transport.test_with_broker import encoded
@@ -31,7 +31,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 @pytest.fixture
-async def connection(broker: Broker) -> AsyncIterator[Connection]:
+async def connection(broker: Broker) -> AsyncIterator[ClientConnection]:
     async with await connect(broker.connection_string("contoso")) as opened:
         sender = await opened.sender("orders")
         for number in range(5):
@@ -44,7 +44,7 @@ def later() -> Timestamp:
 
 
 async def delete(
-    connection: Connection, count: int, before: Timestamp, path: str = "orders", session_id: str | None = None
+    connection: ClientConnection, count: int, before: Timestamp, path: str = "orders", session_id: str | None = None
 ) -> dict[str, Any]:
     body: dict[str, Any] = {"message-count": Int(count), "enqueued-time-utc": before}
     if session_id is not None:
@@ -52,12 +52,12 @@ async def delete(
     return await (await connection.management(path)).request("batch-delete-messages", body)
 
 
-async def peeked(connection: Connection, path: str = "orders") -> list[Any]:
+async def peeked(connection: ClientConnection, path: str = "orders") -> list[Any]:
     found = await (await connection.management(path)).peek(0, 10)
     return [Message.decode(payload).properties.message_id for payload in found]  # type: ignore[union-attr]
 
 
-async def test_a_peek_may_leave_the_bodies_out(connection: Connection) -> None:
+async def test_a_peek_may_leave_the_bodies_out(connection: ClientConnection) -> None:
     """`omit-message-body`: everything else is there, and what is no boolean is refused."""
     management = await connection.management("orders")
     body: dict[str, Any] = {"from-sequence-number": Long(1), "message-count": Int(2)}
@@ -74,7 +74,7 @@ async def test_a_peek_may_leave_the_bodies_out(connection: Connection) -> None:
         await management.request("peek-message", body | {"omit-message-body": "yes"})
 
 
-async def test_the_oldest_waiting_messages_are_deleted_together(broker: Broker, connection: Connection) -> None:
+async def test_the_oldest_waiting_messages_are_deleted_together(broker: Broker, connection: ClientConnection) -> None:
     """As many as were asked for; the rest keeps its order, and the counts are true."""
     assert await delete(connection, 2, later()) == {"message-count": 2}
     assert await peeked(connection) == ["m2", "m3", "m4"]
@@ -83,7 +83,7 @@ async def test_the_oldest_waiting_messages_are_deleted_together(broker: Broker, 
     assert (queue.active_count, queue.size_bytes) == (0, 0)
 
 
-async def test_locked_and_younger_messages_are_not_deleted(broker: Broker, connection: Connection) -> None:
+async def test_locked_and_younger_messages_are_not_deleted(broker: Broker, connection: ClientConnection) -> None:
     """Somebody is working on a locked message; one that came after the given time was not meant."""
     queue = broker.namespace("contoso").catalog.queues["orders"]
     assert lock_next(queue.main, time.time_ns() // 1_000_000) is not None
@@ -95,13 +95,13 @@ async def test_locked_and_younger_messages_are_not_deleted(broker: Broker, conne
 
 
 @pytest.mark.parametrize("count", [0, -1, 4001])
-async def test_a_count_that_cannot_be_deleted_is_refused(connection: Connection, count: int) -> None:
+async def test_a_count_that_cannot_be_deleted_is_refused(connection: ClientConnection, count: int) -> None:
     with pytest.raises(Refused, match="message-count"):
         await delete(connection, count, later())
     assert len(await peeked(connection)) == 5
 
 
-async def test_only_the_holder_of_a_session_deletes_its_messages(broker: Broker, connection: Connection) -> None:
+async def test_only_the_holder_of_a_session_deletes_its_messages(broker: Broker, connection: ClientConnection) -> None:
     """Only waiting messages of that session are deleted, not locked ones and none of other sessions; dead letters
     belong to no session.
     """
@@ -134,7 +134,7 @@ async def test_only_the_holder_of_a_session_deletes_its_messages(broker: Broker,
     assert await delete(connection, 10, later(), "talks/$deadletterqueue") == {}
 
 
-async def test_messages_received_by_number_carry_their_lock_token(connection: Connection) -> None:
+async def test_messages_received_by_number_carry_their_lock_token(connection: ClientConnection) -> None:
     """In the delivery annotations, as every delivery under lock does; the same one that the answer names."""
     receiver = await connection.receiver("orders")
     (first,) = await receiver.receive(1, timeout_s=5)

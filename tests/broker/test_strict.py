@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from pairbus.access import sas
-from pairbus.amqp.connection import Connection, Settings
+from pairbus.amqp.connection import Connection, ConnectionSettings
 from pairbus.amqp.events import ConnectionFailed
 from pairbus.amqp.frames import EMPTY_FRAME
 from pairbus.amqp.message import BATCH_FORMAT, Message, Properties, encode_batch
@@ -230,7 +230,7 @@ async def test_row_6_one_token_too_many_is_refused() -> None:
 async def test_row_7_an_expired_token_detaches_by_force() -> None:
     """A client that waits for unauthorized-access would not renew its token on Azure."""
     client = Client(Strictness(asks_for_renewal=True))
-    client.core = Connection(Settings("client"), None)
+    client.core = Connection(ConnectionSettings("client"), None)
     await client.open()
     await client.queue("q0")
     assert (await put_tokens(client, 1, time.time() + 2))[0].property("status-code") == 202
@@ -301,8 +301,8 @@ async def test_row_9_an_idle_time_out_below_five_seconds_is_refused() -> None:
 
 def test_row_9_signs_of_life_come_at_seven_eighths() -> None:
     """A client that hangs up after half of its time-out would do so on Azure."""
-    server = Connection(Settings("s", sign_of_life_share=Heartbeats().share), None)
-    client = Connection(Settings("c", idle_time_out_ms=8000), None)
+    server = Connection(ConnectionSettings("s", sign_of_life_share=Heartbeats().share), None)
+    client = Connection(ConnectionSettings("c", idle_time_out_ms=8000), None)
     for end in (client, server):
         end.open()
     client.receive_data(server.data_to_send(), 0.0)

@@ -21,7 +21,7 @@ from pairbus.cli.spark_start import SparkStart
 from pairbus.client.sides import Side
 from pairbus.errors import SparkGone
 from pairbus.ledger import read
-from pairbus.syphon import Progress, SyphonSettings
+from pairbus.syphon import SyphonProgress, SyphonSettings
 from tests.backlog import put_diverted
 from tests.brokers import BrokerProcess
 
@@ -147,8 +147,8 @@ class FakeSparkSyphon:
         self.stopped_within.append(timeout_s)
         self.ending.set()
 
-    def progress(self) -> Progress:
-        return Progress(queues=1, moved=3, per_s=0.0, blocked=0, dead_lettered=0, errors=0)
+    def progress(self) -> SyphonProgress:
+        return SyphonProgress(queues=1, moved=3, per_s=0.0, blocked=0, dead_lettered=0, errors=0)
 
 
 class FakeSparkStart:

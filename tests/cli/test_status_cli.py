@@ -27,9 +27,9 @@ from pairbus.cli.status_facts import (
     NO_DESTINATION,
     NO_REASON,
     UNREADABLE,
+    PeekedMessages,
     QueueFacts,
     Reached,
-    Sample,
     Status,
     change_of,
     destination_of,
@@ -365,7 +365,7 @@ def test_syphon_that_waits_or_does_not_answer_is_named() -> None:
 
 def test_sample_counts_strange_messages_too() -> None:
     """A backlog queue may hold messages of other programs, and a reason any characters."""
-    sample, dead = Sample(), Sample()
+    sample, dead = PeekedMessages(), PeekedMessages()
     enqueued = {Symbol("x-opt-enqueued-time"): Timestamp(900_000)}
     plain = Message(annotations=enqueued, data=[b""]).encode()
     sample.add([plain, b"\xff", Message(application_properties={"x-ms-path": 7}, data=[b""]).encode()], destination_of)

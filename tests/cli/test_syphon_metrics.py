@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusMessage
 from prometheus_client.parser import text_string_to_metric_families
 
 from pairbus.pairing.events import DestinationSkipped, Moved
-from pairbus.syphon import Progress
+from pairbus.syphon import SyphonProgress
 from pairbus.telemetry.counters import Counters
 from pairbus.telemetry.prometheus import client_families
 from pairbus.testing import BrokerThread
@@ -89,7 +89,7 @@ def test_destination_that_failed_is_suspect_until_messages_come_home() -> None:
     """As the states of a client: 0 healthy, 1 suspect."""
     from pairbus.cli.syphon_metrics import SyphonMetrics
 
-    metrics = SyphonMetrics("0", "fabrikam", lambda: (Progress(1, 0, 0.0, 0, 0, 0), None))
+    metrics = SyphonMetrics("0", "fabrikam", lambda: (SyphonProgress(1, 0, 0.0, 0, 0, 0), None))
 
     def states() -> list[float]:
         [family] = [one for one in metrics.families() if one.name == "pairbus_entity_state"]

@@ -19,9 +19,9 @@ from pairbus.pairing.events import (
     PrimaryUnreachable,
     PumpPaused,
 )
-from pairbus.syphon import Progress
+from pairbus.syphon import SyphonProgress
 
-START = Progress(queues=8, moved=0, per_s=0.0, blocked=0, dead_lettered=0, errors=0)
+START = SyphonProgress(queues=8, moved=0, per_s=0.0, blocked=0, dead_lettered=0, errors=0)
 UNREACHABLE = PrimaryUnreachable("contoso.servicebus.windows.net:5671", "refused", 12.0, 8.0)
 
 
@@ -85,15 +85,15 @@ def test_on_a_terminal_the_live_line_counts_on(
 @pytest.mark.parametrize(
     ("now", "waiting"),
     [
-        (Progress(8, moved=40, per_s=0.0, blocked=0, dead_lettered=5, errors=0), 55),
-        (Progress(8, moved=40, per_s=0.0, blocked=60, dead_lettered=0, errors=0), 60),
-        (Progress(8, moved=40, per_s=0.0, blocked=0, dead_lettered=0, errors=0, uncompleted=30), 90),
-        (Progress(8, moved=120, per_s=0.0, blocked=3, dead_lettered=0, errors=0), 3),
+        (SyphonProgress(8, moved=40, per_s=0.0, blocked=0, dead_lettered=5, errors=0), 55),
+        (SyphonProgress(8, moved=40, per_s=0.0, blocked=60, dead_lettered=0, errors=0), 60),
+        (SyphonProgress(8, moved=40, per_s=0.0, blocked=0, dead_lettered=0, errors=0, uncompleted=30), 90),
+        (SyphonProgress(8, moved=120, per_s=0.0, blocked=3, dead_lettered=0, errors=0), 3),
     ],
     ids=["moved and dead-lettered", "blocked", "at home, not completed", "more came since"],
 )
 def test_the_numbers_of_the_progress_line_add_up(
-    now: Progress, waiting: int, capsys: pytest.CaptureFixture[str]
+    now: SyphonProgress, waiting: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A count is seconds old; what has left the queues since then does not wait any more."""
     teller = Teller(capsys)
@@ -103,7 +103,7 @@ def test_the_numbers_of_the_progress_line_add_up(
 
 def test_the_numbers_of_the_summary_add_up() -> None:
     """Messages that are at home and could not be completed are counted as moved, and said to be among those left."""
-    now = Progress(1, moved=10, per_s=0.0, blocked=2, dead_lettered=1, errors=3, uncompleted=4)
+    now = SyphonProgress(1, moved=10, per_s=0.0, blocked=2, dead_lettered=1, errors=3, uncompleted=4)
     assert summary_line(now, Left(6, is_all=True)) == (
         "moved 10 messages, 1 dead-lettered, 6 left, of which 4 are at home and could not be completed"
     )

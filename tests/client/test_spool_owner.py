@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import MessagingEntityNotFoundError
 from pairbus.client import face
 from pairbus.client.errors import SecondaryUnreachable, SendAvailabilityBacklogError
 from pairbus.sdk.encoding import encode
-from pairbus.spool import Entry, Spool, spools_in
+from pairbus.spool import Spool, SpoolEntry, spools_in
 from tests.client.messages import id_of
 from tests.client.world import Stage, message, new_client, until
 from tests.scripted.script import Reject
@@ -26,7 +26,9 @@ from tests.sdk.flavours import Flavour
 def leave_in(folder: Path, message_id: str) -> None:
     """Leave one message in a spool, as a client does that died."""
     spool = Spool(folder)
-    entry = Entry("orders", encode(message(message_id=message_id)), message_id, spooled_ms=time.time_ns() // 1_000_000)
+    entry = SpoolEntry(
+        "orders", encode(message(message_id=message_id)), message_id, spooled_ms=time.time_ns() // 1_000_000
+    )
     spool.append([entry])
     spool.close()
 
@@ -97,7 +99,7 @@ async def test_send_that_spools_during_clear_pairing_learns_its_outcome(
     reached, go_on = threading.Event(), threading.Event()
     append = Spool.append
 
-    def slowly(spool: Spool, entries: list[Entry]) -> int:
+    def slowly(spool: Spool, entries: list[SpoolEntry]) -> int:
         if comes == "before":
             waiting = append(spool, entries)
         reached.set()
@@ -123,7 +125,7 @@ async def test_pairs_that_share_a_folder_do_not_forward_each_others_messages(
 ) -> None:
     """Whichever starts first: the messages would go to a namespace that they were never meant for."""
     spool = Spool(tmp_path, pair="litware")
-    entry = Entry("orders", encode(message(message_id="theirs")), "theirs", spooled_ms=time.time_ns() // 1_000_000)
+    entry = SpoolEntry("orders", encode(message(message_id="theirs")), "theirs", spooled_ms=time.time_ns() // 1_000_000)
     spool.append([entry])
     spool.close()
     leave_in(tmp_path / "1", "left")

@@ -15,7 +15,7 @@ from pairbus.errors import SpoolError
 from pairbus.pairing.events import Spooled, SpoolForwarded
 from pairbus.pairing.failover import State
 from pairbus.sdk.encoding import encode
-from pairbus.spool import Entry, Spool
+from pairbus.spool import Spool, SpoolEntry
 from tests.client.messages import id_of
 from tests.client.world import Stage, World, message, until
 from tests.scripted.script import Delay, Reject
@@ -132,7 +132,7 @@ async def test_spool_runs_dry_during_constant_sends(stage: Stage, flavour: Flavo
     stage.primary.on("transfer", Delay(0.01), path="orders")
     spool = Spool(tmp_path)
     left = [f"left-{number}" for number in range(100)]
-    spool.append([Entry("orders", encode(message(message_id=one, session_id=one)), one) for one in left])
+    spool.append([SpoolEntry("orders", encode(message(message_id=one, session_id=one)), one) for one in left])
     spool.close()
     client = stage.client(flavour, spool_dir=tmp_path)
     await client.pair()

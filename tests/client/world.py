@@ -26,7 +26,7 @@ from pairbus.pairing.events import Diverted, Event
 from pairbus.pairing.failover import State
 from pairbus.pairing.pace import LOCK_S
 from pairbus.pairing.relay import SyphonSettings
-from pairbus.syphon import Progress, Syphon
+from pairbus.syphon import Syphon, SyphonProgress
 from pairbus.testing import NemesisThread
 from pairbus.transport import Carrier, connect
 from tests.azure import NAMES as LIVE
@@ -305,7 +305,7 @@ class World:
         assert len(found) == count, f"{len(found)} of {count} messages were in {path}"
         return found
 
-    async def bring_home(self, **settings: Any) -> Progress:
+    async def bring_home(self, **settings: Any) -> SyphonProgress:
         """A syphon, once, past every proxy: one that has been there for longer than locks last, as lanes want it."""
         ago_s = LOCK_S
         ends = [self.namespaces.connection_string(side) for side in ("primary", "secondary")]

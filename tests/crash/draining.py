@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from pairbus.transport import Connection, Refused
+from pairbus.transport import ClientConnection, Refused
 from tests.crash.messages import Found, found
 from tests.history.events import Drained, Place
 from tests.history.record import Recorder
@@ -14,7 +14,7 @@ PAGE = 200
 DEAD_LETTERS = "/$DeadLetterQueue"
 
 
-async def drain(connection: Connection, queue: str, recorder: Recorder, *, within_s: float = 30.0) -> None:
+async def drain(connection: ClientConnection, queue: str, recorder: Recorder, *, within_s: float = 30.0) -> None:
     """Empty the queue into the recorder: scheduled, deferred, waiting and dead-lettered messages."""
     deadline = time.monotonic() + within_s
     main, dead = [await connection.management(path) for path in (queue, queue + DEAD_LETTERS)]
@@ -34,7 +34,7 @@ async def drain(connection: Connection, queue: str, recorder: Recorder, *, withi
             await receiver.close()
 
 
-async def _take_aside(connection: Connection, queue: str, recorder: Recorder) -> None:
+async def _take_aside(connection: ClientConnection, queue: str, recorder: Recorder) -> None:
     """Scheduled and deferred messages, which no receiver gets."""
     management = await connection.management(queue)
     seen: list[Found] = []

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pairbus.transport import Connection, Receiver, Refused, Scheduled, connect
+from pairbus.transport import ClientConnection, Receiver, Refused, Scheduled, connect
 from tests.brokers import BrokerProcess
 from tests.crash.draining import drain
 from tests.crash.load import now_ms
@@ -39,7 +39,7 @@ class Image:
         return to
 
 
-async def fill(connection: Connection, source: random.Random, numbers: range) -> Held:
+async def fill(connection: ClientConnection, source: random.Random, numbers: range) -> Held:
     """Messages in every place."""
     held: Held = {}
     sender, management = await connection.sender(QUEUE), await connection.management(QUEUE)

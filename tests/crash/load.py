@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from pairbus.transport import Connection, ConnectionLost, Receiver, Scheduled, TransportError, connect
+from pairbus.transport import ClientConnection, ConnectionLost, Receiver, Scheduled, TransportError, connect
 from tests.crash.messages import Found, digest_of, found, make
 from tests.history.events import Attempt, Kind, Outcome, Sent, Settled
 from tests.history.events import Received as ReceivedEvent
@@ -71,7 +71,7 @@ class Load:
 
     async def round(self, connection_string: str) -> None:
         """Use the broker until every connection is lost."""
-        actors: list[Callable[[Connection], Awaitable[None]]] = [
+        actors: list[Callable[[ClientConnection], Awaitable[None]]] = [
             *(self._send_singles, self._send_batches, self._send_once, self._schedule, self._send_short),
             *(self._complete_ranges, self._complete_singly, self._settle_otherwise, self._receive_deferred),
             *(self._complete_dead_letters, self._settle_short, self._send_to_be_taken, self._take, self._complete_once),
@@ -88,7 +88,7 @@ class Load:
                 await connection.close()
 
     @staticmethod
-    async def _act(actor: Callable[[Connection], Awaitable[None]], connection: Connection) -> None:
+    async def _act(actor: Callable[[ClientConnection], Awaitable[None]], connection: ClientConnection) -> None:
         with suppress(ConnectionLost):
             await actor(connection)
 
@@ -155,7 +155,7 @@ class Load:
         if len(self._backlog) > BACKLOG_MAX:
             await asyncio.sleep(0.05)
 
-    async def _send_singles(self, connection: Connection) -> None:
+    async def _send_singles(self, connection: ClientConnection) -> None:
         """Pipelined."""
         sender = await connection.sender(PLAIN)
         pause = asyncio.Semaphore(IN_FLIGHT_MAX)
@@ -175,7 +175,7 @@ class Load:
             future = sender.send_nowait(payload)
             future.add_done_callback(partial(answered, message_id))
 
-    async def _send_batches(self, connection: Connection) -> None:
+    async def _send_batches(self, connection: ClientConnection) -> None:
         """A batch is stored whole or not at all."""
         sender = await connection.sender(PLAIN)
         while True:
@@ -187,7 +187,7 @@ class Load:
                 self._attempt(PLAIN, message_id, payload)
             await self._recorded_send(ids, sender.send_batch(payloads))
 
-    async def _send_once(self, connection: Connection) -> None:
+    async def _send_once(self, connection: ClientConnection) -> None:
         """To a queue that detects duplicates: new messages, and repetitions of whatever was sent lately."""
         sender = await connection.sender(ONCE)
         while True:
@@ -200,7 +200,7 @@ class Load:
             self._attempt(ONCE, message_id, payload)
             await self._recorded_send([message_id], sender.send(payload))
 
-    async def _schedule(self, connection: Connection) -> None:
+    async def _schedule(self, connection: ClientConnection) -> None:
         """Soon or far, by request or by annotation; some of the far ones are cancelled."""
         management, sender = await connection.management(LATER), await connection.sender(LATER)
         while True:
@@ -223,7 +223,7 @@ class Load:
                 await self._recorded_settlement(LATER, [gone], Kind.COMPLETE, management.cancel([number]))
                 self.cancelled.add(message_id)
 
-    async def _send_short(self, connection: Connection) -> None:
+    async def _send_short(self, connection: ClientConnection) -> None:
         """With a time to live: an hour, or less than a second. In one of the queues expired messages must be kept."""
         senders = {queue: await connection.sender(queue) for queue in (SHORT, SHORT_DEAD)}
         while True:
@@ -235,7 +235,7 @@ class Load:
             await self._recorded_send([message_id], senders[queue].send(payload))
             await asyncio.sleep(0.002)
 
-    async def _send_to_be_taken(self, connection: Connection) -> None:
+    async def _send_to_be_taken(self, connection: ClientConnection) -> None:
         sender = await connection.sender(TAKEN)
         while True:
             message_id = self._new_id("taken")
@@ -245,20 +245,20 @@ class Load:
 
     # ── receivers ──
 
-    async def _complete_ranges(self, connection: Connection) -> None:
+    async def _complete_ranges(self, connection: ClientConnection) -> None:
         receiver = await connection.receiver(PLAIN, credit=60)
         while True:
             if batch := await receiver.receive(30, timeout_s=5):
                 messages = [self._see(PLAIN, each.payload) for each in batch]
                 await self._recorded_settlement(PLAIN, messages, Kind.COMPLETE, receiver.complete(batch))
 
-    async def _complete_singly(self, connection: Connection) -> None:
+    async def _complete_singly(self, connection: ClientConnection) -> None:
         await self._complete_from(await connection.receiver(PLAIN, credit=10), PLAIN)
 
-    async def _complete_once(self, connection: Connection) -> None:
+    async def _complete_once(self, connection: ClientConnection) -> None:
         await self._complete_from(await connection.receiver(ONCE, credit=3), ONCE)
 
-    async def _complete_dead_letters(self, connection: Connection) -> None:
+    async def _complete_dead_letters(self, connection: ClientConnection) -> None:
         await self._complete_from(await connection.receiver(PLAIN, sub_queue="dead-letter", credit=1), PLAIN)
 
     async def _complete_from(self, receiver: Receiver, entity: str) -> None:
@@ -268,7 +268,7 @@ class Load:
                 await self._recorded_settlement(entity, [message], Kind.COMPLETE, receiver.complete([received]))
                 await asyncio.sleep(0.005)
 
-    async def _settle_otherwise(self, connection: Connection) -> None:
+    async def _settle_otherwise(self, connection: ClientConnection) -> None:
         """Abandon, defer, dead-letter, or hold until the end."""
         receiver = await connection.receiver(PLAIN, credit=20)
         while True:
@@ -287,7 +287,7 @@ class Load:
                     await self._recorded_settlement(PLAIN, [message], Kind.ABANDON, receiver.release([received]))
                 await asyncio.sleep(0.001)
 
-    async def _receive_deferred(self, connection: Connection) -> None:
+    async def _receive_deferred(self, connection: ClientConnection) -> None:
         management = await connection.management(PLAIN)
         while connection.loss is None:
             if len(self._deferred) > 3:
@@ -301,7 +301,7 @@ class Load:
                 await self._recorded_settlement(PLAIN, [message], Kind.COMPLETE, completion)
             await asyncio.sleep(0.01)
 
-    async def _settle_short(self, connection: Connection) -> None:
+    async def _settle_short(self, connection: ClientConnection) -> None:
         receivers = [await connection.receiver(queue, credit=2) for queue in (SHORT, SHORT_DEAD)]
         while True:
             for queue, receiver in zip((SHORT, SHORT_DEAD), receivers, strict=True):
@@ -313,7 +313,7 @@ class Load:
                         await self._recorded_settlement(queue, [message], Kind.COMPLETE, receiver.complete([received]))
             await asyncio.sleep(0.01)
 
-    async def _take(self, connection: Connection) -> None:
+    async def _take(self, connection: ClientConnection) -> None:
         """Receive and delete: what is under way when the broker dies is gone, and never more than the credit."""
         receiver = await connection.receiver(TAKEN, mode="receive-and-delete", credit=TAKEN_CREDIT)
         while True:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.broker.health import FRESH_S
-from pairbus.transport import Connection, Refused, connect
+from pairbus.transport import ClientConnection, Refused, connect
 from tests.brokers import BrokerProcess
 from tests.crash.draining import drain
 from tests.crash.folders import QUEUE, STORE, refusal_on, serve_and_drain
@@ -85,7 +85,7 @@ def new_broker() -> Iterator[Callable[[Path], BrokerProcess]]:
 class Writer:
     """Sends messages and remembers which were accepted."""
 
-    def __init__(self, connection: Connection, prefix: str = "m") -> None:
+    def __init__(self, connection: ClientConnection, prefix: str = "m") -> None:
         self._connection = connection
         self._prefix = prefix
         self._source = random.Random("disk")

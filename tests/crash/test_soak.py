@@ -19,7 +19,7 @@ from bench.procstat import open_fds, rss_bytes
 
 from pairbus.amqp.frames import SASL_FRAME, SASL_HEADER, frame
 from pairbus.amqp.performatives import SaslInit
-from pairbus.transport import Connection, connect
+from pairbus.transport import ClientConnection, connect
 from tests.brokers import BrokerProcess
 from tests.crash import hostile
 from tests.crash.hostile import Enemy
@@ -39,7 +39,7 @@ HONEST_PAUSE_MAX_S = 5.0  # takes a fraction of a second on an idle machine
 class Honest:
     """One client that sends a message and gets it back, again and again."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self.count = 0
         self.longest_s = 0.0

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 
 from pairbus.amqp.types import Int
-from pairbus.transport import Connection, ConnectionLost, NextSession, Receiver, Refused, connect
+from pairbus.transport import ClientConnection, ConnectionLost, NextSession, Receiver, Refused, connect
 from pairbus.transport.management import Management
 from pairbus.transport.session_filter import SESSION_TIMEOUT
 from tests.crash.whole_oracle import Oracle, State, Told
@@ -38,7 +38,7 @@ SESSIONS_OF_SENDER = 4
 DRAINED_MAX = 200
 CONNECTIONS = 4
 SENDERS = (TOPIC, TOPIC, COUNTER)
-Actor = Callable[[Connection], Awaitable[None]]
+Actor = Callable[[ClientConnection], Awaitable[None]]
 
 
 class WholeLoad:
@@ -55,11 +55,11 @@ class WholeLoad:
         "Messages that the topic accepted and nobody has completed in the subscription `all`."
 
     @staticmethod
-    async def connect(connection_string: str) -> list[Connection]:
+    async def connect(connection_string: str) -> list[ClientConnection]:
         """Make the connections of a round, before its time begins."""
         return [await connect(connection_string) for _ in range(CONNECTIONS)]
 
-    async def round(self, connections: list[Connection]) -> None:
+    async def round(self, connections: list[ClientConnection]) -> None:
         """Use the broker until every connection is lost."""
         actors: list[Actor] = [partial(self._send, entity=entity, sender=n) for n, entity in enumerate(SENDERS)]
         actors += [partial(self._complete, sink=sink, path=sink) for sink in SINKS]
@@ -81,7 +81,7 @@ class WholeLoad:
 
     # ── senders ──
 
-    async def _send(self, connection: Connection, entity: str, sender: int) -> None:
+    async def _send(self, connection: ClientConnection, entity: str, sender: int) -> None:
         """Singles and batches; to the topic also what was sent before: after a lost answer, or although it was
         accepted. A topic that detects duplicates takes neither twice."""
         link = await connection.sender(entity)
@@ -129,7 +129,7 @@ class WholeLoad:
 
     # ── receivers ──
 
-    async def _complete(self, connection: Connection, sink: str, path: str) -> None:
+    async def _complete(self, connection: ClientConnection, sink: str, path: str) -> None:
         receiver = await connection.receiver(path, credit=20)
         while True:
             for received in await receiver.receive(20, timeout_s=5):
@@ -146,7 +146,7 @@ class WholeLoad:
         told.completed.add(copy)
         self._open -= copy[0] == ALL
 
-    async def _dead_letter(self, connection: Connection) -> None:
+    async def _dead_letter(self, connection: ClientConnection) -> None:
         """Dead-letter messages of the subscription; the broker forwards each to the graveyard in one commit."""
         receiver = await connection.receiver(CHANGED, credit=3)
         while True:
@@ -157,7 +157,7 @@ class WholeLoad:
                 self.passed_on += 1
                 await asyncio.sleep(0.003)
 
-    async def _abandon_to_death(self, connection: Connection) -> None:
+    async def _abandon_to_death(self, connection: ClientConnection) -> None:
         """Delivered too often: the broker itself dead-letters, and the letter takes two hops."""
         receiver = await connection.receiver(MORTAL, credit=5)
         while True:
@@ -172,7 +172,7 @@ class WholeLoad:
 
     # ── sessions ──
 
-    async def _work_in_sessions(self, connection: Connection, sink: str) -> None:
+    async def _work_in_sessions(self, connection: ClientConnection, sink: str) -> None:
         """Accept the next session, look whether its state is the last one, work a little, write a new state."""
         management = await connection.management(sink)
         while True:
@@ -207,7 +207,7 @@ class WholeLoad:
 
     # ── rules ──
 
-    async def _change_rules(self, connection: Connection) -> None:
+    async def _change_rules(self, connection: ClientConnection) -> None:
         """First see whether the rules are those that were acknowledged; then add and remove."""
         management, rules = await connection.management(RULED), self.oracle.rules
         answer = await management.request("enumerate-rules", {"skip": Int(0), "top": Int(100)})
@@ -233,7 +233,7 @@ class WholeLoad:
 
     # ── the end ──
 
-    async def drain(self, connection: Connection) -> None:
+    async def drain(self, connection: ClientConnection) -> None:
         """Take everything out, read the state of every session, and clear it: it counts towards the size."""
         for sink in SINKS:
             await self._drain_from(await _taker(connection, sink), sink, sink)
@@ -265,7 +265,7 @@ class _NoSession(Exception):
     """No session has messages."""
 
 
-async def _taker(connection: Connection, path: str, session: NextSession | None = None) -> Receiver:
+async def _taker(connection: ClientConnection, path: str, session: NextSession | None = None) -> Receiver:
     try:
         return await connection.receiver(path, mode="receive-and-delete", credit=DRAINED_MAX, session=session)
     except Refused as refused:
@@ -274,7 +274,7 @@ async def _taker(connection: Connection, path: str, session: NextSession | None 
         raise _NoSession from None
 
 
-async def _until_lost(actor: Actor, connection: Connection) -> None:
+async def _until_lost(actor: Actor, connection: ClientConnection) -> None:
     with suppress(ConnectionLost):
         await actor(connection)
 

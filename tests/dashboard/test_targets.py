@@ -8,7 +8,7 @@ import pytest
 
 from pairbus.broker import Broker, NamespaceOptions, SubscriptionDescription, TopicDescription
 from pairbus.client.sides import Side
-from pairbus.dashboard.targets import AzureTarget, BrokerTarget, Target
+from pairbus.dashboard.targets import AzureTarget, BrokerTarget, WatchedNamespace
 from pairbus.errors import ConfigError, FaultNotFound, PairbusError
 from pairbus.explorer import encoded, send
 from pairbus.transport import Carrier
@@ -24,7 +24,7 @@ async def test_every_way_tells_the_same_counts(tmp_path: Path) -> None:
         async with Carrier(text) as carrier:
             await send(carrier, "orders", [encoded({"body": "x"})] * 3)
         side = Side.from_connection_string(text)
-        targets: list[Target] = [
+        targets: list[WatchedNamespace] = [
             BrokerTarget("contoso", side, text),
             BrokerTarget("contoso", side, text, control=tmp_path / "bus"),
             AzureTarget("contoso", side),

@@ -13,7 +13,7 @@ from pairbus.broker import Broker, NamespaceOptions, QueueDescription, Subscript
 from pairbus.dashboard.api import BASE
 from pairbus.dashboard.guard import CHANGE_HEADER
 from pairbus.explorer import Address, encoded, send
-from pairbus.transport import Carrier, Received
+from pairbus.transport import Carrier, ReceivedMessage
 
 API = f"{BASE}api/"
 QUEUES = (
@@ -77,7 +77,7 @@ class World:
 
     async def dead_letter(self, count: int, reason: str, path: str = "orders") -> None:
         receiver = await self.carrier.receiver(Address(path).path, credit=count)
-        got: list[Received] = []
+        got: list[ReceivedMessage] = []
         while len(got) < count:
             got += await receiver.receive(count - len(got), 5.0)
         await receiver.dead_letter(got, reason, f"because of {reason}")

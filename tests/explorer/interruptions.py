@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from pairbus.explorer import Address, described, send, walk
-from pairbus.transport import Carrier, Received
+from pairbus.transport import Carrier, ReceivedMessage
 from tests.brokers import BrokerProcess
 from tests.explorer.world import message
 
@@ -160,7 +160,7 @@ class Rounds:
             left = await _ids(carrier, address)
             arrived = await _ids(carrier, Address(destination))
             receiver = await carrier.receiver(address.path, credit=self._count)
-            free: list[Received] = []
+            free: list[ReceivedMessage] = []
             while len(free) < len(left) and (batch := await receiver.receive(self._count, FREE_S)):
                 free += batch
             await receiver.pause()  # otherwise released messages come back to this link

@@ -10,7 +10,7 @@ import pytest
 
 from pairbus.amqp.message import Message, Properties
 from pairbus.broker import QueueDescription
-from pairbus.faults import KINDS, Kind
+from pairbus.faults import KINDS, FaultKind
 from pairbus.transport import TransportError, connect
 from tests.faults.conftest import World, until
 
@@ -61,7 +61,7 @@ class Traffic:
                 await receiver.complete(messages, timeout_s=1)
 
 
-def fields_of(kind: Kind, chance: random.Random) -> dict[str, Any]:
+def fields_of(kind: FaultKind, chance: random.Random) -> dict[str, Any]:
     fields: dict[str, Any] = {"for_s": chance.uniform(0.05, 0.5)}
     if kind.takes_chance and chance.random() < 0.4:
         fields["probability"] = chance.uniform(0.1, 1)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from pairbus.metrics.entities import EntityCounts, entity_families, labels_of
+from pairbus.metrics.entities import EntityGauges, entity_families, labels_of
 from pairbus.metrics.text import Family, Histogram, labels, number, render, render_all
 
 # Lone surrogates are not text that can be sent; the other characters end a line for `str.splitlines`, which the parser
@@ -67,7 +67,7 @@ def test_name_that_prometheus_would_refuse_is_an_error(name: str, kind: str) -> 
 
 def test_unknown_count_has_no_sample() -> None:
     """A 0 in its place would be a lie."""
-    rows = [EntityCounts(labels_of("contoso", "a"), 3, size_bytes=None), EntityCounts(labels_of("contoso", "b"), None)]
+    rows = [EntityGauges(labels_of("contoso", "a"), 3, size_bytes=None), EntityGauges(labels_of("contoso", "b"), None)]
     found = {family.name: family.samples for family in entity_families("queue", rows)}
     assert found["servicebus_queue_active_messages"] == [("", 'name="a",namespace_name="contoso"', 3)]
     assert "servicebus_queue_size_bytes" not in found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pairbus.faults import KINDS, Kind
+from pairbus.faults import KINDS, FaultKind
 from tests.nemesis.places import PATHS, PRIMARY, SIDES
 
 PAUSE_S = (0.3, 2.0)  # pause between two steps
@@ -96,7 +96,7 @@ def _victims(source: random.Random, syphons: Sequence[str]) -> tuple[str, ...]:
     return SIDES if kind == "both" else (SIDES[kind == "secondary"],)
 
 
-def draw_fault(source: random.Random, side: str, kinds: Sequence[Kind] = tuple(KINDS.values())) -> dict[str, Any]:
+def draw_fault(source: random.Random, side: str, kinds: Sequence[FaultKind] = tuple(KINDS.values())) -> dict[str, Any]:
     """Draw a fault of any kind that a broker can play, with any of its fields, for the entities of one side."""
     kind = source.choice([kind for kind in kinds if "broker" in kind.at])
     fields: dict[str, Any] = {"kind": kind.name, "for_s": round(source.uniform(*FAULT_S), 2)}

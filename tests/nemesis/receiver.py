@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from pairbus.transport import NextSession, Received, Receiver, Refused, TransportError, connect
+from pairbus.transport import NextSession, ReceivedMessage, Receiver, Refused, TransportError, connect
 from tests.nemesis.log import Log
 from tests.nemesis.messages import recognise
 from tests.nemesis.places import SESSION_SINKS, SINKS
@@ -66,7 +66,7 @@ class Sink:
                 break
         await receiver.close()
 
-    async def _settle(self, receiver: Receiver, batch: list[Received], opened_at: float) -> None:
+    async def _settle(self, receiver: Receiver, batch: list[ReceivedMessage], opened_at: float) -> None:
         known: dict[int, Known] = {}
         for one in batch:
             message_id, number, digest = recognise(one.payload)

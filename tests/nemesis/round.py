@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from pairbus.transport import Connection, NextSession, Refused, connect
+from pairbus.transport import ClientConnection, NextSession, Refused, connect
 from tests.nemesis.log import Log
 from tests.nemesis.messages import recognise
 from tests.nemesis.places import BACKLOG, PRIMARY, SECONDARY, SESSION_SINKS, SINKS
@@ -166,7 +166,7 @@ class Round:
         self.story.wrong += world.tracebacks()
 
 
-async def _take_all(connection: Connection, source: str, path: str, log: Log) -> None:
+async def _take_all(connection: ClientConnection, source: str, path: str, log: Log) -> None:
     session = NextSession(0.2) if source in SESSION_SINKS else None
     while True:
         try:

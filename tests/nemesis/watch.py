@@ -16,7 +16,7 @@ from pairbus.pairing.relay import Chunk, Item
 from pairbus.pairing.sending import Attempt, Reply, ToBacklog
 from pairbus.syphon import sending
 from pairbus.syphon.settling import Settling
-from pairbus.syphon.shared import Shared
+from pairbus.syphon.shared import SyphonState
 from pairbus.transport import Sender, TransportError
 from tests.nemesis.log import Log
 
@@ -51,7 +51,7 @@ def watch_moves(log: Log) -> None:
         log.add(("move", _ids(chunk)))
         return send_chunk(sender, chunk, timeout_s)
 
-    async def watched_outcome(shared: Shared, chunk: Chunk, answer: Any) -> TransportError | None:
+    async def watched_outcome(shared: SyphonState, chunk: Chunk, answer: Any) -> TransportError | None:
         error = await outcome(shared, chunk, answer)
         if error is not None and not error.outcome_unknown:
             log.add(("refused", _ids(chunk)))

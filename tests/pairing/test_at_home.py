@@ -7,13 +7,13 @@ import pytest
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Long, Symbol
-from pairbus.pairing.at_home import AtHome, Identity, sequence_number_of
+from pairbus.pairing.at_home import AtHome, HomeIdentity, sequence_number_of
 from tests.pairing.test_envelope import as_delivered
 
 NUMBER = Symbol("x-opt-sequence-number")
 
 
-def identity(number: int, came_ms: int = 5) -> Identity:
+def identity(number: int, came_ms: int = 5) -> HomeIdentity:
     return number, "m", came_ms
 
 

@@ -8,7 +8,7 @@ import pytest
 from tools.draw_states import BEGIN, END, diagram, drawn
 
 from pairbus.pairing.events import Event, FailedOver, Recovered, Suspected
-from pairbus.pairing.failover import TRANSITIONS, Entity, Failover, Signal, State
+from pairbus.pairing.failover import TRANSITIONS, Failover, SendingEntity, Signal, State
 
 HEALTHY, SUSPECT, FAILED_OVER, HELD_OVER = State
 
@@ -31,7 +31,7 @@ class World:
         self.failover = Failover(interval_s, lambda entity, event, now: self.events.append(event))
         self.orders = self.failover.entity("orders", 0.0)
 
-    def in_state(self, state: State) -> Entity:
+    def in_state(self, state: State) -> SendingEntity:
         if state in (SUSPECT, FAILED_OVER):
             self.failover.failed(self.orders, "lost", 0.0)
         if state is FAILED_OVER:
@@ -42,7 +42,7 @@ class World:
         return self.orders
 
 
-def signal_to(failover: Failover, entity: Entity, signal: Signal) -> None:
+def signal_to(failover: Failover, entity: SendingEntity, signal: Signal) -> None:
     now = entity.since + 1.0
     if signal is Signal.SEND_FAILED:
         failover.failed(entity, "lost", now)

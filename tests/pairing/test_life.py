@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from pairbus.pairing.life import GRACE_S, Fault, Life, Lives, Side
+from pairbus.pairing.life import GRACE_S, FaultedSide, Life, LifeSide, Lives
 
 OPEN, CLOSED, FAULTED = Life.OPEN, Life.CLOSED, Life.FAULTED
 
 
 def lives(primary: Life, secondary: Life) -> Lives:
     both = Lives()
-    sides: list[tuple[Side, Life]] = [("primary", primary), ("secondary", secondary)]
+    sides: list[tuple[LifeSide, Life]] = [("primary", primary), ("secondary", secondary)]
     for side, life in sides:
         if life is not OPEN:
             both.ended(side, life, f"{side} went")
@@ -35,7 +35,7 @@ def lives(primary: Life, secondary: Life) -> Lives:
     ],
 )
 def test_the_side_that_is_still_open_after_the_grace_is_faulted(
-    primary: Life, secondary: Life, faulted: Side | None
+    primary: Life, secondary: Life, faulted: LifeSide | None
 ) -> None:
     both = lives(primary, secondary)
     assert both.notice(100.0) is None, "the grace begins when the syphon notices"
@@ -47,7 +47,7 @@ def test_the_side_that_is_still_open_after_the_grace_is_faulted(
 def test_the_reason_names_the_side_that_went_first() -> None:
     both = lives(CLOSED, OPEN)
     both.notice(0.0)
-    assert both.notice(5.0) == Fault("secondary", "the primary is closed: primary went")
+    assert both.notice(5.0) == FaultedSide("secondary", "the primary is closed: primary went")
 
 
 def test_a_side_that_closes_within_the_grace_is_not_faulted() -> None:

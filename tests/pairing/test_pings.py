@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.pairing.failover import Entity
+from pairbus.pairing.failover import SendingEntity
 from pairbus.pairing.pings import Pings
 
-ORDERS, BILLS = Entity("orders", 0.0), Entity("bills", 0.0)
+ORDERS, BILLS = SendingEntity("orders", 0.0), SendingEntity("bills", 0.0)
 
 
 def test_the_first_ping_comes_one_interval_after_the_failover() -> None:

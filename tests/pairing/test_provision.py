@@ -14,9 +14,9 @@ from pairbus.pairing.provision import (
     Create,
     Found,
     List,
-    Pause,
     Provisioned,
-    Refusal,
+    ProvisionPause,
+    ProvisionRefusal,
     assumed,
     provisioning,
 )
@@ -32,17 +32,17 @@ class Secondary:
     """Carries out a plan: some queues are there, and creations fail so many times before they succeed."""
 
     def __init__(
-        self, *queues: Found, failures: Mapping[int, int] | None = None, refusal: Refusal | None = None
+        self, *queues: Found, failures: Mapping[int, int] | None = None, refusal: ProvisionRefusal | None = None
     ) -> None:
         self.queues = list(queues)
         self.failures = {path(index): times for index, times in (failures or {}).items()}
-        self.refusal = refusal or Refusal("no room")
+        self.refusal = refusal or ProvisionRefusal("no room")
         self.tried: list[str] = []
         self.waited_s = 0.0
 
     def pair(self, count: int) -> Provisioned:
         plan = provisioning(NAME, count)
-        answer: list[Found] | Refusal | None = None
+        answer: list[Found] | ProvisionRefusal | None = None
         while True:
             try:
                 command = plan.send(answer)
@@ -57,7 +57,7 @@ class Secondary:
                     assert settings is SETTINGS
                     self.tried.append(wanted)
                     answer = self.refusal if self.tried.count(wanted) <= self.failures.get(wanted, 0) else None
-                case Pause(seconds):
+                case ProvisionPause(seconds):
                     self.waited_s += seconds
                     answer = None
 
@@ -114,7 +114,7 @@ def test_queues_that_cannot_be_created_are_left_out_with_their_reason() -> None:
 
 def test_without_the_manage_claim_nothing_is_tried_again() -> None:
     """Half a minute later the key is the same."""
-    secondary = Secondary(failures={0: 1}, refusal=Refusal("Manage claim required", unauthorized=True))
+    secondary = Secondary(failures={0: 1}, refusal=ProvisionRefusal("Manage claim required", unauthorized=True))
     result = secondary.pair(3)
     assert result.unauthorized == "Manage claim required" and result.paths == ()
     assert secondary.tried == [path(0)] and secondary.waited_s == 0

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pairbus.access.sas import KeyRing, SharedAccessKey
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, QueueDescription
-from pairbus.broker.meter import Meter
+from pairbus.broker.meter import NamespaceMeter
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.peer import Peer
 from pairbus.broker.store.memory import MemoryStore
@@ -117,7 +117,7 @@ def test_idle_hour_of_ten_backlog_queues_costs_forty_receives(tmp_path: Path) ->
         keys,
         loop=loop,
         now_ms=loop.now_ms,
-        meter=Meter(ledgers[1], "fabrikam"),
+        meter=NamespaceMeter(ledgers[1], "fabrikam"),
     )
 
     def meter(side: Any, entity: str, kind: str, count: int, size_bytes: int, outcome: str) -> None:

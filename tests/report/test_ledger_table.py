@@ -15,7 +15,7 @@ from pairbus.cost.pricing import PriceSheet, load
 from pairbus.errors import ConfigError, LedgerNewer
 from pairbus.ledger_table.compaction import _rows_of
 from pairbus.ledger_table.lines import NAMES, fields_of, usable
-from pairbus.ledger_table.manifest import Entry, Manifest, read_manifest
+from pairbus.ledger_table.manifest import Manifest, ManifestEntry, read_manifest
 from pairbus.ledger_table.names import source_key
 from tests.report.conftest import BEFORE, NOW_S
 from tests.report.worlds import BROKEN, NOON_S, ODD_BUT_WHOLE, RandomWorld, Writer, hand_ledger
@@ -85,7 +85,7 @@ def test_highest_round_that_can_be_read_is_the_state(tmp_path: Path) -> None:
         files = {NAME: {"path": "/x", "size": 9, "position": 7}}
         text = json.dumps({"version": 1, "round": number, "format": "parquet", "files": files, "pending": [NAME]})
         (folder / "part-0.txt").write_text(text[: len(text) - cut] + "\n")
-    assert read_manifest(None, str(tmp_path)) == Manifest(4, "parquet", {NAME: Entry("/x", 9, 7)}, (NAME,))
+    assert read_manifest(None, str(tmp_path)) == Manifest(4, "parquet", {NAME: ManifestEntry("/x", 9, 7)}, (NAME,))
     (tmp_path / "_pairbus" / "manifest-1" / "part-0.txt").write_text('{"version": 2}')
     with pytest.raises(LedgerNewer):
         read_manifest(None, str(tmp_path))

@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from pairbus.amqp.connection import Connection, Settings
+from pairbus.amqp.connection import Connection, ConnectionSettings
 from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, ProtocolError
 from pairbus.amqp.events import (
+    AmqpEvent,
     ConnectionClosed,
     ConnectionFailed,
     ConnectionOpened,
     Delivery,
     Disposed,
-    Event,
     LinkAttached,
     LinkDetached,
     LinkFlow,
     SessionBegun,
     SessionFlow,
 )
-from pairbus.amqp.lifecycle import State
+from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.link import Link, ReceiverLink, SenderLink, SentDelivery, address_of
 from pairbus.amqp.message import Message
 from pairbus.amqp.performatives import ACCEPTED_BYTES, Error, Modified, Rejected, Released
@@ -79,10 +79,10 @@ class ScriptedPeer(asyncio.Protocol):
         properties = {Symbol("product"): "scripted"}
         if endpoint.hides_pings:
             properties[Symbol("com.pairbus:hides-pings")] = True  # type: ignore[assignment]
-        settings = Settings("scripted", properties=properties)
+        settings = ConnectionSettings("scripted", properties=properties)
         self._core = Connection(settings, SaslServer(check=self._on_sasl))
         self._transport: asyncio.Transport | None = None
-        self._events: deque[Event] = deque()
+        self._events: deque[AmqpEvent] = deque()
         self._is_silent = False
         self._is_waiting = False
         "Between two moves of a delay that holds up everything."
@@ -129,9 +129,9 @@ class ScriptedPeer(asyncio.Protocol):
 
     def close(self, condition: str, description: str | None) -> None:
         """Close with a reason, and leave the end of the socket to the client for a while."""
-        if self._core.state is State.OFFERED:
+        if self._core.state is EndpointState.OFFERED:
             self._core.open()
-        if self._core.state is State.OPEN:
+        if self._core.state is EndpointState.OPEN:
             self._core.close(Error(condition, description))
         self.flush()
         self._loop.call_later(LINGER_S, self.hang_up)
@@ -186,7 +186,7 @@ class ScriptedPeer(asyncio.Protocol):
 
     def _detach(self, move: _Move, error: Error) -> None:
         assert move.link is not None, "`on` has checked that the step has a link"
-        if move.link.state is State.OFFERED:
+        if move.link.state is EndpointState.OFFERED:
             move.accept()
         if move.link.is_open:
             move.link.detach(error)
@@ -198,18 +198,18 @@ class ScriptedPeer(asyncio.Protocol):
             self._on_event(self._events.popleft())
         self.flush()
 
-    def _on_event(self, event: Event) -> None:
+    def _on_event(self, event: AmqpEvent) -> None:
         match event:
             case ConnectionOpened():
                 self._on_open()
             case SessionBegun():
                 self._on_begin(event.session)
             case LinkAttached():
-                if event.link.session.state is State.OPEN and event.link.state is State.OFFERED:
+                if event.link.session.state is EndpointState.OPEN and event.link.state is EndpointState.OFFERED:
                     self._on_attach(event)
             case LinkDetached():
                 self._give_back(lambda link: link is event.link)
-                if event.link.state is State.CLOSE_ASKED:
+                if event.link.state is EndpointState.CLOSE_ASKED:
                     event.link.detach(closed=event.closed)
             case LinkFlow() | SessionFlow():
                 self.pump()
@@ -235,7 +235,7 @@ class ScriptedPeer(asyncio.Protocol):
 
     def _on_open(self) -> None:
         def accept() -> None:
-            if self._core.state is State.OFFERED:
+            if self._core.state is EndpointState.OFFERED:
                 self._core.open()
 
         move = _Move(accept, lambda no: self.close(no.condition, no.description), blocks=True)
@@ -243,12 +243,12 @@ class ScriptedPeer(asyncio.Protocol):
 
     def _on_begin(self, session: Session) -> None:
         def accept() -> None:
-            if session.state is State.OFFERED:
+            if session.state is EndpointState.OFFERED:
                 session.begin()
 
         def reject(no: Reject) -> None:
             accept()
-            if session.state is State.OPEN:
+            if session.state is EndpointState.OPEN:
                 session.end(Error(no.condition, no.description))
 
         self._step(_Move(accept, reject, blocks=True), Occasion("begin", self.number))
@@ -259,7 +259,7 @@ class ScriptedPeer(asyncio.Protocol):
         path = path_of(address_of(attach.target if client_sends else attach.source))
 
         def accept() -> None:
-            if link.state is not State.OFFERED:
+            if link.state is not EndpointState.OFFERED:
                 return
             link.context = path
             if isinstance(link, ReceiverLink):
@@ -278,7 +278,7 @@ class ScriptedPeer(asyncio.Protocol):
                 self.pump()
 
         def reject(no: Reject) -> None:
-            if link.state is State.OFFERED:
+            if link.state is EndpointState.OFFERED:
                 link.refuse(Error(no.condition, no.description))
 
         move = _Move(accept, reject, without_a_word=accept, link=link)

@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 from pairbus.pairing.at_home import AtHome
 from pairbus.pairing.backlog import Rotation
-from pairbus.spool import Entry
-from pairbus.syphon.order import Order
+from pairbus.spool import SpoolEntry
+from pairbus.syphon.order import QueueOrder
 from tests.sim.disk import Disk, SpoolModel
 from tests.sim.links import SimSender
 from tests.sim.processes import SyphonProcess
@@ -50,9 +50,9 @@ class SyncsLater(SpoolModel):
 
     def __init__(self, disk: Disk, stored: Callable[[], None]) -> None:
         super().__init__(disk, stored)
-        self._unsynced: list[Entry] = []
+        self._unsynced: list[SpoolEntry] = []
 
-    def _write(self, entries: Sequence[Entry]) -> None:
+    def _write(self, entries: Sequence[SpoolEntry]) -> None:
         self._unsynced += entries
         asyncio.get_running_loop().call_later(SYNC_S, self._sync)
 
@@ -84,7 +84,7 @@ def syncs_later() -> Iterator[Variants]:
 @contextmanager
 def nothing_hidden() -> Iterator[Variants]:
     """A syphon takes what a queue gives for all that it has, whatever another one may have left locked."""
-    with patch.object(Order, "hidden_until", float("-inf")):
+    with patch.object(QueueOrder, "hidden_until", float("-inf")):
         yield GENUINE
 
 

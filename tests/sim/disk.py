@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pairbus.errors import SpoolError
-from pairbus.spool import Entry
+from pairbus.spool import SpoolEntry
 
 
 @dataclass(slots=True)
 class Disk:
     """Contents of a spool's disk, as they are after a crash."""
 
-    waiting: dict[int, Entry] = field(default_factory=dict)
-    refused: dict[int, tuple[Entry, str]] = field(default_factory=dict)
+    waiting: dict[int, SpoolEntry] = field(default_factory=dict)
+    refused: dict[int, tuple[SpoolEntry, str]] = field(default_factory=dict)
     last: int = 0
 
 
@@ -36,7 +36,7 @@ class SpoolModel:
     def has(self, path: str) -> bool:
         return any(entry.path.lower() == path.lower() for entry in self.disk.waiting.values())
 
-    def append(self, entries: Sequence[Entry]) -> int:
+    def append(self, entries: Sequence[SpoolEntry]) -> int:
         self._check()
         self._write(entries)
         self._stored()
@@ -44,7 +44,7 @@ class SpoolModel:
             self.on_append()
         return self.waiting
 
-    def _write(self, entries: Sequence[Entry]) -> None:
+    def _write(self, entries: Sequence[SpoolEntry]) -> None:
         for entry in entries:
             self.disk.last += 1
             self.disk.waiting[self.disk.last] = entry
@@ -53,7 +53,7 @@ class SpoolModel:
         self._check()
         return list({entry.path.lower(): entry.path for entry in self.disk.waiting.values()}.values())
 
-    def next_batch(self, path: str, max_count: int, max_bytes: int) -> list[tuple[int, Entry]]:
+    def next_batch(self, path: str, max_count: int, max_bytes: int) -> list[tuple[int, SpoolEntry]]:
         self._check()
         mine = [row for row in sorted(self.disk.waiting.items()) if row[1].path.lower() == path.lower()]
         return mine[:max_count]
@@ -68,7 +68,7 @@ class SpoolModel:
         for number, reason in reasons:
             self.disk.refused[number] = (self.disk.waiting.pop(number), reason)
 
-    def attempted(self, batch: Sequence[tuple[int, Entry]], at_ms: int) -> None:
+    def attempted(self, batch: Sequence[tuple[int, SpoolEntry]], at_ms: int) -> None:
         self._check()
         for number, entry in batch:
             if entry.first_attempt_ms is None and number in self.disk.waiting:

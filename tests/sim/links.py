@@ -11,7 +11,7 @@ from uuid import UUID
 from pairbus.amqp.message import BATCH_FORMAT, DATA, sections
 from pairbus.amqp.types import decode
 from pairbus.broker.deliveries import patch_of
-from pairbus.transport import ConnectionLost, Received, Refused, Timeout, TransportError
+from pairbus.transport import ConnectionLost, ReceivedMessage, Refused, Timeout, TransportError
 from tests.sim.broker import Queue
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class SimReceiver(SimLink):
         super().__init__(wire, path, timeout_s)
         self.credit = credit
         self._outlet: Outlet | None = None
-        self._buffer: list[Received] = []
+        self._buffer: list[ReceivedMessage] = []
         self._count = 0
         self._granted = 0
         self._granted_at: int | None = None
@@ -208,7 +208,7 @@ class SimReceiver(SimLink):
     def buffered(self) -> int:
         return len(self._buffer)
 
-    async def receive(self, max_count: int, timeout_s: float) -> list[Received]:
+    async def receive(self, max_count: int, timeout_s: float) -> list[ReceivedMessage]:
         self._top_up()
         if not self._buffer and self.over is None:
             assert self._arrival is None, "two tasks receive on one link"
@@ -264,7 +264,7 @@ class SimReceiver(SimLink):
             )
             self._locks[self._count] = lock
             self._count += 1
-            self._buffer.append(Received(cast(Any, delivery)))
+            self._buffer.append(ReceivedMessage(cast(Any, delivery)))
         self._wake()
 
     def _wake(self) -> None:
@@ -303,7 +303,7 @@ class SimReceiver(SimLink):
     async def release(self, deliveries: Iterable[Any], *, timeout_s: float | None = None) -> None:
         await self._settle(deliveries, self.queue.unlock, timeout_s, writes=False)
 
-    async def renew(self, messages: Iterable[Received], *, timeout_s: float | None = None) -> list[int]:
+    async def renew(self, messages: Iterable[ReceivedMessage], *, timeout_s: float | None = None) -> list[int]:
         self.check()
         locks, queue = [message.lock_token for message in messages], self.queue
         future = self.wire.ask(lambda: [queue.renew(lock) for lock in locks], doubtful=True)

@@ -22,7 +22,7 @@ from pairbus.client.results import Origin
 from pairbus.client.sends import Sends
 from pairbus.errors import SpoolError
 from pairbus.pairing.events import BacklogQueueBack, Event, MaybeDuplicated, PingSent, Recovered
-from pairbus.pairing.failover import Entity
+from pairbus.pairing.failover import SendingEntity
 from pairbus.pairing.forwarding import Inflow
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Failure, Kind
@@ -105,10 +105,10 @@ class SimState:
         )
         self._loop = world.loop
 
-    def entity(self, path: str) -> Entity:
+    def entity(self, path: str) -> SendingEntity:
         return self.pair.entity(path, self._loop.time())
 
-    def waits(self, entity: Entity) -> bool:
+    def waits(self, entity: SendingEntity) -> bool:
         spool = self.spool.open_spool
         return spool is not None and spool.has(entity.path)
 
@@ -210,7 +210,7 @@ class SenderProcess(Process):
             except TimeoutError:
                 pass
 
-    async def _ping(self, entity: Entity) -> None:
+    async def _ping(self, entity: SendingEntity) -> None:
         pair, failure = self.pair, None
         carrier = self.carrier(self.world.primary, "ping")
         probe = self.world.options.ping == "attach"

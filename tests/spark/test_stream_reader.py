@@ -20,7 +20,7 @@ from pairbus.spark.batch_reader import Peeker
 from pairbus.spark.schema import arrow_schema
 from pairbus.spark.stage_file import StageWriter
 from pairbus.spark.stream_reader import StagedStreamReader
-from pairbus.transport import Carrier, Received, Receiver, TransportError
+from pairbus.transport import Carrier, ReceivedMessage, Receiver, TransportError
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
 from tests.spark.queues import bodies_in, dead_letter, options, place_of
@@ -131,7 +131,7 @@ def test_messages_whose_completion_failed_are_recognised_when_they_come_again(
     queue shows that nothing of it is left there."""
     complete = Receiver.complete
 
-    async def fails(receiver: Receiver, deliveries: list[Received], **_: Any) -> None:
+    async def fails(receiver: Receiver, deliveries: list[ReceivedMessage], **_: Any) -> None:
         if done:
             await complete(receiver, deliveries)
         raise TransportError("the answer was lost", outcome_unknown=True)
@@ -162,7 +162,7 @@ def test_recreated_queue_is_read_from_its_beginning(
     the time of arrival tells these messages from those that were sealed and perhaps not completed.
     """
 
-    async def fails(receiver: Receiver, deliveries: list[Received], **_: Any) -> None:
+    async def fails(receiver: Receiver, deliveries: list[ReceivedMessage], **_: Any) -> None:
         raise TransportError("the answer was lost", outcome_unknown=True)
 
     queue = make_queue()

@@ -6,7 +6,7 @@ from typing import Any
 
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Symbol
-from pairbus.spool import Entry, Spool
+from pairbus.spool import Spool, SpoolEntry
 
 ALL = 1_000_000
 
@@ -21,11 +21,11 @@ def number_of(payload: bytes) -> int:
     return int(Message.decode(payload).data[0][-10:])
 
 
-def entry(number: int, path: str = "orders", **settings: Any) -> Entry:
-    return Entry(path, encoded(number, **settings), f"m{number}", spooled_ms=1_000 + number)
+def entry(number: int, path: str = "orders", **settings: Any) -> SpoolEntry:
+    return SpoolEntry(path, encoded(number, **settings), f"m{number}", spooled_ms=1_000 + number)
 
 
-def entries(numbers: range, path: str = "orders", **settings: Any) -> list[Entry]:
+def entries(numbers: range, path: str = "orders", **settings: Any) -> list[SpoolEntry]:
     return [entry(number, path, **settings) for number in numbers]
 
 

@@ -14,7 +14,7 @@ from pairbus.broker.store import (
     SCHEDULED,
     Insert,
     PutEntity,
-    Recovered,
+    RecoveredStore,
     Remember,
     Store,
     StoredMessage,
@@ -135,4 +135,4 @@ class Opened:
     """A store with one queue, and how to open it again with what it kept."""
 
     store: Store
-    reopen: Callable[[], Awaitable[tuple[Store, Recovered]]]
+    reopen: Callable[[], Awaitable[tuple[Store, RecoveredStore]]]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.broker.store import PutEntity, Recovered, Store
+from pairbus.broker.store import PutEntity, RecoveredStore, Store
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
 from tests.store.common import Opened, commit
@@ -30,13 +30,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opened]:
     current: list[Store] = [MemoryStore() if request.param == "memory" else SqliteStore(tmp_path)]
 
-    async def reopen() -> tuple[Store, Recovered]:
+    async def reopen() -> tuple[Store, RecoveredStore]:
         if request.param == "sqlite":
             await current[0].close()
             current[0] = SqliteStore(tmp_path)
         return current[0], current[0].recover()
 
-    assert current[0].recover() == Recovered([], [], 0)
+    assert current[0].recover() == RecoveredStore([], [], 0)
     assert await commit(current[0], PutEntity(1, '{"name": "q"}')) is None
     yield Opened(current[0], reopen)
     await current[0].close()

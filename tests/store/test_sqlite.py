@@ -24,9 +24,9 @@ from pairbus.broker.store import (
 )
 from pairbus.broker.store.bodies import KEPT_BYTES_MAX, SharedBodies
 from pairbus.broker.store.committer import Committer, Totals
-from pairbus.broker.store.group import Group
-from pairbus.broker.store.progress import Progress
-from pairbus.broker.store.reader import Reader
+from pairbus.broker.store.group import CommitGroup
+from pairbus.broker.store.progress import PacedTelling
+from pairbus.broker.store.reader import StoreReader
 from pairbus.broker.store.records import payload_crc
 from pairbus.broker.store.schema import create, open_for_writing
 from pairbus.broker.store.sqlite import SqliteStore
@@ -117,7 +117,7 @@ def test_progress_speaks_about_once_a_second_and_not_in_the_first(tmp_path: Path
     """A start that is quick says nothing; one that is slow says where it is."""
     now_s = 100.0
     said: list[str] = []
-    progress = Progress(said.append, lambda: now_s)
+    progress = PacedTelling(said.append, lambda: now_s)
     for now_s in (100.9, 101.0, 101.5, 101.9, 102.1):
         progress.tell(f"at {now_s}")
     assert said == ["at 101.0", "at 102.1"]
@@ -129,7 +129,7 @@ async def test_reading_the_index_tells_its_progress(tmp_path: Path) -> None:
     await store.close()
     said: list[str] = []
     clock = iter(range(1000))
-    reader = Reader(tmp_path / "messages.db", Progress(said.append, lambda: next(clock)))
+    reader = StoreReader(tmp_path / "messages.db", PacedTelling(said.append, lambda: next(clock)))
     reader.recovery.recover()
     said.clear()
     list(reader.recovery.index())
@@ -153,7 +153,7 @@ def test_group_without_disk_space_fails_whole_and_store_goes_on(tmp_path: Path) 
     assert isinstance(_write(committer, Delete(BOX, [1]), Insert(BOX, large)), StoreFull)
     assert _write(committer, Insert(BOX, [StoredMessage(2, b"small", n=2)])) is None
     committer.close()
-    reader = Reader(path, Progress(None))
+    reader = StoreReader(path, PacedTelling(None))
     assert [each.last_seq for each in reader.recovery.recover()] == [2]
     assert rows_of(reader.recovery, BOX) == [1, 2]
     assert reader.recovery.damage == []
@@ -161,7 +161,7 @@ def test_group_without_disk_space_fails_whole_and_store_goes_on(tmp_path: Path) 
 
 
 def _write(committer: Committer, *ops: PutEntity | Insert | Delete) -> StoreError | None:
-    group = Group()
+    group = CommitGroup()
     for op in ops:
         group.add(op)
     return committer.commit(group)
@@ -182,7 +182,7 @@ def test_failed_rollback_is_repeated_before_the_next_group(tmp_path: Path) -> No
     assert isinstance(_write(committer, Insert(BOX, [StoredMessage(3, b"rolls back what was left", n=3)])), StoreError)
     assert _write(committer, Insert(BOX, [StoredMessage(4, b"goes on", n=4)])) is None
     committer.close()
-    reader = Reader(path, Progress(None))
+    reader = StoreReader(path, PacedTelling(None))
     assert [each.entity_id for each in reader.recovery.recover()] == [1]
     assert rows_of(reader.recovery, BOX) == [1, 4]
     assert reader.recovery.damage == []

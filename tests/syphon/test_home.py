@@ -16,7 +16,7 @@ from pairbus.pairing.envelope import EXPIRED, ORIGINAL_ID, REMEMBERED, Away, enq
 from pairbus.pairing.events import DeadLettered, MaybeDuplicated, Moved, Stayed
 from pairbus.pairing.relay import REFUSED
 from pairbus.syphon import redrive
-from pairbus.transport import ConnectionLost, Received
+from pairbus.transport import ConnectionLost, ReceivedMessage
 from tests.pairing.test_envelope import SDK_MESSAGES, sdk_bytes
 from tests.syphon.world import BACKLOG, QUICK, bare, message, numbers, pair, running, until
 
@@ -202,7 +202,7 @@ async def test_dead_letters_are_driven_back_to_their_queue_or_to_another() -> No
             for number in range(3):
                 await sender.send(message(number))
             receiver = await world.primary.receiver("orders")
-            batch: list[Received] = []
+            batch: list[ReceivedMessage] = []
             while len(batch) < 3:
                 batch += await receiver.receive(3, 5.0)
             await receiver.dead_letter(batch, "why", "because")

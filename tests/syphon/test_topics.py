@@ -16,7 +16,7 @@ from pairbus.filters import SqlFilter
 from pairbus.pairing.events import PumpPaused
 from pairbus.pairing.relay import MISSING
 from pairbus.syphon import redrive
-from pairbus.transport import Received
+from pairbus.transport import ReceivedMessage
 from tests.syphon.world import ORDERS, QUICK, World, bare, message, numbers, pair, running, until
 
 NEWS = TopicDescription("news")
@@ -54,7 +54,7 @@ async def taken(world: World, path: str, count: int, session_id: str | None = No
 
 async def dead_lettered(world: World, path: str, count: int, session_id: str | None = None) -> None:
     receiver = await world.primary.receiver(path, session=session_id)
-    batch: list[Received] = []
+    batch: list[ReceivedMessage] = []
     async with asyncio.timeout(20):
         while len(batch) < count:
             batch += await receiver.receive(count - len(batch), 5.0)

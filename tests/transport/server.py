@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from pairbus.amqp.connection import Connection, Settings
+from pairbus.amqp.connection import Connection, ConnectionSettings
 from pairbus.amqp.events import (
     ConnectionClosed,
     ConnectionFailed,
@@ -27,7 +27,7 @@ from pairbus.amqp.events import (
     SessionBegun,
     SessionFlow,
 )
-from pairbus.amqp.lifecycle import State
+from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.link import ReceiverLink, SenderLink
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import ACCEPTED_BYTES, Accepted, Error, Rejected, Source, Target
@@ -84,7 +84,7 @@ class Peer(asyncio.Protocol):
 
     def __init__(self, server: Server) -> None:
         script = server.script
-        settings = Settings(
+        settings = ConnectionSettings(
             "server",
             incoming_window=script.window,
             max_frame_size=script.max_frame_size,
@@ -145,7 +145,7 @@ class Peer(asyncio.Protocol):
             case LinkAttached():
                 self._on_attach(event)
             case LinkDetached():
-                if event.link.state is State.CLOSE_ASKED:
+                if event.link.state is EndpointState.CLOSE_ASKED:
                     event.link.detach()
             case LinkFlow() | SessionFlow():
                 self.pump()
@@ -251,7 +251,7 @@ class Peer(asyncio.Protocol):
             while queue and link.sendable:
                 self.tags += 1
                 link.send(queue.popleft(), self.tags.to_bytes(16, "little"), settled=attach.snd_settle_mode == 1)
-            if link.drain and self.server.script.answers_drain and link.state is State.OPEN:
+            if link.drain and self.server.script.answers_drain and link.state is EndpointState.OPEN:
                 link.drained()
 
 

@@ -14,7 +14,7 @@ from aiohttp import WSMsgType, web
 
 from pairbus.broker import certificate
 from pairbus.errors import ConfigError
-from pairbus.transport import Anonymous, ConnectionLost, Endpoint, Plain, Received, Refused, Timeout, connect
+from pairbus.transport import Anonymous, ConnectionLost, Endpoint, Plain, ReceivedMessage, Refused, Timeout, connect
 from tests.transport.server import Peer, Script, Server
 
 
@@ -194,7 +194,7 @@ async def test_amqp_passes_through_a_web_socket_both_ways_and_ends_with_it() -> 
             payload = b"\x00\x53\x75\xb0\x00\x0f\x42\x40" + bytes(1_000_000)
             await asyncio.gather(*(sender.send(payload) for _ in range(5)))
             receiver = await connection.receiver("q")
-            got: list[Received] = []
+            got: list[ReceivedMessage] = []
             while len(got) < 5:
                 got += await receiver.receive(5, timeout_s=5)
             assert {message.payload for message in got} == {payload}

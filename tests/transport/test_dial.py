@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pairbus.amqp.settings import Settings
+from pairbus.amqp.settings import ConnectionSettings
 from pairbus.transport import loops
 from pairbus.transport.credential import Anonymous
 from pairbus.transport.dial import _join
@@ -34,7 +34,7 @@ def test_socket_of_a_peer_that_hangs_up_is_closed_once(
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         peer.close()
         sock.setblocking(False)
-        wire = Wire(Settings(container_id="a", hostname="b"), Anonymous().sasl("b"))
+        wire = Wire(ConnectionSettings(container_id="a", hostname="b"), Anonymous().sasl("b"))
         await _join(wire, sock)
         await asyncio.wait_for(wire.ended, 5)
         return sock.fileno()

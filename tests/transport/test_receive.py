@@ -8,7 +8,7 @@ import pytest
 
 from pairbus.amqp.message import Message
 from pairbus.amqp.performatives import Error, Rejected
-from pairbus.transport import ConnectionLost, Received, Receiver, Refused, Timeout, connect
+from pairbus.transport import ConnectionLost, ReceivedMessage, Receiver, Refused, Timeout, connect
 from tests.transport.server import Script, Server
 
 LOCK_LOST = Rejected(error=Error("com.microsoft:message-lock-lost", "too late"))
@@ -18,9 +18,9 @@ def payloads(count: int) -> list[bytes]:
     return [Message(data=[b"%d" % i]).encode() for i in range(count)]
 
 
-async def take(receiver: Receiver, count: int) -> list[Received]:
+async def take(receiver: Receiver, count: int) -> list[ReceivedMessage]:
     """Exactly so many messages; TimeoutError when they do not come."""
-    messages: list[Received] = []
+    messages: list[ReceivedMessage] = []
     async with asyncio.timeout(10):
         while len(messages) < count:
             messages += await receiver.receive(count - len(messages), timeout_s=5)
@@ -57,7 +57,7 @@ async def test_unread_messages_never_exceed_the_credit() -> None:
         server.put("q", *payloads(1000))
         receiver = await connection.receiver("q", credit=10)
         assert len(server.queues["q"]) == 1000, "nothing is asked for before the first receive"
-        seen: list[Received] = []
+        seen: list[ReceivedMessage] = []
         while len(seen) < 1000:
             seen += await receiver.receive(3, timeout_s=5)
             assert receiver.buffered <= 10

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pairbus.amqp.message import Message, Properties
-from pairbus.transport import SESSION_TIMEOUT, Carrier, NextSession, Received, Refused, connect
+from pairbus.transport import SESSION_TIMEOUT, Carrier, NextSession, ReceivedMessage, Refused, connect
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
 
@@ -31,7 +31,7 @@ async def test_each_receiver_has_the_messages_of_its_session_alone(
         other = await connection.receiver(queue, session=NextSession())
         assert (named.session_id, other.session_id) == ("größe", "b")
         for receiver in (named, other):
-            messages: list[Received] = []
+            messages: list[ReceivedMessage] = []
             while len(messages) < 3:
                 messages += await receiver.receive(3, timeout_s=5)
             assert [Message.decode(message.payload).data for message in messages] == [[b"0"], [b"1"], [b"2"]]

@@ -12,7 +12,7 @@ import pytest
 from pairbus.amqp.link import ReceiverLink
 from pairbus.amqp.message import Message
 from pairbus.amqp.performatives import ACCEPTED_BYTES
-from pairbus.transport import Connection, Sender, Silence, Timeout, connect
+from pairbus.transport import ClientConnection, Sender, Silence, Timeout, connect
 from tests.transport.server import Script, Server
 
 PAYLOAD = Message(data=[b"hello"]).encode()
@@ -20,7 +20,7 @@ SILENCE_S = 0.3
 
 
 @asynccontextmanager
-async def joined(script: Script) -> AsyncIterator[tuple[Server, Connection, Sender]]:
+async def joined(script: Script) -> AsyncIterator[tuple[Server, ClientConnection, Sender]]:
     async with Server(script) as server, await connect(server.connection_string) as connection:
         yield server, connection, await connection.sender("q")
 

@@ -12,10 +12,10 @@ import pytest
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Symbol, Timestamp
 from pairbus.transport import (
-    Connection,
+    ClientConnection,
     ConnectionLost,
     Endpoint,
-    Received,
+    ReceivedMessage,
     Receiver,
     Refused,
     SasKey,
@@ -37,8 +37,8 @@ def number_of(payload: bytes) -> int:
     return int(Message.decode(payload).data[0])
 
 
-async def take(receiver: Receiver, count: int) -> list[Received]:
-    messages: list[Received] = []
+async def take(receiver: Receiver, count: int) -> list[ReceivedMessage]:
+    messages: list[ReceivedMessage] = []
     async with asyncio.timeout(20):
         while len(messages) < count:
             messages += await receiver.receive(count - len(messages), timeout_s=5)
@@ -89,13 +89,13 @@ async def test_every_way_to_settle_does_what_it_says(broker: BrokerProcess, queu
         assert properties == {"DeadLetterReason": "why", "DeadLetterErrorDescription": "because"}
 
 
-def _delivery_count(message: Received) -> int:
+def _delivery_count(message: ReceivedMessage) -> int:
     header = Message.decode(message.payload).header
     assert header is not None
     return header.delivery_count or 0
 
 
-async def _check_deferred(connection: Connection, path: str, message: Received) -> None:
+async def _check_deferred(connection: ClientConnection, path: str, message: ReceivedMessage) -> None:
     sequence = (Message.decode(message.payload).annotations or {})["x-opt-sequence-number"]
     management = await connection.management(path)
     (deferred,) = await management.receive_deferred([sequence])

@@ -34,11 +34,11 @@ _EXPIRY = re.compile(r"0|[1-9][0-9]{0,14}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-class TokenRefused(PairbusError):
+class TokenNotValid(PairbusError):
     """A token does not allow what the client asked for. The text says why and holds no secret."""
 
 
-class MalformedToken(TokenRefused, ValueError):
+class MalformedToken(TokenNotValid, ValueError):
     """The text is not a shared access signature."""
 
 
@@ -139,15 +139,15 @@ def verify(token: SasToken, keys: Iterable[SharedAccessKey], now_s: float, skew_
     """
     named = [key for key in keys if key.name == token.key_name]
     if not named:
-        raise TokenRefused(f"no key is named {token.key_name!r}")
+        raise TokenNotValid(f"no key is named {token.key_name!r}")
     for key in named:
         for text in (key.key, key.secondary_key):
             if text is not None and _signed_with(token, text):
                 # The expiry is checked after the signature, so that a forged token does not tell the broker's time.
                 if token.expires_s + skew_s <= now_s:
-                    raise TokenRefused(f"the token expired {now_s - token.expires_s:.0f} seconds ago")
+                    raise TokenNotValid(f"the token expired {now_s - token.expires_s:.0f} seconds ago")
                 return key
-    raise TokenRefused(f"the signature does not match key {token.key_name!r}")
+    raise TokenNotValid(f"the signature does not match key {token.key_name!r}")
 
 
 def resource_path(resource: str) -> str:
@@ -195,7 +195,7 @@ class KeyRing:
         is_of_entity = all(key is not own for own in self._keys.values())
         grant = Grant(_effective(key), token.expires_s, scope, entity if is_of_entity else "")
         if not grant.covers(audience_path):
-            raise TokenRefused(f"the token is for {grant.scope_path!r}, not for {_plain_path(audience_path)!r}")
+            raise TokenNotValid(f"the token is for {grant.scope_path!r}, not for {_plain_path(audience_path)!r}")
         return grant
 
     def _entity_of(self, scope: str, key_name: str) -> str:

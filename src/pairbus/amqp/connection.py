@@ -30,10 +30,10 @@ from pairbus.amqp.errors import (
     ProtocolError,
 )
 from pairbus.amqp.events import (
+    AmqpEvent,
     ConnectionClosed,
     ConnectionFailed,
     ConnectionOpened,
-    Event,
     SessionBegun,
     SessionEnded,
     SessionFlow,
@@ -48,7 +48,7 @@ from pairbus.amqp.frames import (
     FrameBuffer,
     frame,
 )
-from pairbus.amqp.lifecycle import State, Step, after
+from pairbus.amqp.lifecycle import EndpointState, Step, after
 from pairbus.amqp.outgoing import PIECE_MAX
 from pairbus.amqp.performatives import (
     Attach,
@@ -64,10 +64,10 @@ from pairbus.amqp.performatives import (
 )
 from pairbus.amqp.sasl import SaslClient, SaslServer
 from pairbus.amqp.session import Session
-from pairbus.amqp.settings import Settings, Trace
+from pairbus.amqp.settings import ConnectionSettings, Trace
 from pairbus.amqp.transfers import decode_disposition
 
-__all__ = ["Connection", "Settings", "Trace"]
+__all__ = ["Connection", "ConnectionSettings", "Trace"]
 
 
 class _Phase(Enum):
@@ -82,7 +82,7 @@ class Connection:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ConnectionSettings,
         sasl: SaslServer | SaslClient | None,
         *,
         trace: Trace | None = None,
@@ -93,7 +93,7 @@ class Connection:
         "Messages of several frames are not written at once: the user calls `feed` as its socket takes them."
         self.ring: deque[Session] = deque()
         "Sessions of a paced connection that have something to write and a window to write it into, each in turn."
-        self.state = State.FRESH
+        self.state = EndpointState.FRESH
         self.remote_open: Open | None = None
         self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
         self.transfer_size_max = MIN_MAX_FRAME_SIZE
@@ -129,7 +129,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        return self.state is State.OPEN
+        return self.state is EndpointState.OPEN
 
     @property
     def is_over(self) -> bool:
@@ -199,7 +199,7 @@ class Connection:
     def has_output(self) -> bool:
         return bool(self._out)
 
-    def feed(self, events: list[Event]) -> bool:
+    def feed(self, events: list[AmqpEvent]) -> bool:
         """Put one frame of a large message into the output, each session in turn; False when there is none.
 
         A session that has written all of its own is told of by SessionFlow.
@@ -230,11 +230,11 @@ class Connection:
 
     def _sign_of_life_due(self) -> float | None:
         """Only between our open and our close are we allowed to give one."""
-        if self.state is State.OPEN and self.remote_open is not None and self.remote_open.idle_time_out:
+        if self.state is EndpointState.OPEN and self.remote_open is not None and self.remote_open.idle_time_out:
             return self._last_sent + self.remote_open.idle_time_out * self.settings.sign_of_life_share * 1e-3
         return None
 
-    def handle_timer(self, now: float) -> list[Event]:
+    def handle_timer(self, now: float) -> list[AmqpEvent]:
         """Send a sign of life when the peer wants one; give up on a peer that gave none."""
         self.now = now
         if self._phase is _Phase.DEAD:
@@ -266,11 +266,11 @@ class Connection:
         """Write a frame that cannot be cut into smaller ones, unless the peer takes no frame of that size (2.8.15)."""
         if len(data) <= self.remote_max_frame_size or self.remote_open is None:
             self.write(data)
-        elif self.state is State.OPEN:
+        elif self.state is EndpointState.OPEN:
             self.close(Error(FRAME_SIZE_TOO_SMALL, f"a frame of {len(data)} bytes would be needed"))
 
     def release(self, session: Session) -> None:
-        if session.state is State.CLOSED and self._sessions.get(session.channel) is session:
+        if session.state is EndpointState.CLOSED and self._sessions.get(session.channel) is session:
             del self._sessions[session.channel]
 
     def check_room_for_link(self) -> None:
@@ -280,11 +280,11 @@ class Connection:
 
     # ── what the peer says ──
 
-    def receive_data(self, data: bytes, now: float) -> list[Event]:
+    def receive_data(self, data: bytes, now: float) -> list[AmqpEvent]:
         if not data:
             return []
         self.now = self._last_received = now
-        events: list[Event] = []
+        events: list[AmqpEvent] = []
         try:
             while data and self._phase is not _Phase.DEAD:
                 if self._phase is _Phase.HEADER:
@@ -326,7 +326,11 @@ class Connection:
         self._let_frames_go()
 
     def _let_frames_go(self) -> None:
-        if self._phase is _Phase.FRAMES and self.state not in (State.FRESH, State.OFFERED, State.WITHDRAWN):
+        if self._phase is _Phase.FRAMES and self.state not in (
+            EndpointState.FRESH,
+            EndpointState.OFFERED,
+            EndpointState.WITHDRAWN,
+        ):
             self._out += self._kept_back
             if self._frames_out is self._kept_back:
                 self._frames_out = self._out
@@ -361,8 +365,8 @@ class Connection:
             break
         return self._buffer.unread() if self._phase is _Phase.HEADER else b""
 
-    def _receive_frames(self, data: bytes, events: list[Event]) -> None:  # noqa: PLR0912 - one branch for each case
-        sessions, closing, trace, buffer = self._by_remote_channel, State.CLOSING, self.trace, self._buffer
+    def _receive_frames(self, data: bytes, events: list[AmqpEvent]) -> None:  # noqa: PLR0912 - one branch for each case
+        sessions, closing, trace, buffer = self._by_remote_channel, EndpointState.CLOSING, self.trace, self._buffer
         for frame_type, channel, buf, start, end in buffer.frames(data):
             if frame_type != AMQP_FRAME:
                 raise ProtocolError(FRAMING_ERROR, f"frame type {frame_type}")
@@ -405,7 +409,7 @@ class Connection:
             if self._phase is _Phase.DEAD:
                 return
 
-    def _on_performative(self, channel: int, performative: Composite, events: list[Event]) -> None:
+    def _on_performative(self, channel: int, performative: Composite, events: list[AmqpEvent]) -> None:
         if isinstance(performative, Close):
             self._on_close(performative, events)
             return
@@ -422,7 +426,7 @@ class Connection:
             self._check_late(channel, performative.NAME)
         elif isinstance(performative, End):
             self._on_end(channel, session, performative, events)
-        elif session.state is State.CLOSING:
+        elif session.state is EndpointState.CLOSING:
             return  # in flight when we sent our end
         elif isinstance(performative, Flow):
             session.on_flow(performative, events)
@@ -438,7 +442,7 @@ class Connection:
         if channel not in self._ended_channels:
             raise ProtocolError(NOT_ALLOWED, f"{what} on channel {channel} without a session")
 
-    def _on_open(self, performative: Open, events: list[Event]) -> None:
+    def _on_open(self, performative: Open, events: list[AmqpEvent]) -> None:
         self.state = after(self.state, Step.GOT_OPEN, "connection")
         if performative.max_frame_size < MIN_MAX_FRAME_SIZE:
             raise ProtocolError(NOT_ALLOWED, f"max-frame-size {performative.max_frame_size} < {MIN_MAX_FRAME_SIZE}")
@@ -450,23 +454,23 @@ class Connection:
         self.transfer_size_max = min(self.remote_max_frame_size, PIECE_MAX if self.paced else OUTGOING_FRAME_SIZE_MAX)
         events.append(ConnectionOpened(performative))
 
-    def _on_close(self, performative: Close, events: list[Event]) -> None:
+    def _on_close(self, performative: Close, events: list[AmqpEvent]) -> None:
         self.state = after(self.state, Step.GOT_CLOSE, "connection")
-        if self.state is State.WITHDRAWN:
+        if self.state is EndpointState.WITHDRAWN:
             self.open()
-        if self.state is State.CLOSE_ASKED:
+        if self.state is EndpointState.CLOSE_ASKED:
             self.close()
         self._phase = _Phase.DEAD
         events.append(ConnectionClosed(performative.error))
 
-    def _on_begin(self, channel: int, begin: Begin, events: list[Event]) -> None:
+    def _on_begin(self, channel: int, begin: Begin, events: list[AmqpEvent]) -> None:
         if channel > self.settings.channel_max:
             raise ProtocolError(RESOURCE_LIMIT_EXCEEDED, f"channel {channel} > {self.settings.channel_max}")
         if channel in self._by_remote_channel:
             raise ProtocolError(NOT_ALLOWED, f"channel {channel} has a session already")
         if begin.remote_channel is not None:
             answered = self._sessions.get(begin.remote_channel)
-            if answered is None or answered.state is State.FRESH or answered.remote_channel is not None:
+            if answered is None or answered.state is EndpointState.FRESH or answered.remote_channel is not None:
                 raise ProtocolError(NOT_ALLOWED, f"begin answers channel {begin.remote_channel}, which asked nothing")
             session = answered
         elif channel not in self._sessions and self.remote_open and channel <= self.remote_open.channel_max:
@@ -479,22 +483,22 @@ class Connection:
         self._ended_channels.discard(channel)
         events.append(SessionBegun(session))
 
-    def _on_end(self, channel: int, session: Session, end: End, events: list[Event]) -> None:
+    def _on_end(self, channel: int, session: Session, end: End, events: list[AmqpEvent]) -> None:
         session.on_end()
         del self._by_remote_channel[channel]
         self._ended_channels.add(channel)
-        if session.state is State.WITHDRAWN:
+        if session.state is EndpointState.WITHDRAWN:
             session.begin()
-        if session.state is State.CLOSE_ASKED:
+        if session.state is EndpointState.CLOSE_ASKED:
             session.end()
         self.release(session)
         events.append(SessionEnded(session, end.error))
 
-    def _fail(self, error: ProtocolError) -> list[Event]:
+    def _fail(self, error: ProtocolError) -> list[AmqpEvent]:
         if self._phase is _Phase.FRAMES:
-            if self.state in (State.FRESH, State.OFFERED):
+            if self.state in (EndpointState.FRESH, EndpointState.OFFERED):
                 self.open()
-            if self.state in (State.OPEN, State.OPENING):
+            if self.state in (EndpointState.OPEN, EndpointState.OPENING):
                 self.close(self.worded(Error(error.condition, error.description)))
         self._phase = _Phase.DEAD
         self._cut()

@@ -13,40 +13,40 @@ if TYPE_CHECKING:
     from pairbus.amqp.session import Session
 
 
-class Event:
+class AmqpEvent:
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionOpened(Event):
+class ConnectionOpened(AmqpEvent):
     """The peer's open. A server answers with `Connection.open`."""
 
     open: Open
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionClosed(Event):
+class ConnectionClosed(AmqpEvent):
     """The peer's close. It has been answered; nothing more will come."""
 
     error: Error | None
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionFailed(Event):
+class ConnectionFailed(AmqpEvent):
     """The peer broke the protocol, failed SASL or fell silent. Send what is left of the output, then hang up."""
 
     error: ProtocolError
 
 
 @dataclass(frozen=True, slots=True)
-class SessionBegun(Event):
+class SessionBegun(AmqpEvent):
     """The peer's begin: a new session at a server (answer with `Session.begin`), or the answer to ours."""
 
     session: Session
 
 
 @dataclass(frozen=True, slots=True)
-class SessionEnded(Event):
+class SessionEnded(AmqpEvent):
     """The peer's end, which has been answered, or ours because the peer went beyond a limit: the links are gone."""
 
     session: Session
@@ -54,7 +54,7 @@ class SessionEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class LinkAttached(Event):
+class LinkAttached(AmqpEvent):
     """The peer's attach: a new link (answer with `attach` or `refuse`), or the answer to ours."""
 
     link: Link
@@ -62,7 +62,7 @@ class LinkAttached(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class LinkDetached(Event):
+class LinkDetached(AmqpEvent):
     """The peer's detach. Answer with `Link.detach(closed=event.closed)` unless ours was sent before."""
 
     link: Link
@@ -71,27 +71,27 @@ class LinkDetached(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class LinkFlow(Event):
+class LinkFlow(AmqpEvent):
     """The peer changed credit or asks for a drain on a link on which we send. It may come before we have attached."""
 
     link: SenderLink
 
 
 @dataclass(frozen=True, slots=True)
-class LinkDrained(Event):
+class LinkDrained(AmqpEvent):
     """The sender has used up or given back all credit of a link on which we receive."""
 
     link: ReceiverLink
 
 
 @dataclass(frozen=True, slots=True)
-class SessionFlow(Event):
+class SessionFlow(AmqpEvent):
     """The peer's window for our transfers has opened after it had been shut."""
 
     session: Session
 
 
-class Delivery(Event):
+class Delivery(AmqpEvent):
     """A whole message has arrived. Plain slots, not frozen: one is made for every message."""
 
     __slots__ = ("delivery_id", "link", "message_format", "payload", "settled", "tag", "too_large")
@@ -119,7 +119,7 @@ class Delivery(Event):
 
 
 @dataclass(slots=True)
-class Disposed(Event):
+class Disposed(AmqpEvent):
     """The peer's outcome of deliveries that we sent. When not settled, answer with `Session.settle_sent`.
 
     Not frozen, which would cost a microsecond: receivers settle messages one by one.
@@ -132,7 +132,7 @@ class Disposed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class SettlementAnswered(Event):
+class SettlementAnswered(AmqpEvent):
     """The sending peer's word on settlements that we sent unsettled (`ReceiverLink.settle`); nobody else gets one."""
 
     session: Session

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from pairbus.amqp.errors import ILLEGAL_STATE, ProtocolError
 
 
-class State(Enum):
+class EndpointState(Enum):
     FRESH = auto()
     OPENING = auto()
     "We sent open, the peer has not."
@@ -38,23 +38,23 @@ class Step(Enum):
 
 
 TRANSITIONS = {
-    (State.FRESH, Step.SENT_OPEN): State.OPENING,
-    (State.FRESH, Step.GOT_OPEN): State.OFFERED,
-    (State.OPENING, Step.GOT_OPEN): State.OPEN,
-    (State.OPENING, Step.SENT_CLOSE): State.CLOSING,  # giving up before the peer answered
-    (State.OPENING, Step.GOT_CLOSE): State.CLOSE_ASKED,  # a refusal without the courtesy of an open
-    (State.OFFERED, Step.SENT_OPEN): State.OPEN,
-    (State.OFFERED, Step.GOT_CLOSE): State.WITHDRAWN,
-    (State.WITHDRAWN, Step.SENT_OPEN): State.CLOSE_ASKED,
-    (State.OPEN, Step.SENT_CLOSE): State.CLOSING,
-    (State.OPEN, Step.GOT_CLOSE): State.CLOSE_ASKED,
-    (State.CLOSING, Step.GOT_OPEN): State.CLOSING,
-    (State.CLOSING, Step.GOT_CLOSE): State.CLOSED,
-    (State.CLOSE_ASKED, Step.SENT_CLOSE): State.CLOSED,
+    (EndpointState.FRESH, Step.SENT_OPEN): EndpointState.OPENING,
+    (EndpointState.FRESH, Step.GOT_OPEN): EndpointState.OFFERED,
+    (EndpointState.OPENING, Step.GOT_OPEN): EndpointState.OPEN,
+    (EndpointState.OPENING, Step.SENT_CLOSE): EndpointState.CLOSING,  # giving up before the peer answered
+    (EndpointState.OPENING, Step.GOT_CLOSE): EndpointState.CLOSE_ASKED,  # a refusal without the courtesy of an open
+    (EndpointState.OFFERED, Step.SENT_OPEN): EndpointState.OPEN,
+    (EndpointState.OFFERED, Step.GOT_CLOSE): EndpointState.WITHDRAWN,
+    (EndpointState.WITHDRAWN, Step.SENT_OPEN): EndpointState.CLOSE_ASKED,
+    (EndpointState.OPEN, Step.SENT_CLOSE): EndpointState.CLOSING,
+    (EndpointState.OPEN, Step.GOT_CLOSE): EndpointState.CLOSE_ASKED,
+    (EndpointState.CLOSING, Step.GOT_OPEN): EndpointState.CLOSING,
+    (EndpointState.CLOSING, Step.GOT_CLOSE): EndpointState.CLOSED,
+    (EndpointState.CLOSE_ASKED, Step.SENT_CLOSE): EndpointState.CLOSED,
 }
 
 
-def after(state: State, step: Step, what: str) -> State:
+def after(state: EndpointState, step: Step, what: str) -> EndpointState:
     """The next state; `what` names the endpoint in the error."""
     following = TRANSITIONS.get((state, step))
     if following is not None:

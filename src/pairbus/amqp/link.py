@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pairbus.amqp.errors import ILLEGAL_STATE, RESOURCE_LIMIT_EXCEEDED, TRANSFER_LIMIT_EXCEEDED, ProtocolError
-from pairbus.amqp.events import Delivery, Event, LinkDrained, LinkFlow
-from pairbus.amqp.lifecycle import State, Step, after
+from pairbus.amqp.events import AmqpEvent, Delivery, LinkDrained, LinkFlow
+from pairbus.amqp.lifecycle import EndpointState, Step, after
 from pairbus.amqp.performatives import Attach, Coordinator, Detach, Error, Flow, Source, Target
 from pairbus.amqp.transfers import TransferHeads, TransferMould
 
@@ -48,7 +48,7 @@ class Link:
         self.handle = handle
         "Our handle; the peer's is `remote_handle`."
         self.remote_handle: int | None = None
-        self.state = State.FRESH
+        self.state = EndpointState.FRESH
         self.credit = 0
         self.delivery_count = 0
         self.drain = False
@@ -61,7 +61,7 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        return self.state is State.OPEN and not self.session.is_over
+        return self.state is EndpointState.OPEN and not self.session.is_over
 
     def attach(
         self,
@@ -74,7 +74,7 @@ class Link:
         properties: dict[Any, Any] | None = None,
     ) -> None:
         """Send our attach: the first word of a client, the answer of a server."""
-        if self.state is State.CLOSED:
+        if self.state is EndpointState.CLOSED:
             return
         self.state = after(self.state, Step.SENT_OPEN, f"link {self.name}")
         self._on_attaching(max_message_size)
@@ -100,7 +100,7 @@ class Link:
         """
         attach = self.remote_attach
         assert attach is not None
-        if bare and self.state is State.OFFERED:
+        if bare and self.state is EndpointState.OFFERED:
             self.state = after(self.state, Step.SENT_OPEN, f"link {self.name}")
             self.session.send_performative(Attach(name=self.name, handle=self.handle, role=self.role))
         else:
@@ -109,7 +109,7 @@ class Link:
 
     def detach(self, error: Error | None = None, *, closed: bool = True) -> None:
         """Send our detach; as an answer with the `closed` of the peer's, or the peer must attach again (2.6.6)."""
-        if self.state is State.CLOSED:
+        if self.state is EndpointState.CLOSED:
             return
         self.state = after(self.state, Step.SENT_CLOSE, f"link {self.name}")
         self.session.send_performative(Detach(handle=self.handle, closed=closed, error=error))
@@ -130,7 +130,7 @@ class Link:
         self.cut()
         self.session.release(self)
 
-    def on_flow(self, flow: Flow, events: list[Event]) -> None:
+    def on_flow(self, flow: Flow, events: list[AmqpEvent]) -> None:
         raise AssertionError("every link is a sender or a receiver")
 
     def _on_attaching(self, max_message_size: int | None) -> None:
@@ -160,23 +160,23 @@ class SenderLink(Link):
     @property
     def sendable(self) -> bool:
         """One more delivery can go out now without waiting for credit or for the session's window."""
-        return self.credit > 0 and self.state is State.OPEN and self.session.window_open
+        return self.credit > 0 and self.state is EndpointState.OPEN and self.session.window_open
 
     @property
     def room(self) -> int:
         """How many deliveries of one frame each can go out now."""
-        return min(self.credit, self.session.room) if self.state is State.OPEN else 0
+        return min(self.credit, self.session.room) if self.state is EndpointState.OPEN else 0
 
     def send_run(self, payloads: Sequence[bytes], tags: Sequence[bytes]) -> None:
         """Send several whole messages, unsettled. The caller has looked at `room`."""
-        assert self.state is State.OPEN, self
+        assert self.state is EndpointState.OPEN, self
         self.credit -= len(payloads)
         self.delivery_count = (self.delivery_count + len(payloads)) & MASK
         self.session.send_transfers(self, payloads, tags)
 
     def send(self, payload: bytes, tag: bytes, *, message_format: int = 0, settled: bool = False) -> int:
         """Send one whole message and give its delivery id. The caller has looked at `sendable`."""
-        assert self.state is State.OPEN, self
+        assert self.state is EndpointState.OPEN, self
         self.credit -= 1
         self.delivery_count = (self.delivery_count + 1) & MASK
         return self.session.send_transfer(self, payload, tag, message_format, settled)
@@ -188,7 +188,7 @@ class SenderLink(Link):
         self.send_flow()
         self.drain = False
 
-    def on_flow(self, flow: Flow, events: list[Event]) -> None:
+    def on_flow(self, flow: Flow, events: list[AmqpEvent]) -> None:
         # A receiver that has not seen our attach yet cannot name a count: it means the one in the attach (2.6.7).
         seen = self._initial_delivery_count if flow.delivery_count is None else flow.delivery_count
         on_their_way = (self.delivery_count - seen) & MASK
@@ -246,7 +246,7 @@ class ReceiverLink(Link):
         super().on_attach(attach)
         self.delivery_count = attach.initial_delivery_count or 0
 
-    def on_flow(self, flow: Flow, events: list[Event]) -> None:
+    def on_flow(self, flow: Flow, events: list[AmqpEvent]) -> None:
         # The credit that a sender's flow names is its own view and is ignored, but a drain is answered by it.
         if self.drain and flow.drain and flow.delivery_count is not None:
             self.delivery_count = flow.delivery_count
@@ -264,7 +264,7 @@ class ReceiverLink(Link):
         more: bool,
         aborted: bool,
         payload: bytes,
-        events: list[Event],
+        events: list[AmqpEvent],
     ) -> None:
         if self._partial is None:
             if delivery_id is None or tag is None:
@@ -295,7 +295,7 @@ class ReceiverLink(Link):
             self._deliver(*self._partial_head, whole, self._partial_is_too_large, events)
 
     def on_run(
-        self, mould: TransferMould, buf: bytes, pos: int, count_max: int, frame_size_max: int, events: list[Event]
+        self, mould: TransferMould, buf: bytes, pos: int, count_max: int, frame_size_max: int, events: list[AmqpEvent]
     ) -> int:
         """`on_transfer` for the frames from `pos` on that fit the mould of the one before them, which was the last of
         its delivery; at most `count_max`. Returns where they end."""
@@ -353,7 +353,7 @@ class ReceiverLink(Link):
         settled: bool,
         payload: bytes,
         too_large: bool,
-        events: list[Event],
+        events: list[AmqpEvent],
     ) -> None:
         if not settled:
             self.unsettled += 1

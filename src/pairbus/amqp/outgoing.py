@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PIECE_MAX = 32_768  # of a frame in a paced connection, whatever the peer takes: others wait for one frame at most
 
 
-class Outgoing:
+class OutgoingDelivery:
     """One delivery, of which the next frame begins at `at`."""
 
     __slots__ = ("aborted", "at", "delivery_id", "link", "message_format", "payload", "settled", "tag")

@@ -33,7 +33,7 @@ from pairbus.amqp.types import (
 )
 
 
-class Kind:
+class FieldKind:
     """One type of field: what is accepted, and how it is written."""
 
     def __init__(self, name: str, accepts: Callable[[Any], bool], write: Callable[[Any], bytes]) -> None:
@@ -82,21 +82,21 @@ def _write_symbols(value: Any) -> bytes:
     return encode(Array([Symbol(element) for element in value], 0xB3))
 
 
-BOOLEAN = Kind("boolean", _is(bool), encode)
-UBYTE = Kind("ubyte", _unsigned(8), lambda v: encode(UByte(v)))
-USHORT = Kind("ushort", _unsigned(16), lambda v: encode(UShort(v)))
-UINT = Kind("uint", _unsigned(32), encode_uint)
-ULONG = Kind("ulong", _unsigned(64), encode_ulong)
-TIMESTAMP = Kind("timestamp", _is_timestamp, lambda v: encode(Timestamp(v)))
-BINARY = Kind("binary", _is(bytes), encode_binary)
-STRING = Kind("string", _is(str), encode_string)
-SYMBOL = Kind("symbol", _is_symbol, encode_symbol)
-SYMBOLS = Kind("symbol, multiple", _is_symbols, _write_symbols)
-FIELDS = Kind("fields", _is_fields, _write_fields)
-ANY = Kind("*", lambda value: True, encode)
+BOOLEAN = FieldKind("boolean", _is(bool), encode)
+UBYTE = FieldKind("ubyte", _unsigned(8), lambda v: encode(UByte(v)))
+USHORT = FieldKind("ushort", _unsigned(16), lambda v: encode(UShort(v)))
+UINT = FieldKind("uint", _unsigned(32), encode_uint)
+ULONG = FieldKind("ulong", _unsigned(64), encode_ulong)
+TIMESTAMP = FieldKind("timestamp", _is_timestamp, lambda v: encode(Timestamp(v)))
+BINARY = FieldKind("binary", _is(bytes), encode_binary)
+STRING = FieldKind("string", _is(str), encode_string)
+SYMBOL = FieldKind("symbol", _is_symbol, encode_symbol)
+SYMBOLS = FieldKind("symbol, multiple", _is_symbols, _write_symbols)
+FIELDS = FieldKind("fields", _is_fields, _write_fields)
+ANY = FieldKind("*", lambda value: True, encode)
 
 
-class _Composed(Kind):
+class _Composed(FieldKind):
     """A field that holds one of the composites named by `codes`; none named: any."""
 
     def __init__(self, name: str, *codes: int) -> None:
@@ -116,7 +116,7 @@ TARGET = _Composed("target", 0x29, 0x30)
 STATE = _Composed("delivery-state")
 
 
-def row(kind: Kind, default: Any = None, *, required: bool = False, shown: bool = True) -> Any:
+def row(kind: FieldKind, default: Any = None, *, required: bool = False, shown: bool = True) -> Any:
     """Describe one field of a composite; a secret is not `shown` when the composite is printed."""
     return dataclasses.field(default=default, repr=shown, metadata={"kind": kind, "required": required})
 
@@ -127,7 +127,7 @@ class Composite:
     __slots__ = ()
     CODE: ClassVar[int]
     NAME: ClassVar[str]
-    ROWS: ClassVar[tuple[tuple[str, Kind, Any, bool], ...]]
+    ROWS: ClassVar[tuple[tuple[str, FieldKind, Any, bool], ...]]
     TRIM: ClassVar[bool] = True
 
     def encode(self) -> bytes:
@@ -220,7 +220,7 @@ class Attach(Composite):
     rcv_settle_mode: int = row(UBYTE, 0)
     source: Source | None = row(SOURCE)
     target: Target | Coordinator | None = row(TARGET)
-    unsettled: dict[Any, Any] | None = row(Kind("map", _is(dict), encode))
+    unsettled: dict[Any, Any] | None = row(FieldKind("map", _is(dict), encode))
     incomplete_unsettled: bool | None = row(BOOLEAN)
     initial_delivery_count: int | None = row(UINT)
     max_message_size: int | None = row(ULONG)

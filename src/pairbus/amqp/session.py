@@ -24,17 +24,17 @@ from pairbus.amqp.errors import (
     ProtocolError,
 )
 from pairbus.amqp.events import (
+    AmqpEvent,
     Disposed,
-    Event,
     LinkAttached,
     LinkDetached,
     SessionEnded,
     SessionFlow,
     SettlementAnswered,
 )
-from pairbus.amqp.lifecycle import State, Step, after
+from pairbus.amqp.lifecycle import EndpointState, Step, after
 from pairbus.amqp.link import MASK, SENDER, Link, ReceiverLink, SenderLink, SentDelivery
-from pairbus.amqp.outgoing import Outgoing
+from pairbus.amqp.outgoing import OutgoingDelivery
 from pairbus.amqp.performatives import (
     Attach,
     Begin,
@@ -51,7 +51,7 @@ from pairbus.amqp.transfers import FIRST_HEAD_MAX, decode_transfer, disposition_
 if TYPE_CHECKING:
     from pairbus.amqp.connection import Connection
 
-NOTHING: deque[Outgoing] = deque()
+NOTHING: deque[OutgoingDelivery] = deque()
 "Deliveries of every session that has none outgoing and never had; each deque would take 0.7 KB."
 _L = TypeVar("_L", bound=Link)
 
@@ -64,7 +64,7 @@ class Session:
         self.connection = connection
         self.channel = channel
         self.remote_channel: int | None = None
-        self.state = State.FRESH
+        self.state = EndpointState.FRESH
         self.unsettled_max = settings.unsettled_max
         self.asks_settlement = False
         "We have sent an unsettled settlement, so the sending peer's dispositions are answers to somebody."
@@ -126,7 +126,7 @@ class Session:
 
     def begin(self) -> None:
         """Send our begin: the first word of a client, the answer of a server."""
-        if self.state is State.CLOSED:
+        if self.state is EndpointState.CLOSED:
             return
         self.state = after(self.state, Step.SENT_OPEN, f"session {self.channel}")
         self._incoming_window = self._window
@@ -142,7 +142,7 @@ class Session:
 
     def end(self, error: Error | None = None) -> None:
         """Send our end. The links go with the session; no detach is needed."""
-        if self.state is State.CLOSED:
+        if self.state is EndpointState.CLOSED:
             return
         self.state = after(self.state, Step.SENT_CLOSE, f"session {self.channel}")
         self.send_performative(End(error=error))
@@ -212,7 +212,7 @@ class Session:
         elif not self.is_over:
             if self._outgoing is NOTHING:
                 self._outgoing = deque()
-            self._outgoing.append(Outgoing(link, delivery_id, tag, message_format, settled, payload))
+            self._outgoing.append(OutgoingDelivery(link, delivery_id, tag, message_format, settled, payload))
             self._write_outgoing()
         return delivery_id
 
@@ -270,7 +270,7 @@ class Session:
 
     def release(self, link: Link) -> None:
         """Free the name and the handle of a link that both ends have let go of."""
-        if link.state is State.CLOSED:
+        if link.state is EndpointState.CLOSED:
             self._by_handle.pop(link.handle, None)
             if self._by_name.get((link.name, link.role)) is link:  # a new link may have taken the name already
                 del self._by_name[link.name, link.role]
@@ -287,34 +287,38 @@ class Session:
     def on_end(self) -> None:
         self.state = after(self.state, Step.GOT_CLOSE, f"session {self.channel}")
 
-    def _break_off(self, condition: str, description: str, events: list[Event]) -> None:
+    def _break_off(self, condition: str, description: str, events: list[AmqpEvent]) -> None:
         """End the session, and nothing else, because the peer went beyond one of its limits."""
         self.end(self.connection.worded(Error(condition, description)))
         events.append(SessionEnded(self, None))
 
-    def on_attach(self, attach: Attach, events: list[Event]) -> None:
+    def on_attach(self, attach: Attach, events: list[AmqpEvent]) -> None:
         link_max = self.connection.settings.session_link_max
-        if link_max is not None and len(self._by_handle) >= link_max and self.state is State.OPEN:
+        if link_max is not None and len(self._by_handle) >= link_max and self.state is EndpointState.OPEN:
             self._break_off(RESOURCE_LIMIT_EXCEEDED, f"The session has {link_max} links, the most it can have.", events)
             return
         if attach.handle > self._handle_max:
             raise ProtocolError(RESOURCE_LIMIT_EXCEEDED, f"handle {attach.handle} > {self._handle_max}")
         holder = self._by_remote_handle.get(attach.handle)
         if holder is not None:
-            if holder.state is State.CLOSING and holder.name == attach.name:
+            if holder.state is EndpointState.CLOSING and holder.name == attach.name:
                 # The Python SDK answers a refusal with the same attach once more and only then with its detach, as
                 # one does who has detached without closing before (2.6.6). The link is going already.
                 return
             raise ProtocolError(HANDLE_IN_USE, f"handle {attach.handle} is attached already")
         link = self._by_name.get((attach.name, not attach.role))
-        if link is None or link.state not in (State.OPENING, State.CLOSING) or link.remote_attach is not None:
+        if (
+            link is None
+            or link.state not in (EndpointState.OPENING, EndpointState.CLOSING)
+            or link.remote_attach is not None
+        ):
             kind: type[Link] = ReceiverLink if attach.role is SENDER else SenderLink
             self.connection.check_room_for_link()
             link = self._add_link(kind(self, attach.name, self._free_handle(attach.handle)))
         link.on_attach(attach)
         self._by_remote_handle[attach.handle] = link
         self._ended_handles -= {attach.handle}
-        if link.state is not State.CLOSING:
+        if link.state is not EndpointState.CLOSING:
             events.append(LinkAttached(link, attach))
 
     def _free_handle(self, wanted: int = 0) -> int:
@@ -332,7 +336,7 @@ class Session:
         self._by_name[link.name, link.role] = link
         return link
 
-    def on_flow(self, flow: Flow, events: list[Event]) -> None:
+    def on_flow(self, flow: Flow, events: list[AmqpEvent]) -> None:
         # A peer that has not seen our begin cannot name an id: it means the first one (2.5.6).
         first = self.connection.settings.next_outgoing_id
         seen = first if flow.next_incoming_id is None else flow.next_incoming_id
@@ -344,14 +348,17 @@ class Session:
         if self._outgoing:
             self._write_outgoing()
         link = None if flow.handle is None else self._link(flow.handle)
-        if link is not None and link.state in (State.OPEN, State.OFFERED):  # credit may come before our attach goes
+        if link is not None and link.state in (
+            EndpointState.OPEN,
+            EndpointState.OFFERED,
+        ):  # credit may come before our attach goes
             link.on_flow(flow, events)
-        if flow.echo and self.state is State.OPEN:
-            self.send_flow(link if link is not None and link.state is State.OPEN else None)
+        if flow.echo and self.state is EndpointState.OPEN:
+            self.send_flow(link if link is not None and link.state is EndpointState.OPEN else None)
         if self.window_open and not was_open:
             events.append(SessionFlow(self))
 
-    def on_transfers(self, buf: bytes, pos: int, end: int, events: list[Event]) -> int:
+    def on_transfers(self, buf: bytes, pos: int, end: int, events: list[AmqpEvent]) -> int:
         """The transfer at `pos` of a frame that ends at `end`, and those behind it that are like it.
 
         Returns where the frames end that were read. A run stops short of everything that calls for more than counting:
@@ -366,7 +373,7 @@ class Session:
         if mould is None:
             return end
         link = self._by_remote_handle.get(mould.handle)
-        if link is None or not (link.state is State.OPEN or link.state is State.OFFERED):
+        if link is None or not (link.state is EndpointState.OPEN or link.state is EndpointState.OFFERED):
             return end
         count_max = self._incoming_window - self._window_low - 1
         before = len(events)
@@ -376,11 +383,11 @@ class Session:
         self._incoming_window -= count
         return end
 
-    def on_transfer(self, buf: bytes, pos: int, end: int, events: list[Event]) -> None:
+    def on_transfer(self, buf: bytes, pos: int, end: int, events: list[AmqpEvent]) -> None:
         handle, delivery_id, tag, message_format, settled, more, aborted, at = decode_transfer(buf, pos, end)
         self._next_incoming_id = (self._next_incoming_id + 1) & MASK
         self._incoming_window -= 1
-        if self._incoming_window <= self._window_low and self.state is State.OPEN:
+        if self._incoming_window <= self._window_low and self.state is EndpointState.OPEN:
             if not self.connection.settings.checks_window:
                 self.renew_window()
             elif self._incoming_window < 0:
@@ -393,7 +400,7 @@ class Session:
             return
         if link is None or link.role is SENDER:
             raise ProtocolError(UNATTACHED_HANDLE, f"transfer on handle {handle}")
-        if link.state is State.OPEN or link.state is State.OFFERED:
+        if link.state is EndpointState.OPEN or link.state is EndpointState.OFFERED:
             # A peer that does not wait for our attach is heard all the same: whether its bytes come in one piece with
             # its attach, before the user could answer, must not matter.
             link.on_transfer(delivery_id, tag, message_format, settled, more, aborted, buf[at:end], events)  # type: ignore[attr-defined]
@@ -403,7 +410,7 @@ class Session:
         self._incoming_window = self._window
         self.send_flow()
 
-    def on_disposition(self, disposition: Disposition, events: list[Event]) -> None:
+    def on_disposition(self, disposition: Disposition, events: list[AmqpEvent]) -> None:
         first, sent = disposition.first, self._sent
         last = first if disposition.last is None else disposition.last
         span = (last - first) & MASK
@@ -428,7 +435,7 @@ class Session:
         if deliveries:
             events.append(Disposed(self, deliveries, disposition.settled, state))
 
-    def on_detach(self, detach: Detach, events: list[Event]) -> None:
+    def on_detach(self, detach: Detach, events: list[AmqpEvent]) -> None:
         link = self._link(detach.handle)
         if link is None:
             return  # late: SDKs detach a second time while they close

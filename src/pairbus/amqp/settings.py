@@ -14,7 +14,7 @@ Trace = Callable[[str, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ConnectionSettings:
     """Most of it goes into open and begin; every limit of the core is here."""
 
     container_id: str

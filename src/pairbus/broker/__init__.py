@@ -32,7 +32,7 @@ from pairbus.broker.config import load_config
 from pairbus.broker.config_entities import SubscriptionConfig
 from pairbus.broker.control import SOCKET_NAME, ControlSocket, control_of
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.meter import Meter
+from pairbus.broker.meter import NamespaceMeter
 from pairbus.broker.metrics import namespace_families
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.recorder import Recorder
@@ -289,7 +289,7 @@ class Broker:
             keys,
             loop=loop,
             now_ms=self._now_ms,
-            meter=Meter(self._ledger, options.name),
+            meter=NamespaceMeter(self._ledger, options.name),
             strictness=self._strictness,
             operations_per_s=options.operations_per_s,
             recorder=Recorder() if self._record_sends else None,

@@ -49,7 +49,7 @@ def parse_entity(path: str) -> EntityName:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class LinkAddress:
     """Where a link leads."""
 
     text: str
@@ -69,7 +69,7 @@ class Address:
         return parse_entity(self.entity)
 
 
-def parse_address(raw: str) -> Address:
+def parse_address(raw: str) -> LinkAddress:
     """Read a link address; whether the entity exists is not known here."""
     text = _AUTHORITY.sub("", raw, count=1).strip("/")
     key = path_key(text)
@@ -80,4 +80,4 @@ def parse_address(raw: str) -> Address:
     is_transfer = is_dead_letter and key.endswith(_TRANSFER)
     if is_transfer:
         key = key.removesuffix(_TRANSFER)
-    return Address(text, key, is_dead_letter and not is_transfer, is_transfer, is_management)
+    return LinkAddress(text, key, is_dead_letter and not is_transfer, is_transfer, is_management)

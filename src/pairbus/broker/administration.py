@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from pairbus.broker.address import parse_entity
 from pairbus.broker.admin import D
-from pairbus.broker.catalog import Catalog, Entity
+from pairbus.broker.catalog import Catalog, CatalogEntity
 from pairbus.broker.description import (
     AnyDescription,
     QueueDescription,
@@ -48,10 +48,10 @@ class Hooks(Protocol):
     def make(
         self, entity_id: int, description: QueueDescription | TopicDescription | SubscriptionDescription
     ) -> Queue | Topic | Subscription: ...
-    def added(self, entity: Entity) -> None: ...
-    def updated(self, entity: Entity) -> None: ...
-    def removed(self, entity: Entity) -> None: ...
-    def deleted(self, entity: Entity) -> None: ...
+    def added(self, entity: CatalogEntity) -> None: ...
+    def updated(self, entity: CatalogEntity) -> None: ...
+    def removed(self, entity: CatalogEntity) -> None: ...
+    def deleted(self, entity: CatalogEntity) -> None: ...
 
 
 class Administration:
@@ -151,7 +151,7 @@ class Administration:
                 return {"topic": parent.topic, "subscription": parent.name}
         return {}
 
-    def _make(self, description: AnyDescription, rules: Sequence[RuleDescription], now_ms: int) -> list[Entity]:
+    def _make(self, description: AnyDescription, rules: Sequence[RuleDescription], now_ms: int) -> list[CatalogEntity]:
         """Make the object for a new entity and, behind a subscription, those of its first rules."""
         match description:
             case QueueDescription() | TopicDescription():
@@ -195,7 +195,7 @@ class Administration:
         self.last_id += 1
         return self.last_id
 
-    def add(self, entity: Entity) -> None:
+    def add(self, entity: CatalogEntity) -> None:
         """Enter an entity that is stored into the catalog."""
         match entity:
             case Queue():
@@ -266,7 +266,7 @@ class Administration:
                 self._hooks.deleted(each)
         logger.info("%s: %s '%s' deleted", self._name, entity.description.KIND, entity.description.path)
 
-    def _take_out(self, entity: Entity) -> None:
+    def _take_out(self, entity: CatalogEntity) -> None:
         match entity:
             case Queue():
                 self._catalog.queues.pop(path_key(entity.path), None)
@@ -300,7 +300,7 @@ class Administration:
             await self.commit()
 
 
-def id_of(entity: Entity) -> int:
+def id_of(entity: CatalogEntity) -> int:
     """The id under which the store keeps the entity."""
     match entity:
         case Queue():
@@ -313,7 +313,7 @@ def id_of(entity: Entity) -> int:
             return entity.rule_id
 
 
-def _family(entity: Entity) -> list[Entity]:
+def _family(entity: CatalogEntity) -> list[CatalogEntity]:
     """The entity first, then all that is deleted with it."""
     match entity:
         case Topic():

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from pairbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED
 from pairbus.broker.draft import Draft
 from pairbus.broker.duplicates import Claim, DuplicateWindow
-from pairbus.broker.entity import Done, Entity, Settings
+from pairbus.broker.entity import Entity, EntityDone, Settings
 from pairbus.broker.recorder import Recorder
 from pairbus.broker.refusal import Refusal, entity_not_found, refusal_of
 from pairbus.broker.store import Forget, Remember
@@ -90,7 +90,7 @@ class Admission(Generic[A]):
             self._detects_duplicates and self._duplicates.claim_on([draft.message_id for draft in drafts]) is not None
         )
 
-    def send(self, drafts: Sequence[Draft], now_ms: int, done: Done) -> None:
+    def send(self, drafts: Sequence[Draft], now_ms: int, done: EntityDone) -> None:
         """Take all or none. Refused at once by raising (disabled, full), otherwise `done` after the commit."""
         self.check_room()
         self._entity.accessed_ms = now_ms

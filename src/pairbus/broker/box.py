@@ -19,7 +19,7 @@ from pairbus.broker.holds import Holds
 from pairbus.broker.line import CHUNK_MAX, READY_BYTES_MAX, Line, Surroundings
 from pairbus.broker.locks import Lock, Locks
 from pairbus.broker.payloads import Payloads
-from pairbus.broker.sessions import Session, Sessions
+from pairbus.broker.sessions import MessageSession, Sessions
 from pairbus.broker.store import ACTIVE, DEFERRED, Delete, IndexRow, Store, StoredMessage
 from pairbus.errors import StoreError
 
@@ -182,7 +182,7 @@ class Box:
         """Whether `lock_next` is worth a call. It may still find that everything has expired."""
         return self.receivable and self._line.available(now_ms)
 
-    def lock_next(self, limit: int, now_ms: int, session: Session | None = None) -> list[Lock]:
+    def lock_next(self, limit: int, now_ms: int, session: MessageSession | None = None) -> list[Lock]:
         """Lock some waiting messages, `limit` at most, with the lowest numbers, of the session where the box has
         sessions; none: nothing waits.
 
@@ -192,7 +192,7 @@ class Box:
         return self.locks.make(messages, now_ms) if messages else []
 
     def take_next(
-        self, now_ms: int, done: Callable[[StoredMessage | None], None], session: Session | None = None
+        self, now_ms: int, done: Callable[[StoredMessage | None], None], session: MessageSession | None = None
     ) -> bool:
         """Receive and delete: False when nothing waits (`done` is not called).
 
@@ -216,7 +216,7 @@ class Box:
         self.forget((message,))
         done(message)
 
-    def withdraw(self, limit: int, now_ms: int, session: Session | None = None) -> list[StoredMessage]:
+    def withdraw(self, limit: int, now_ms: int, session: MessageSession | None = None) -> list[StoredMessage]:
         """Up to `limit` waiting messages in order, of the session where the box has sessions; they are the caller's
         until it gives back or forgets them."""
         found: list[StoredMessage] = []
@@ -229,7 +229,7 @@ class Box:
             raise
         return found
 
-    def _next(self, limit: int, now_ms: int, session: Session | None) -> list[StoredMessage]:
+    def _next(self, limit: int, now_ms: int, session: MessageSession | None) -> list[StoredMessage]:
         if not self.receivable:
             return []
         self.accessed_ms = now_ms

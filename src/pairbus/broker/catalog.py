@@ -15,9 +15,9 @@ from pairbus.errors import EntityNotFound
 
 Receivable = Queue | Subscription
 "Entities that are received from."
-Holder = Queue | Topic | Subscription
+EntityHolder = Queue | Topic | Subscription
 "Entities that hold messages."
-Entity = Holder | Rule
+CatalogEntity = EntityHolder | Rule
 
 
 class Catalog:
@@ -27,14 +27,14 @@ class Catalog:
         self.queues: dict[str, Queue] = {}
         self.topics: dict[str, Topic] = {}
 
-    def holders(self) -> Iterator[Holder]:
+    def holders(self) -> Iterator[EntityHolder]:
         """Every entity that holds messages."""
         yield from self.queues.values()
         for topic in self.topics.values():
             yield topic
             yield from topic.subscriptions.values()
 
-    def find(self, path: str) -> Entity | None:
+    def find(self, path: str) -> CatalogEntity | None:
         """Return the entity of any kind that the path names, in any case."""
         key = path_key(path)
         root = self.queues.get(key) or self.topics.get(key)
@@ -73,7 +73,7 @@ class Catalog:
             raise EntityNotFound(f"rule '{name}' of subscription '{subscription}' of topic '{topic}' does not exist")
         return rule
 
-    def required(self, path: str) -> Entity:
+    def required(self, path: str) -> CatalogEntity:
         """Return what the path names, or raise EntityNotFound in words that fit its kind."""
         key = path_key(path)
         if key in self.queues or key in self.topics:
@@ -81,7 +81,7 @@ class Catalog:
         name = parse_entity(path)
         return self._below(name) if name.subscription is not None else self.queue(path)
 
-    def _below(self, name: EntityName) -> Entity:
+    def _below(self, name: EntityName) -> CatalogEntity:
         assert name.subscription is not None
         if name.rule is None:
             return self.subscription(name.root, name.subscription)
@@ -111,7 +111,7 @@ class Catalog:
         return [rule.description for _, rule in sorted(self.subscription(topic, subscription).rules.items())]
 
 
-def boxes_of(holder: Holder) -> tuple[Box, ...]:
+def boxes_of(holder: EntityHolder) -> tuple[Box, ...]:
     """The boxes that can be received from."""
     return () if isinstance(holder, Topic) else holder.boxes
 

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from pairbus.access.sas import MANAGE, Grant, KeyRing, TokenRefused, resource_path
+from pairbus.access.sas import MANAGE, Grant, KeyRing, TokenNotValid, resource_path
 from pairbus.amqp.errors import UNAUTHORIZED_ACCESS
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Int
 from pairbus.broker.refusal import SERVER_BUSY, TIMEOUT, Refusal
-from pairbus.broker.requests import Reply
+from pairbus.broker.requests import SendReply
 
 logger = logging.getLogger("pairbus.broker")
 
@@ -20,7 +20,7 @@ _STATUS_OF = {UNAUTHORIZED_ACCESS: 401, TIMEOUT: 408, SERVER_BUSY: 503}
 AUDIENCE_LENGTH_MAX = 2048  # a host and 260 characters of a path, each of them encoded; all audiences are kept
 
 
-class TooManyTokens(TokenRefused):
+class TooManyTokens(TokenNotValid):
     """The token may be good, but the connection has as many as it can have."""
 
 
@@ -72,10 +72,10 @@ class CbsNode:
     def right_of(self, request: Message) -> str:
         return MANAGE
 
-    def refuse(self, reply: Reply, refusal: Refusal) -> None:
+    def refuse(self, reply: SendReply, refusal: Refusal) -> None:
         reply(_status(_STATUS_OF.get(refusal.condition, 500), refusal.description), None)
 
-    def on_request(self, request: Message, reply: Reply, now_ms: int) -> None:
+    def on_request(self, request: Message, reply: SendReply, now_ms: int) -> None:
         operation, audience, token = request.property("operation"), request.property("name"), request.body
         if operation != "put-token":
             reply(_status(400, f"The operation {operation!r} is not known; put-token is."), None)
@@ -87,7 +87,7 @@ class CbsNode:
             try:
                 grant = self._keys.check(token, resource_path(audience), self._real_ms() / 1000)
                 self._grants.put(audience, grant)
-            except TokenRefused as error:
+            except TokenNotValid as error:
                 logger.info("token for %r refused: %s", audience, error)
                 if isinstance(error, TooManyTokens):
                     reply(_status(403, f"The token was not taken: {error}."), None)

@@ -24,7 +24,7 @@ from typing import Any
 
 from pairbus.access.sas import RIGHTS, SharedAccessKey
 from pairbus.broker.config_entities import SubscriptionConfig, read_queue, read_topic
-from pairbus.broker.config_place import Place, parse_json
+from pairbus.broker.config_place import ConfigPlace, parse_json
 from pairbus.broker.description import QueueDescription, TopicDescription
 from pairbus.errors import ConfigError
 
@@ -56,7 +56,7 @@ def load_config(file: Path) -> list[NamespaceConfig]:
 
 def parse_config(text: str, source: str) -> list[NamespaceConfig]:
     """Read the text of a configuration file; `source` is its name in error texts."""
-    root = Place(source)
+    root = ConfigPlace(source)
     document = parse_json(text, root)
     user = root.member(root.table(document, ("UserConfig",)), "UserConfig", dict)
     inside = root.into("UserConfig")
@@ -68,7 +68,7 @@ def parse_config(text: str, source: str) -> list[NamespaceConfig]:
     return namespaces
 
 
-def _namespace(value: Any, place: Place) -> NamespaceConfig:
+def _namespace(value: Any, place: ConfigPlace) -> NamespaceConfig:
     place = place.named("namespace", value)
     table = place.table(value, ("Name", "Queues", "Topics", "Keys", "OperationsPerSecond"))
     name = place.member(table, "Name", str)
@@ -88,7 +88,7 @@ def _namespace(value: Any, place: Place) -> NamespaceConfig:
     return NamespaceConfig(name, queues, keys, [topic for topic, _ in topics], subscriptions, per_s)
 
 
-def _key(value: Any, place: Place) -> SharedAccessKey:
+def _key(value: Any, place: ConfigPlace) -> SharedAccessKey:
     place = place.named("key", value)
     table = place.table(value, ("Name", "Key", "SecondaryKey", "Rights"))
     name = place.member(table, "Name", str)

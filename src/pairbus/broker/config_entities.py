@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pairbus.broker.admin.durations import parse_duration, parse_limited_duration
-from pairbus.broker.config_place import Place, kind_of
+from pairbus.broker.config_place import ConfigPlace, kind_of
 from pairbus.broker.description import (
     QueueDescription,
     RuleDescription,
@@ -82,13 +82,13 @@ CORRELATION = {
 FILTER_TYPES = ("Correlation", "Sql")
 
 
-def read_queue(value: Any, place: Place) -> QueueDescription:
+def read_queue(value: Any, place: ConfigPlace) -> QueueDescription:
     place = place.named("queue", value)
     table = place.table(value, ("Name", "Properties"))
     return _with_properties(QueueDescription(place.member(table, "Name", str)), table, place)
 
 
-def read_topic(value: Any, place: Place) -> tuple[TopicDescription, list[SubscriptionConfig]]:
+def read_topic(value: Any, place: ConfigPlace) -> tuple[TopicDescription, list[SubscriptionConfig]]:
     place = place.named("topic", value)
     table = place.table(value, ("Name", "Properties", "Subscriptions"))
     name = place.member(table, "Name", str)
@@ -98,7 +98,7 @@ def read_topic(value: Any, place: Place) -> tuple[TopicDescription, list[Subscri
     return topic, subscriptions
 
 
-def _read_subscription(value: Any, topic: str, place: Place) -> SubscriptionConfig:
+def _read_subscription(value: Any, topic: str, place: ConfigPlace) -> SubscriptionConfig:
     place = place.named("subscription", value)
     table = place.table(value, ("Name", "Properties", "Rules"))
     name = place.member(table, "Name", str)
@@ -108,7 +108,7 @@ def _read_subscription(value: Any, topic: str, place: Place) -> SubscriptionConf
     return SubscriptionConfig(description, rules or None)
 
 
-def _with_properties(description: E, table: dict[str, Any], place: Place) -> E:
+def _with_properties(description: E, table: dict[str, Any], place: ConfigPlace) -> E:
     known = PROPERTIES[type(description)]
     properties = place.table(place.member(table, "Properties", dict, {}), known)
     values: dict[str, Any] = {}
@@ -137,7 +137,7 @@ def _in_words_of_the_file(text: str, known: Table) -> str:
 # ── rules ──
 
 
-def _read_rule(value: Any, subscription: SubscriptionDescription, place: Place) -> RuleDescription:
+def _read_rule(value: Any, subscription: SubscriptionDescription, place: ConfigPlace) -> RuleDescription:
     place = place.named("rule", value)
     table = place.table(value, ("Name", "Properties"))
     name = place.member(table, "Name", str)
@@ -164,24 +164,24 @@ def _read_rule(value: Any, subscription: SubscriptionDescription, place: Place) 
         raise place.error(str(error)) from None
 
 
-def _read_sql_filter(value: Any, place: Place) -> Filter:
+def _read_sql_filter(value: Any, place: ConfigPlace) -> Filter:
     table = place.table(value, ("SqlExpression", "Parameters"))
     return SqlFilter(place.member(table, "SqlExpression", str), _values(table, "Parameters", place))
 
 
-def _read_action(value: Any, place: Place) -> SqlAction | None:
+def _read_action(value: Any, place: ConfigPlace) -> SqlAction | None:
     table = place.table(value, ("SqlExpression", "Parameters"))
     expression = place.member(table, "SqlExpression", str, "")
     return SqlAction(expression, _values(table, "Parameters", place)) if expression else None
 
 
-def _read_correlation_filter(value: Any, place: Place) -> Filter:
+def _read_correlation_filter(value: Any, place: ConfigPlace) -> Filter:
     table = place.table(value, (*CORRELATION, "Properties"))
     texts = {attribute: place.member(table, name, str) for name, attribute in CORRELATION.items() if table.get(name)}
     return CorrelationFilter(**texts, properties=_values(table, "Properties", place))
 
 
-def _values(table: dict[str, Any], name: str, place: Place) -> dict[str, Value]:
+def _values(table: dict[str, Any], name: str, place: ConfigPlace) -> dict[str, Value]:
     """Read typed values: plain JSON, or `{"Type": "dateTime", "Value": "…"}` for a type that JSON lacks."""
     found: dict[str, Value] = {}
     for key, value in place.member(table, name, dict, {}).items():

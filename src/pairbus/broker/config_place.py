@@ -17,15 +17,15 @@ _STRING_OR_TRAILING_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])', re.DO
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConfigPlace:
     """A place in the file, for error texts: `config.json: namespace 'contoso': queue 'orders'`."""
 
     text: str
 
-    def into(self, name: str) -> Place:
-        return Place(f"{self.text}: {name}")
+    def into(self, name: str) -> ConfigPlace:
+        return ConfigPlace(f"{self.text}: {name}")
 
-    def named(self, kind: str, value: Any) -> Place:
+    def named(self, kind: str, value: Any) -> ConfigPlace:
         """Go into an object that has a name; one that has none is refused by whoever reads it."""
         name = value.get("Name") if isinstance(value, dict) else None
         return self.into(f"{kind} {name!r}") if isinstance(name, str) else self
@@ -81,7 +81,7 @@ def kind_of(value: Any) -> str:
     return "null" if value is None else f"{_KINDS.get(type(value), 'a number')} {json.dumps(value)[:40]}"
 
 
-def parse_json(text: str, root: Place) -> Any:
+def parse_json(text: str, root: ConfigPlace) -> Any:
     """Read JSON with comments and trailing commas; no object may have a key twice."""
     plain = _STRING_OR_COMMENT.sub(_blank_comment, text)
     plain = _STRING_OR_TRAILING_COMMA.sub(lambda match: " " if match[0] == "," else match[0], plain)

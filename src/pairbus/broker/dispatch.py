@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pairbus.broker.box import Box
-from pairbus.broker.catalog import Holder, Receivable
+from pairbus.broker.catalog import EntityHolder, Receivable
 from pairbus.errors import StoreError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Dispatcher:
         *,
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
-        on_locked: Callable[[Holder], None],
+        on_locked: Callable[[EntityHolder], None],
         faults: NamespaceFaults,
         is_metered: bool = False,
     ) -> None:

@@ -15,7 +15,7 @@ from pairbus.errors import StoreError
 
 RETRY_PAUSE_MS = 1000  # before due work is tried again after the store failed
 
-Done = Callable[[Refusal | None], None]
+EntityDone = Callable[[Refusal | None], None]
 
 
 class Settings(Protocol):

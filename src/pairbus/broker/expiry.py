@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pairbus.broker.box import Box, deletion
 from pairbus.broker.entity import Entity
-from pairbus.broker.settlement import Change, Settlement, reason
+from pairbus.broker.settlement import MessageChange, Settlement, reason
 from pairbus.broker.store import StoredMessage
 from pairbus.errors import StoreError
 
@@ -37,7 +37,7 @@ class Expiry:
         self._expire(messages, now_ms, is_batch=False)
 
     def _expire(self, messages: list[StoredMessage], now_ms: int, *, is_batch: bool) -> None:
-        changes: list[Change] | None = None
+        changes: list[MessageChange] | None = None
         if self.dead_letters:
             patch = reason("TTLExpiredException", "The message expired and was dead lettered.")
             changes = [self._settlement.bury(message, patch) for message in messages]
@@ -46,7 +46,10 @@ class Expiry:
         self._entity.commits.then(self._expired, (messages, changes, is_batch), now_ms)
 
     def _expired(
-        self, subject: tuple[list[StoredMessage], list[Change] | None, bool], now_ms: int, error: StoreError | None
+        self,
+        subject: tuple[list[StoredMessage], list[MessageChange] | None, bool],
+        now_ms: int,
+        error: StoreError | None,
     ) -> None:
         messages, changes, is_batch = subject
         if error is not None:

@@ -46,7 +46,7 @@ _REASONS = {
 _SOURCE_KEY = encode_symbol(DEAD_LETTER_SOURCE)
 
 
-class Forwarder:
+class BoxForwarder:
     """Moves the messages of one box to one destination."""
 
     def __init__(

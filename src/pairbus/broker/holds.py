@@ -11,9 +11,9 @@ from itertools import chain
 from typing import Protocol
 
 from pairbus.broker.due import Agenda
-from pairbus.broker.locks import Lock, Tokens
+from pairbus.broker.locks import Lock, LockTokens
 from pairbus.broker.refusal import session_cannot_be_locked
-from pairbus.broker.sessions import Session, Sessions
+from pairbus.broker.sessions import MessageSession, Sessions
 from pairbus.broker.store import StoredMessage
 
 
@@ -30,7 +30,7 @@ class Hold:
 
     __slots__ = ("holder", "is_over", "locks", "session", "until_ms")
 
-    def __init__(self, session: Session, holder: Holder, until_ms: int) -> None:
+    def __init__(self, session: MessageSession, holder: Holder, until_ms: int) -> None:
         self.session = session
         self.holder = holder
         self.until_ms = until_ms
@@ -57,7 +57,7 @@ class Holds:
     def __init__(self, sessions: Sessions, give_back: Callable[[StoredMessage], None]) -> None:
         self.duration_ms = 0
         "Duration of holds made from now on; set by the entity."
-        self.new_tokens = Tokens().take
+        self.new_tokens = LockTokens().take
         self._sessions = sessions
         self._give_back = give_back
         self._agenda: Agenda[Hold] = Agenda()
@@ -81,7 +81,7 @@ class Holds:
         session = self._sessions.next_available()
         return None if session is None else self._hold(session, holder, now_ms)
 
-    def _hold(self, session: Session, holder: Holder, now_ms: int) -> Hold:
+    def _hold(self, session: MessageSession, holder: Holder, now_ms: int) -> Hold:
         hold = session.hold = Hold(session, holder, now_ms + self.duration_ms)
         self._agenda.set(hold, hold.until_ms)
         return hold

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from pairbus.broker.clock import NamespaceClock, clock_json, move_clock
-from pairbus.broker.reset import Entities, checked_entities
+from pairbus.broker.reset import EntityFate, checked_entities
 from pairbus.errors import ConfigError, StoreError
 
 
@@ -21,7 +21,7 @@ class KitNamespace(Protocol):
 
     @property
     def clock(self) -> NamespaceClock: ...
-    async def reset(self, entities: Entities = "keep") -> None: ...
+    async def reset(self, entities: EntityFate = "keep") -> None: ...
 
 
 async def _show_clock(namespace: KitNamespace, asked: Any) -> Any:

@@ -25,7 +25,7 @@ class Lock:
         return f"<Lock {self.token.hex()} of {self.message.seq} until {self.until_ms}>"
 
 
-class Tokens:
+class LockTokens:
     """Lock tokens, made many at once."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Locks:
         self.duration_ms = 0
         "Duration of locks made from now on; set by the entity."
         self._locks: OrderedDict[bytes, Lock] = OrderedDict()
-        self.new_tokens = Tokens().take
+        self.new_tokens = LockTokens().take
         self._latest_ms = 0
         self._mixed_until_ms = 0
         self._soonest_ms = 0

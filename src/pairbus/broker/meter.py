@@ -54,7 +54,7 @@ KEYS_MAX = 10_000
 OTHERS = "$others"
 
 
-class Meter:
+class NamespaceMeter:
     """The operations of one namespace. `totals` are those since the broker started.
 
     Queues come and go: from `KEYS_MAX` keys on, what is new is added up under `OTHERS`. The ledger keeps the names.

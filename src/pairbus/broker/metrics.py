@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pairbus.broker.catalog import Receivable, subscription_info
 from pairbus.broker.namespace import Namespace
-from pairbus.metrics.entities import EntityCounts, entity_families, labels_of, up
+from pairbus.metrics.entities import EntityGauges, entity_families, labels_of, up
 from pairbus.metrics.text import Family, Sample, escaped, labels
 
 MEGABYTE = 1 << 20
@@ -40,9 +40,9 @@ def namespace_families(namespace: Namespace, connections: Mapping[str, int], ope
 # ── entities ──
 
 
-def _queues(namespace: Namespace) -> list[EntityCounts]:
+def _queues(namespace: Namespace) -> list[EntityGauges]:
     return [
-        EntityCounts(
+        EntityGauges(
             labels_of(namespace.name, info.description.path),
             info.active,
             info.dead_lettered,
@@ -56,10 +56,10 @@ def _queues(namespace: Namespace) -> list[EntityCounts]:
     ]
 
 
-def _topics(namespace: Namespace) -> list[EntityCounts]:
+def _topics(namespace: Namespace) -> list[EntityGauges]:
     """Return the counts of topics: only scheduled messages wait in a topic itself."""
     return [
-        EntityCounts(
+        EntityGauges(
             labels_of(namespace.name, info.description.path),
             scheduled=info.scheduled,
             size_bytes=info.size_bytes,
@@ -69,14 +69,14 @@ def _topics(namespace: Namespace) -> list[EntityCounts]:
     ]
 
 
-def _subscriptions(namespace: Namespace) -> list[EntityCounts]:
+def _subscriptions(namespace: Namespace) -> list[EntityGauges]:
     infos = [
         subscription_info(one)
         for _, topic in sorted(namespace.catalog.topics.items())
         for _, one in sorted(topic.subscriptions.items())
     ]
     return [
-        EntityCounts(
+        EntityGauges(
             labels_of(namespace.name, info.description.name, info.description.topic),
             info.active,
             info.dead_lettered,

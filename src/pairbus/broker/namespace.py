@@ -17,8 +17,8 @@ from pairbus.broker.administration import Administration
 from pairbus.broker.box import Box
 from pairbus.broker.catalog import (
     Catalog,
-    Entity,
-    Holder,
+    CatalogEntity,
+    EntityHolder,
     Receivable,
     boxes_of,
     queue_info,
@@ -37,10 +37,10 @@ from pairbus.broker.description import (
     path_key,
 )
 from pairbus.broker.dispatch import Dispatcher
-from pairbus.broker.forward import Forwarder
+from pairbus.broker.forward import BoxForwarder
 from pairbus.broker.health import Health
 from pairbus.broker.inlet import Inlet
-from pairbus.broker.meter import Meter
+from pairbus.broker.meter import NamespaceMeter
 from pairbus.broker.outages import NamespaceFaults
 from pairbus.broker.outlet import Outlet
 from pairbus.broker.payloads import Payloads
@@ -48,7 +48,7 @@ from pairbus.broker.peer import Peer
 from pairbus.broker.queue import Queue
 from pairbus.broker.recorder import Recorder
 from pairbus.broker.refusal import Refusal, entity_not_found
-from pairbus.broker.reset import Entities, checked_entities, empty_all, relink
+from pairbus.broker.reset import EntityFate, checked_entities, empty_all, relink
 from pairbus.broker.session_links import Applicant, SessionDispatcher
 from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
 from pairbus.broker.strict import LENIENT, Strictness
@@ -80,7 +80,7 @@ class Namespace:
         *,
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
-        meter: Meter | None = None,
+        meter: NamespaceMeter | None = None,
         strictness: Strictness = LENIENT,
         operations_per_s: float | None = None,
         recorder: Recorder | None = None,
@@ -107,7 +107,7 @@ class Namespace:
         self._administration = Administration(name, self.catalog, store, self, loop=loop, now_ms=self.now_ms)
         self._health = Health(store, loop)
         self._dispatchers: dict[Box, Dispatcher | SessionDispatcher] = {}
-        self._forwarders: dict[Box, Forwarder] = {}
+        self._forwarders: dict[Box, BoxForwarder] = {}
         self._timetable = Timetable(
             name,
             self.catalog,
@@ -167,12 +167,12 @@ class Namespace:
                         damage.append(f"{kind.KIND} '{description.path}': {error}; it is left alone")
         return damage
 
-    def _recovered(self, found: RecoveredEntity, description: AnyDescription) -> Entity:
+    def _recovered(self, found: RecoveredEntity, description: AnyDescription) -> CatalogEntity:
         if isinstance(description, RuleDescription):
             return Rule(found.entity_id, description)
         return self.make(found.entity_id, description, last_seq=found.last_seq)
 
-    def _recover_rows(self, entities: Mapping[int, Entity], dropped: Iterable[int]) -> list[str]:
+    def _recover_rows(self, entities: Mapping[int, CatalogEntity], dropped: Iterable[int]) -> list[str]:
         """Give every row of the index to its entity, and those of dropped entities to the sweeper."""
         self._payloads.recover(self.store.payloads())
         holders = {number: entity for number, entity in entities.items() if not isinstance(entity, Rule)}
@@ -279,9 +279,9 @@ class Namespace:
         entity_id: int,
         description: QueueDescription | TopicDescription | SubscriptionDescription,
         last_seq: int = 0,
-    ) -> Holder:
+    ) -> EntityHolder:
         """Make the object of an entity that holds messages."""
-        holder: Holder = _CLASSES[type(description)](
+        holder: EntityHolder = _CLASSES[type(description)](
             entity_id,
             description,
             self.store,
@@ -294,7 +294,7 @@ class Namespace:
             holder.record_sends(self.recorder)
         return holder
 
-    def _on_ready(self, holder: Holder, box: Box) -> None:
+    def _on_ready(self, holder: EntityHolder, box: Box) -> None:
         self.wake(box)
         if not isinstance(holder, Topic) and box is holder.dead:
             self.changes.note()
@@ -302,7 +302,7 @@ class Namespace:
         if box in self._forwarders:
             self._forwarders[box].wake()
 
-    def _forward(self, holder: Holder) -> None:
+    def _forward(self, holder: EntityHolder) -> None:
         """Make the forwarders that the settings of the entity ask for, and end those that they do not."""
         if isinstance(holder, Topic):
             return
@@ -312,7 +312,7 @@ class Namespace:
             if forwarder is not None and forwarder.path != path:
                 self._forwarders.pop(box).stop()
             if path is not None and box not in self._forwarders:
-                self._forwarders[box] = Forwarder(
+                self._forwarders[box] = BoxForwarder(
                     holder, box, path, self.store, find=self._destination, loop=self._loop, now_ms=self.now_ms
                 )
             if path is not None:
@@ -338,7 +338,7 @@ class Namespace:
             )
         return dispatcher
 
-    def _forget(self, holder: Holder) -> None:
+    def _forget(self, holder: EntityHolder) -> None:
         self._timetable.forget(holder)
         for box in boxes_of(holder):
             self._dispatchers.pop(box, None)
@@ -412,7 +412,7 @@ class Namespace:
 
     # ── changes, as the administration tells of them ──
 
-    def added(self, entity: Entity) -> None:
+    def added(self, entity: CatalogEntity) -> None:
         """The entity is stored and in the catalog."""
         self.changes.note()
         if isinstance(entity, Rule):
@@ -423,7 +423,7 @@ class Namespace:
             self._forward(entity)
         self._share_keys(entity)
 
-    def updated(self, entity: Entity) -> None:
+    def updated(self, entity: CatalogEntity) -> None:
         """The entity has new settings."""
         self._share_keys(entity)
         if not isinstance(entity, Rule):
@@ -433,7 +433,7 @@ class Namespace:
             for box in boxes_of(entity):
                 self.wake(box)
 
-    def removed(self, entity: Entity) -> None:
+    def removed(self, entity: CatalogEntity) -> None:
         """The entity is out of the catalog; its deletion is about to be written."""
         self.changes.note()
         if isinstance(entity, Queue | Topic):
@@ -442,11 +442,11 @@ class Namespace:
             self._forget(entity)
             self._detach(entity, entity_not_found(entity.path))
 
-    def deleted(self, entity: Entity) -> None:
+    def deleted(self, entity: CatalogEntity) -> None:
         """The deletion is durable: the rows of the entity go step by step."""
         self._sweeper.add(Remains(entity.rule_id, []) if isinstance(entity, Rule) else entity.remains())
 
-    def replaced(self, before: Holder, after: Holder) -> None:
+    def replaced(self, before: EntityHolder, after: EntityHolder) -> None:
         """An empty entity is in the catalog in the place of another one: links lead to it from now on."""
         self._forget(before)
         moved = [relink(link, before, after, self.now_ms()) for link in self.links]
@@ -458,7 +458,7 @@ class Namespace:
                 self.apply(context)
         self.added(after)
 
-    async def reset(self, entities: Entities = "keep") -> None:
+    async def reset(self, entities: EntityFate = "keep") -> None:
         """End all faults, and empty every entity or delete all of them; it is durable when the call returns.
 
         Links to entities that are kept go on; messages that they hold are gone, and so are their locks.
@@ -478,7 +478,7 @@ class Namespace:
         with contextlib.suppress(EntityNotFound):  # somebody else was faster
             await self.delete(path)
 
-    def _share_keys(self, entity: Entity) -> None:
+    def _share_keys(self, entity: CatalogEntity) -> None:
         if isinstance(entity, Queue | Topic):
             keys = [rule.as_key() for rule in entity.description.authorization]
             self.keys.set_entity_keys(path_key(entity.path), keys)
@@ -489,7 +489,7 @@ class Namespace:
 
     # ── links ──
 
-    def _detach(self, holder: Holder, refusal: Refusal, kinds: tuple[type, ...] = (Inlet, Outlet)) -> None:
+    def _detach(self, holder: EntityHolder, refusal: Refusal, kinds: tuple[type, ...] = (Inlet, Outlet)) -> None:
         for link in list(self.links):
             context = link.context
             if isinstance(context, Applicant) and context.queue is holder:
@@ -497,7 +497,7 @@ class Namespace:
             elif isinstance(context, Inlet | Outlet) and context.queue is holder and isinstance(context, kinds):
                 context.peer.detach(link, refusal)
 
-    def _detach_disabled(self, holder: Holder) -> None:
+    def _detach_disabled(self, holder: EntityHolder) -> None:
         """Receivers of an entity that was switched off must hear of it; a sender hears it as the answer to its send,
         because the Python SDK reads a detach as a lost connection, whatever its condition."""
         if isinstance(holder, Topic):
@@ -514,7 +514,7 @@ class Namespace:
         self.changes.note()
         await self._timetable.catch_up()
 
-    def changed(self, holder: Holder) -> None:
+    def changed(self, holder: EntityHolder) -> None:
         """The next time at which the entity has something to do may have moved."""
         self._timetable.changed(holder)
 
@@ -525,7 +525,7 @@ class Namespace:
     def _is_forwarding(self) -> bool:
         return any(forwarder.is_working for forwarder in self._forwarders.values())
 
-    def _is_listened_to(self, holder: Holder) -> bool:
+    def _is_listened_to(self, holder: EntityHolder) -> bool:
         """A receiver that waits with credit uses the entity, although nothing happens."""
         dispatchers = [self._dispatchers[box] for box in boxes_of(holder) if box in self._dispatchers]
         return any(outlet.link.credit for dispatcher in dispatchers for outlet in dispatcher.outlets)

@@ -21,12 +21,12 @@ from urllib.parse import urlsplit
 from pairbus.amqp.connection import Connection, Trace
 from pairbus.amqp.errors import CONNECTION_FORCED, DETACH_FORCED, UNAUTHORIZED_ACCESS
 from pairbus.amqp.events import (
+    AmqpEvent,
     ConnectionClosed,
     ConnectionFailed,
     ConnectionOpened,
     Delivery,
     Disposed,
-    Event,
     LinkAttached,
     LinkDetached,
     LinkFlow,
@@ -34,7 +34,7 @@ from pairbus.amqp.events import (
     SessionEnded,
     SessionFlow,
 )
-from pairbus.amqp.lifecycle import State
+from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.link import Link
 from pairbus.amqp.performatives import Error, Rejected
 from pairbus.amqp.sasl import SaslServer
@@ -63,7 +63,7 @@ TICK_MIN_S = 0.01
 LINGER_S = 2.0  # after our close, for the client to read it and hang up
 
 
-class Wire(Protocol):
+class PeerWire(Protocol):
     """Transport as a peer needs it: TCP, TLS or a web socket."""
 
     def write(self, data: bytes) -> None: ...
@@ -77,7 +77,7 @@ class Peer:
     """One connection."""
 
     def __init__(
-        self, namespace: Namespace, wire: Wire, loop: asyncio.AbstractEventLoop, trace: Trace | None = None
+        self, namespace: Namespace, wire: PeerWire, loop: asyncio.AbstractEventLoop, trace: Trace | None = None
     ) -> None:
         self.namespace = namespace
         self.strictness = strictness = namespace.strictness
@@ -240,9 +240,9 @@ class Peer:
     def close(self, condition: str, description: str) -> None:
         """Tell the client why, and hang up."""
         if not self.is_over:
-            if self._connection.state is State.OFFERED:
+            if self._connection.state is EndpointState.OFFERED:
                 self._connection.open()
-            if self._connection.state is State.OPEN:
+            if self._connection.state is EndpointState.OPEN:
                 self._connection.close(self._worded(Error(condition, description)))
             self._hang_up()
 
@@ -402,7 +402,7 @@ class Peer:
             for session in self._connection.sessions:
                 for link in session.links:
                     self.detach(link, Refusal(CONNECTION_FORCED, text))
-                if session.state is State.OPEN:
+                if session.state is EndpointState.OPEN:
                     session.end(self._worded(Error(CONNECTION_FORCED, text)))
             self.close(CONNECTION_FORCED, text)
 
@@ -453,18 +453,18 @@ class Peer:
     # ── events ──
 
     def _on_opened(self, event: ConnectionOpened) -> None:
-        if self._connection.state is State.OFFERED:
+        if self._connection.state is EndpointState.OFFERED:
             self._connection.open()
             self._reschedule_tick()  # the client may want signs of life more often than we tick
 
     def _on_begun(self, event: SessionBegun) -> None:
-        if event.session.state is State.OFFERED:
+        if event.session.state is EndpointState.OFFERED:
             event.session.begin()
 
     def _on_attached(self, event: LinkAttached) -> None:
         link = event.link
         try:
-            if link.state is State.OFFERED:
+            if link.state is EndpointState.OFFERED:
                 attach_link(self, link, event.attach, self._cbs)
             else:  # withdrawn before we could answer
                 raise Refusal(DETACH_FORCED, "The link was detached before it was attached.")
@@ -478,10 +478,10 @@ class Peer:
             link.context.withdrawn()
             return
         self._close_contexts([link])
-        if link.state is State.CLOSE_ASKED:
+        if link.state is EndpointState.CLOSE_ASKED:
 
             def answer(error: StoreError | None) -> None:
-                if link.state is State.CLOSE_ASKED and link.session.state is State.OPEN:
+                if link.state is EndpointState.CLOSE_ASKED and link.session.state is EndpointState.OPEN:
                     link.detach(closed=event.closed)
                     self.flush_soon()
 
@@ -528,7 +528,7 @@ class Peer:
         self._hang_up()
 
 
-_HANDLERS: dict[type[Event], Callable[[Peer, Any], None]] = {
+_HANDLERS: dict[type[AmqpEvent], Callable[[Peer, Any], None]] = {
     ConnectionOpened: Peer._on_opened,
     SessionBegun: Peer._on_begun,
     LinkAttached: Peer._on_attached,

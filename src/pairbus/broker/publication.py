@@ -18,7 +18,7 @@ FILTER_FAILED = "FilterEvaluationException"
 SESSION_MISSING = "Session ID is null"
 
 
-class Outcome(NamedTuple):
+class SubscriptionCopy(NamedTuple):
     """One copy that a subscription gets."""
 
     subscription: Subscription
@@ -61,7 +61,7 @@ class Publication:
         for outcome in outcomes:
             self._copy(message, outcome, payload, now_ms)
 
-    def _copy(self, message: StoredMessage, outcome: Outcome, payload: int, now_ms: int) -> None:
+    def _copy(self, message: StoredMessage, outcome: SubscriptionCopy, payload: int, now_ms: int) -> None:
         subscription, changed, patch = outcome
         ttl_ms = subscription.ttl_ms(message.ttl_ms if changed is None else changed.ttl_ms or 0)
         copy = StoredMessage(
@@ -95,7 +95,7 @@ class Publication:
             subscription.take_in(box, copies)
 
 
-def outcomes_of(subscription: Subscription, view: MessageView, session_id: str) -> list[Outcome]:
+def outcomes_of(subscription: Subscription, view: MessageView, session_id: str) -> list[SubscriptionCopy]:
     """The copies that one subscription gets."""
     settings = subscription.description
     try:
@@ -103,12 +103,12 @@ def outcomes_of(subscription: Subscription, view: MessageView, session_id: str) 
     except FilterEvaluationError as error:
         if not settings.dead_letter_on_filter_error:
             return []
-        return [Outcome(subscription, None, reason(FILTER_FAILED, str(error)))]
+        return [SubscriptionCopy(subscription, None, reason(FILTER_FAILED, str(error)))]
     if not settings.requires_session:
-        return [Outcome(subscription, copy.changed) for copy in copies]
+        return [SubscriptionCopy(subscription, copy.changed) for copy in copies]
     found = []
     for copy in copies:
         is_missing = not (session_id if copy.changed is None else copy.changed.session_id)
         text = "The message has no session id, and the subscription requires sessions."
-        found.append(Outcome(subscription, copy.changed, reason(SESSION_MISSING, text) if is_missing else b""))
+        found.append(SubscriptionCopy(subscription, copy.changed, reason(SESSION_MISSING, text) if is_missing else b""))
     return found

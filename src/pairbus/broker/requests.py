@@ -26,7 +26,7 @@ SERVER_TIMEOUT = "com.microsoft:server-timeout"
 SERVER_TIMEOUT_MAX_MS = 24 * 60 * 60 * 1000  # more is no time-out
 UNSENT_MAX = 256  # answers that wait for credit on one link; a client that asks more without listening loses them
 
-Reply = Callable[[dict[str, Any], Any], None]
+SendReply = Callable[[dict[str, Any], Any], None]
 "(application properties, body value): sends the answer to one request."
 
 
@@ -44,11 +44,11 @@ class Node(Protocol):
         """The right that the request needs."""
         ...
 
-    def refuse(self, reply: Reply, refusal: Refusal) -> None:
+    def refuse(self, reply: SendReply, refusal: Refusal) -> None:
         """Answer a request with no."""
         ...
 
-    def on_request(self, request: Message, reply: Reply, now_ms: int) -> None: ...
+    def on_request(self, request: Message, reply: SendReply, now_ms: int) -> None: ...
 
 
 class RequestLink:

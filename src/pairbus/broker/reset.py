@@ -19,7 +19,7 @@ from typing import Literal, Protocol, get_args
 from pairbus.amqp.link import Link
 from pairbus.broker.administration import Administration, id_of
 from pairbus.broker.box import Box
-from pairbus.broker.catalog import Catalog, Holder
+from pairbus.broker.catalog import Catalog, EntityHolder
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription, path_key
 from pairbus.broker.inlet import Inlet
 from pairbus.broker.outlet import Outlet
@@ -31,24 +31,24 @@ from pairbus.broker.topic import Topic
 from pairbus.errors import ConfigError
 
 HolderDescription = QueueDescription | TopicDescription | SubscriptionDescription
-Entities = Literal["keep", "delete"]
+EntityFate = Literal["keep", "delete"]
 "Fate of the entities themselves in a reset."
 
 
 class ResetHooks(Protocol):
     """The namespace's part in a reset."""
 
-    def make(self, entity_id: int, description: HolderDescription, last_seq: int = 0) -> Holder: ...
-    def replaced(self, before: Holder, after: Holder) -> None: ...
-    def deleted(self, entity: Holder) -> None: ...
+    def make(self, entity_id: int, description: HolderDescription, last_seq: int = 0) -> EntityHolder: ...
+    def replaced(self, before: EntityHolder, after: EntityHolder) -> None: ...
+    def deleted(self, entity: EntityHolder) -> None: ...
 
 
-def checked_entities(value: object) -> Entities:
+def checked_entities(value: object) -> EntityFate:
     """`keep` or `delete`; ConfigError for everything else."""
-    for known in get_args(Entities):
+    for known in get_args(EntityFate):
         if value == known:
             return known  # type: ignore[no-any-return]
-    raise ConfigError(f"entities must be one of {', '.join(get_args(Entities))}, not {value!r}")
+    raise ConfigError(f"entities must be one of {', '.join(get_args(EntityFate))}, not {value!r}")
 
 
 async def empty_all(catalog: Catalog, administration: Administration, store: Store, hooks: ResetHooks) -> None:
@@ -65,7 +65,7 @@ async def empty_all(catalog: Catalog, administration: Administration, store: Sto
             hooks.deleted(holder)
 
 
-def _write(store: Store, holder: Holder, new_id: int) -> None:
+def _write(store: Store, holder: EntityHolder, new_id: int) -> None:
     store.write(PutEntity(new_id, holder.description.to_json()))
     if holder.last_seq:
         # Sequence numbers never repeat: a row that the same commit deletes again leaves its number as the highest one.
@@ -75,7 +75,7 @@ def _write(store: Store, holder: Holder, new_id: int) -> None:
     store.write(DropEntity(id_of(holder)))
 
 
-def _replace(catalog: Catalog, before: Holder, new_id: int, hooks: ResetHooks) -> Holder:
+def _replace(catalog: Catalog, before: EntityHolder, new_id: int, hooks: ResetHooks) -> EntityHolder:
     """Enter an empty entity into the catalog. A topic comes before its subscriptions."""
     after = hooks.make(new_id, before.description, last_seq=before.last_seq)
     match before, after:
@@ -92,7 +92,7 @@ def _replace(catalog: Catalog, before: Holder, new_id: int, hooks: ResetHooks) -
     return after
 
 
-def relink(link: Link, before: Holder, after: Holder, now_ms: int) -> Inlet | Outlet | Applicant | None:
+def relink(link: Link, before: EntityHolder, after: EntityHolder, now_ms: int) -> Inlet | Outlet | Applicant | None:
     """Lead a link to the empty entity; None: it led elsewhere. A receiver holds its session on, without messages."""
     if not (isinstance(link.context, Inlet | Outlet | Applicant) and link.context.queue is before):
         return None

@@ -9,10 +9,10 @@ from pairbus.amqp.errors import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, UNA
 from pairbus.amqp.link import Link, ReceiverLink, SenderLink, address_of
 from pairbus.amqp.performatives import Attach, Coordinator
 from pairbus.amqp.types import Symbol, ULong
-from pairbus.broker.address import Address, parse_address
+from pairbus.broker.address import LinkAddress, parse_address
 from pairbus.broker.cbs import CbsNode
 from pairbus.broker.inlet import BATCH_ENVELOPE_SIZE, Inlet
-from pairbus.broker.management import OPERATIONS, ManagementNode, Target
+from pairbus.broker.management import OPERATIONS, ManagementNode, RequestTarget
 from pairbus.broker.messages import SESSION_ID_LENGTH_MAX
 from pairbus.broker.outlet import Outlet
 from pairbus.broker.queue import Queue
@@ -73,7 +73,7 @@ def _attach_node(peer: Peer, link: Link, attach: Attach, node: Node, said_size_m
         link.context = ResponseLink(peer, link, node)
 
 
-def find(peer: Peer, address: Address) -> Target:
+def find(peer: Peer, address: LinkAddress) -> RequestTarget:
     """Look up the entity and the box that the address names, or raise the Refusal."""
     entity = peer.namespace.catalog.find(address.entity)
     if entity is None or isinstance(entity, Rule):
@@ -81,12 +81,12 @@ def find(peer: Peer, address: Address) -> Target:
     if isinstance(entity, Topic):
         if address.is_dead_letter or address.is_transfer_dead_letter:
             raise Refusal(NOT_ALLOWED, f"The topic '{entity.path}' has no dead-letter queue; its subscriptions have.")
-        return Target(entity, None)
+        return RequestTarget(entity, None)
     box = entity.dead if address.is_dead_letter else entity.transfer if address.is_transfer_dead_letter else entity.main
-    return Target(entity, box)
+    return RequestTarget(entity, box)
 
 
-def _management(peer: Peer, address: Address) -> ManagementNode:
+def _management(peer: Peer, address: LinkAddress) -> ManagementNode:
     if not peer.allows(address.text, None):
         raise _unauthorised(address, "A valid")
     return ManagementNode(
@@ -99,7 +99,7 @@ def _management(peer: Peer, address: Address) -> ManagementNode:
     )
 
 
-def _attach_entity(peer: Peer, link: Link, attach: Attach, address: Address) -> None:
+def _attach_entity(peer: Peer, link: Link, attach: Attach, address: LinkAddress) -> None:
     if not peer.allows(address.text, right_of(link)):
         raise _unauthorised(address, f"The {right_of(link)}")
     target = find(peer, address)
@@ -112,7 +112,7 @@ def _attach_entity(peer: Peer, link: Link, attach: Attach, address: Address) -> 
     peer.namespace.links.add(link)
 
 
-def _attach_sender(peer: Peer, link: ReceiverLink, attach: Attach, address: Address, target: Target) -> None:
+def _attach_sender(peer: Peer, link: ReceiverLink, attach: Attach, address: LinkAddress, target: RequestTarget) -> None:
     entity = target.entity
     if isinstance(entity, Subscription):
         raise Refusal(
@@ -133,7 +133,7 @@ def _attach_sender(peer: Peer, link: ReceiverLink, attach: Attach, address: Addr
     entity.touch(peer.namespace.now_ms())
 
 
-def _attach_receiver(peer: Peer, link: SenderLink, attach: Attach, address: Address, target: Target) -> None:
+def _attach_receiver(peer: Peer, link: SenderLink, attach: Attach, address: LinkAddress, target: RequestTarget) -> None:
     entity = target.entity
     if isinstance(entity, Topic):
         raise Refusal(
@@ -185,5 +185,5 @@ def _answer(
     )
 
 
-def _unauthorised(address: Address, what: str) -> Refusal:
+def _unauthorised(address: LinkAddress, what: str) -> Refusal:
     return Refusal(UNAUTHORIZED_ACCESS, f"Unauthorized access. {what} claim is needed for '{address.text}'.")

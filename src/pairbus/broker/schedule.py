@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from pairbus.broker.box import CHUNK_MAX, Box
 from pairbus.broker.due import Agenda
-from pairbus.broker.entity import Done, Entity
+from pairbus.broker.entity import Entity, EntityDone
 from pairbus.broker.refusal import refusal_of
 from pairbus.broker.settlement import not_found
 from pairbus.broker.store import Delete, IndexRow, StoredMessage
 from pairbus.errors import StoreError
 
 
-class Waiting(NamedTuple):
+class WaitingMessage(NamedTuple):
     """One scheduled message that no write carries."""
 
     n: int
@@ -35,7 +35,7 @@ class Schedule:
         self._entity = entity
         self._box = box
         self._activate = activate
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, WaitingMessage] = {}
         self._agenda: Agenda[int] = Agenda()
         self.is_busy = False
         "One batch at a time: a million messages that fall due together are not loaded together."
@@ -62,7 +62,7 @@ class Schedule:
             return False
         self._box.scheduled_count += 1
         size = self._box.size_bytes - size_before
-        self._await(row.seq, Waiting(row.n, row.scheduled_ms, size, row.payload, row.session_id))
+        self._await(row.seq, WaitingMessage(row.n, row.scheduled_ms, size, row.payload, row.session_id))
         return True
 
     def add(self, message: StoredMessage) -> None:
@@ -72,16 +72,16 @@ class Schedule:
 
     def take_back(self, message: StoredMessage) -> None:
         """A message whose activation failed."""
-        waiting = Waiting(message.n, message.scheduled_ms, message.size, message.payload, message.session_id)
+        waiting = WaitingMessage(message.n, message.scheduled_ms, message.size, message.payload, message.session_id)
         self._await(message.seq, waiting)
 
-    def _await(self, seq: int, waiting: Waiting) -> None:
+    def _await(self, seq: int, waiting: WaitingMessage) -> None:
         self._waiting[seq] = waiting
         self._agenda.set(seq, waiting.at_ms)
 
     # ── cancelling ──
 
-    def cancel(self, seqs: Sequence[int], now_ms: int, done: Done) -> None:
+    def cancel(self, seqs: Sequence[int], now_ms: int, done: EntityDone) -> None:
         """All or none."""
         self._entity.accessed_ms = now_ms
         seqs = list(dict.fromkeys(seqs))
@@ -97,7 +97,9 @@ class Schedule:
         self._entity.store.write(Delete(self._box.number, numbers, payloads))
         self._entity.commits.then(self._cancelled, cancelled, done)
 
-    def _cancelled(self, cancelled: list[tuple[int, Waiting]], done: Done, error: StoreError | None) -> None:
+    def _cancelled(
+        self, cancelled: list[tuple[int, WaitingMessage]], done: EntityDone, error: StoreError | None
+    ) -> None:
         for seq, waiting in cancelled:
             if error is not None:
                 self._await(seq, waiting)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED
 from pairbus.broker.box import Box
-from pairbus.broker.entity import Done, Entity
+from pairbus.broker.entity import Entity, EntityDone
 from pairbus.broker.holds import Hold, Holder
 from pairbus.broker.refusal import Refusal, refusal_of, session_lock_lost
-from pairbus.broker.sessions import Session
+from pairbus.broker.sessions import MessageSession
 from pairbus.broker.store import SetSessionState, StateRow
 from pairbus.errors import StoreError
 
@@ -83,7 +83,7 @@ class SessionService:
         except StoreError as error:
             raise refusal_of(error) from error
 
-    def set_state(self, hold: Hold, state: bytes | None, now_ms: int, done: Done) -> None:
+    def set_state(self, hold: Hold, state: bytes | None, now_ms: int, done: EntityDone) -> None:
         """Write the state, or clear it; `done` after the commit."""
         if state is not None and len(state) > STATE_SIZE_MAX:
             text = f"The state of a session has at most {STATE_SIZE_MAX} bytes; this one has {len(state)}."
@@ -96,7 +96,9 @@ class SessionService:
         entity.store.write(SetSessionState(entity.entity_id, session.state_n, session.id, now_ms, state))
         entity.commits.then(self._written, (session, None if state is None else len(state), now_ms), done)
 
-    def _written(self, subject: tuple[Session, int | None, int], done: Done, error: StoreError | None) -> None:
+    def _written(
+        self, subject: tuple[MessageSession, int | None, int], done: EntityDone, error: StoreError | None
+    ) -> None:
         session, size, now_ms = subject
         session.writing -= 1
         if error is None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pairbus.broker.holds import Hold
 
 
-class Session:
+class MessageSession:
     """One session."""
 
     __slots__ = (
@@ -97,28 +97,28 @@ class Sessions:
     """The sessions of a box; also the place where its messages wait."""
 
     def __init__(self, around: Surroundings) -> None:
-        self.stirred: dict[Session, None] = {}
+        self.stirred: dict[MessageSession, None] = {}
         "Held sessions that have got messages since somebody last looked; that one clears it."
         self._around = around
-        self._sessions: dict[str, Session] = {}
-        self._heap: list[tuple[int, Session]] = []
-        self._expiry: ExpiryHeap[tuple[int, Session]] = ExpiryHeap()
+        self._sessions: dict[str, MessageSession] = {}
+        self._heap: list[tuple[int, MessageSession]] = []
+        self._expiry: ExpiryHeap[tuple[int, MessageSession]] = ExpiryHeap()
         self._loaded = self._loaded_bytes = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[MessageSession]:
         return iter(self._sessions.values())
 
-    def find(self, session_id: str) -> Session | None:
+    def find(self, session_id: str) -> MessageSession | None:
         return self._sessions.get(session_id)
 
-    def make(self, session_id: str) -> Session:
+    def make(self, session_id: str) -> MessageSession:
         """The session of this id, a new one where there is none."""
         session = self._sessions.get(session_id)
         if session is None:
-            session = self._sessions[session_id] = Session(session_id)
+            session = self._sessions[session_id] = MessageSession(session_id)
         return session
 
     # ── messages come in ──
@@ -151,7 +151,7 @@ class Sessions:
         """Take a message that had left, in its old place in the order."""
         self._put(self.make(message.session_id), message)
 
-    def _put(self, session: Session, message: StoredMessage) -> None:
+    def _put(self, session: MessageSession, message: StoredMessage) -> None:
         if message.expires_ms:
             self._expect_expiry(session, message)
         line = session.line
@@ -162,7 +162,7 @@ class Sessions:
         else:
             self.stirred[session] = None
 
-    def _keep_loaded(self, session: Session, message: StoredMessage) -> bool:
+    def _keep_loaded(self, session: MessageSession, message: StoredMessage) -> bool:
         """In its place among the loaded ones; where there is no room, none of the session's stays loaded (law 4)."""
         loaded = session.loaded
         if self._loaded >= READY_MAX or self._loaded_bytes >= READY_BYTES_MAX:
@@ -181,7 +181,7 @@ class Sessions:
         self._loaded_bytes += message.size
         return True
 
-    def _expect_expiry(self, session: Session, message: StoredMessage) -> None:
+    def _expect_expiry(self, session: MessageSession, message: StoredMessage) -> None:
         self._expiry.add(message.expires_ms, (message.n, session))
         if self._expiry.crowded:
             # The message itself has no place yet; it is waiting all the same.
@@ -208,7 +208,7 @@ class Sessions:
             if session.hold is None:
                 self.offer(session)
 
-    def drop_if_idle(self, session: Session) -> None:
+    def drop_if_idle(self, session: MessageSession) -> None:
         """A session of which nothing is left is not known any more (law 1)."""
         if not session.is_listed and session.hold is None and not session.writing:
             self._sessions.pop(session.id, None)
@@ -216,7 +216,7 @@ class Sessions:
 
     # ── which is next ──
 
-    def offer(self, session: Session) -> None:
+    def offer(self, session: MessageSession) -> None:
         """Something of the session has changed that may make it available, or end it."""
         if session.is_available:
             first_n = session.first_n
@@ -229,7 +229,7 @@ class Sessions:
         elif not session.count:
             self.drop_if_idle(session)
 
-    def next_available(self) -> Session | None:
+    def next_available(self) -> MessageSession | None:
         """The available session with the oldest waiting message. Its place in the heap is kept until it is held."""
         heap = self._heap
         while heap:
@@ -253,7 +253,7 @@ class Sessions:
 
     # ── messages go out ──
 
-    def next(self, session: Session, limit: int, now_ms: int) -> list[StoredMessage]:
+    def next(self, session: MessageSession, limit: int, now_ms: int) -> list[StoredMessage]:
         """Take out the first messages of a held session, up to `limit` of those that are loaded; none: nothing waits.
 
         StoreError: they could not be read; they still wait.
@@ -274,7 +274,7 @@ class Sessions:
                 self._around.on_expired(expired, now_ms)
         return found  # none: the entity announces the box again when the expired ones are gone
 
-    def _load(self, session: Session) -> bool:
+    def _load(self, session: MessageSession) -> bool:
         room = max(1, READY_MAX - self._loaded)
         numbers = session.line.take(min(self._around.chunk_size(), room))
         if not numbers:
@@ -291,7 +291,7 @@ class Sessions:
         self._loaded_bytes += sum(message.size for message in messages)
         return True
 
-    def unload(self, session: Session) -> None:
+    def unload(self, session: MessageSession) -> None:
         """The loaded messages of the session are numbers again."""
         loaded, session.loaded = session.loaded, None
         for message in reversed(loaded or ()):
@@ -396,6 +396,6 @@ def _number_of(message: StoredMessage) -> int:
     return message.n
 
 
-def _waits(entry: tuple[int, Session]) -> bool:
+def _waits(entry: tuple[int, MessageSession]) -> bool:
     n, session = entry
     return n in session.line or any(message.n == n for message in session.loaded or ())

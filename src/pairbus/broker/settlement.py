@@ -14,10 +14,10 @@ from typing import Any
 from pairbus.amqp.errors import NOT_ALLOWED
 from pairbus.amqp.types import encode_pair
 from pairbus.broker.box import CHUNK_MAX, Box, deletion
-from pairbus.broker.entity import Done, Entity
+from pairbus.broker.entity import Entity, EntityDone
 from pairbus.broker.locks import Lock
 from pairbus.broker.refusal import ARGUMENT_ERROR, MESSAGE_NOT_FOUND, Refusal, lock_lost, refusal_of
-from pairbus.broker.sessions import Session
+from pairbus.broker.sessions import MessageSession
 from pairbus.broker.store import ACTIVE, DEFERRED, StoredMessage, Update
 from pairbus.errors import StoreError
 
@@ -34,7 +34,7 @@ class Outcome(Enum):
     RELEASE = auto()
 
 
-Change = tuple[StoredMessage, StoredMessage, Box]
+MessageChange = tuple[StoredMessage, StoredMessage, Box]
 "(the message before, after, the box that it is then in): written, not yet committed."
 
 
@@ -52,7 +52,9 @@ class Settlement:
 
     # ── settling ──
 
-    def settle(self, box: Box, token: bytes, outcome: Outcome, now_ms: int, done: Done, *, patch: bytes = b"") -> None:
+    def settle(
+        self, box: Box, token: bytes, outcome: Outcome, now_ms: int, done: EntityDone, *, patch: bytes = b""
+    ) -> None:
         """End one lock. `patch`: encoded pairs of application properties to change (abandon, defer, dead-letter).
 
         When the answer is a refusal, nothing has changed: a lock that was held runs on.
@@ -84,7 +86,9 @@ class Settlement:
             return Refusal(ARGUMENT_ERROR, f"The changed properties of a message exceed {PATCH_SIZE_MAX} bytes.")
         return None
 
-    def _settled(self, payload: tuple[Box, Lock, Change | None], done: Done, error: StoreError | None) -> None:
+    def _settled(
+        self, payload: tuple[Box, Lock, MessageChange | None], done: EntityDone, error: StoreError | None
+    ) -> None:
         box, lock, change = payload
         if error is not None:
             box.locks.restore((lock,))
@@ -99,7 +103,7 @@ class Settlement:
         if change is not None:
             self._entity.announce(change[2])
 
-    def _released(self, payload: tuple[Box, Lock], done: Done, _error: StoreError | None) -> None:
+    def _released(self, payload: tuple[Box, Lock], done: EntityDone, _error: StoreError | None) -> None:
         """Nothing was written, so a failed commit has nothing to say about it."""
         box, lock = payload
         box.give_back(lock.message)
@@ -152,7 +156,7 @@ class Settlement:
         now_ms: int,
         done: Callable[[Refusal | int], None],
         *,
-        session: Session | None = None,
+        session: MessageSession | None = None,
     ) -> None:
         """Delete up to `count` waiting messages that were enqueued before a time, oldest first; tell how many.
 
@@ -253,7 +257,7 @@ class Settlement:
 
     # ── changes that are written ──
 
-    def _change(self, box: Box, message: StoredMessage, outcome: Outcome, patch: bytes) -> Change:
+    def _change(self, box: Box, message: StoredMessage, outcome: Outcome, patch: bytes) -> MessageChange:
         if outcome is Outcome.DEAD_LETTER:
             return self.bury(message, patch)
         if outcome is Outcome.DEFER:
@@ -267,12 +271,12 @@ class Settlement:
             return self.bury(message, patch, delivery_count=count)
         return self._update(box, message, delivery_count=count, patch=message.patch + patch)
 
-    def _update(self, box: Box, message: StoredMessage, **changes: Any) -> Change:
+    def _update(self, box: Box, message: StoredMessage, **changes: Any) -> MessageChange:
         after = message.revised(**changes)
         self._store.write(Update(box.number, after))
         return message, after, box
 
-    def bury(self, message: StoredMessage, patch: bytes, **changes: Any) -> Change:
+    def bury(self, message: StoredMessage, patch: bytes, **changes: Any) -> MessageChange:
         """From the entity's own box to its dead letters, where no time to live counts."""
         after = message.revised(state=ACTIVE, expires_ms=0, patch=message.patch + patch, **changes)
         self._store.write(Update(self._dead.number, after))
@@ -283,7 +287,7 @@ class Settlement:
         changes = [self.bury(message, reason(name, text)) for message in messages]
         self._commits.then(self._dead_lettered, changes, done)
 
-    def _dead_lettered(self, changes: list[Change], done: Callable[[], None], error: StoreError | None) -> None:
+    def _dead_lettered(self, changes: list[MessageChange], done: Callable[[], None], error: StoreError | None) -> None:
         for change in changes:
             if error is None:
                 self.apply(self._main, change)
@@ -293,7 +297,7 @@ class Settlement:
         self._entity.announce(self._dead)
         done()
 
-    def apply(self, box: Box, change: Change) -> None:
+    def apply(self, box: Box, change: MessageChange) -> None:
         before, after, to_box = change
         if to_box is not box:
             to_box.accept([after])
@@ -312,7 +316,7 @@ class Settlement:
             box.lapsed_count += len(changes)
             self._commits.then(self._lapsed, box, changes)
 
-    def _lapsed(self, box: Box, changes: list[Change], error: StoreError | None) -> None:
+    def _lapsed(self, box: Box, changes: list[MessageChange], error: StoreError | None) -> None:
         for change in changes:
             if error is None:
                 self.apply(box, change)

@@ -17,7 +17,7 @@ from pairbus import __version__
 from pairbus.amqp.link import Link
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import Error
-from pairbus.amqp.settings import Settings
+from pairbus.amqp.settings import ConnectionSettings
 from pairbus.amqp.types import Symbol
 from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal
 
@@ -118,7 +118,7 @@ LIKE_AZURE = Strictness(
 )
 
 
-def settings_of(strictness: Strictness, name: str) -> Settings:
+def settings_of(strictness: Strictness, name: str) -> ConnectionSettings:
     """Settings of a connection of the namespace `name`, without the wording of errors."""
     says: dict[str, Any] = {
         "properties": {Symbol("product"): "pairbus", Symbol("version"): __version__, HIDES_PINGS: True}
@@ -140,7 +140,7 @@ def settings_of(strictness: Strictness, name: str) -> Settings:
         }
     if heartbeats is not None:
         says |= {"sign_of_life_share": heartbeats.share, "idle_time_out_min_ms": heartbeats.idle_time_out_min_ms}
-    return Settings(container_id=name, checks_window=strictness.checks_window, **says)
+    return ConnectionSettings(container_id=name, checks_window=strictness.checks_window, **says)
 
 
 def track(text: str, system: str, now_ms: int) -> str:

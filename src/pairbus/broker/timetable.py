@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from pairbus.broker.administration import Administration
-from pairbus.broker.catalog import Catalog, Holder
+from pairbus.broker.catalog import Catalog, EntityHolder
 from pairbus.broker.due import Agenda
 from pairbus.errors import StoreError
 
@@ -25,7 +25,7 @@ class Timetable:
         *,
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
-        is_listened_to: Callable[[Holder], bool],
+        is_listened_to: Callable[[EntityHolder], bool],
         is_forwarding: Callable[[], bool],
     ) -> None:
         """`is_listened_to(entity)`: a receiver waits there; `is_forwarding()`: some entity moves messages on now."""
@@ -36,8 +36,8 @@ class Timetable:
         self._now_ms = now_ms
         self._is_listened_to = is_listened_to
         self._is_forwarding = is_forwarding
-        self._agenda: Agenda[Holder] = Agenda()
-        self._changed: set[Holder] = set()
+        self._agenda: Agenda[EntityHolder] = Agenda()
+        self._changed: set[EntityHolder] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._deletions: set[asyncio.Future[None]] = set()
@@ -50,7 +50,7 @@ class Timetable:
         if self._timer is not None:
             self._timer.cancel()
 
-    def changed(self, holder: Holder) -> None:
+    def changed(self, holder: EntityHolder) -> None:
         """The next time at which the entity has something to do may have moved."""
         if holder.closed or self._is_stopping:
             return
@@ -58,7 +58,7 @@ class Timetable:
             self._loop.call_soon(self._arm)
         self._changed.add(holder)
 
-    def forget(self, holder: Holder) -> None:
+    def forget(self, holder: EntityHolder) -> None:
         """The entity is deleted, or another one is in its place."""
         self._agenda.set(holder, None)
         self._changed.discard(holder)
@@ -122,7 +122,7 @@ class Timetable:
             or any(holder.is_catching_up for holder in self._catalog.holders())
         )
 
-    async def _delete_idle(self, holder: Holder) -> None:
+    async def _delete_idle(self, holder: EntityHolder) -> None:
         until_ms, kind = holder.idle_until_ms, holder.description.KIND
         if holder.closed or until_ms is None or until_ms > self._now_ms():
             self.changed(holder)  # it was used or deleted in the turn of the loop since it fell due

@@ -23,7 +23,7 @@ from pairbus.dashboard.api import Page
 from pairbus.dashboard.facts import same_namespace
 from pairbus.dashboard.guard import Guard, same_token
 from pairbus.dashboard.metrics import PageMetrics
-from pairbus.dashboard.targets import SOCKET_NAME, AzureTarget, BrokerTarget, Target
+from pairbus.dashboard.targets import SOCKET_NAME, AzureTarget, BrokerTarget, WatchedNamespace
 from pairbus.dashboard.watch import Pairing, Watch
 from pairbus.errors import ConfigError, PairbusError
 from pairbus.metrics.serving import TOKEN_VARIABLE
@@ -71,7 +71,7 @@ async def make_page(options: PageOptions) -> tuple[Page, str | None]:
     """Make the page, and the token that it demands. ConfigError: a control socket does not belong to a namespace."""
     given = options.given
     sockets = await in_thread("pairbus-control", _sockets, options.controls)
-    targets: list[Target] = []
+    targets: list[WatchedNamespace] = []
     for one, role in zip(given, ROLES, strict=False):
         targets.append(await _target(one, role if len(given) == 2 else None, sockets, options.ca_file))
     unused = set(options.controls) - {sockets[port][0] for one in given if (port := _port(one)) in sockets}
@@ -104,7 +104,7 @@ def _metrics_token(options: PageOptions, token: str | None) -> str | None:
     return None if is_loopback(options.host) and not options.hosts else token
 
 
-def _pairing(options: PageOptions, targets: list[Target]) -> Pairing:
+def _pairing(options: PageOptions, targets: list[WatchedNamespace]) -> Pairing:
     sides = [one.side for one in options.given]
 
     def is_ours(said: dict[str, Any]) -> bool:
@@ -123,7 +123,7 @@ def _pairing(options: PageOptions, targets: list[Target]) -> Pairing:
     return pairing
 
 
-def _look_of(looking: Looking, billed: Target | None) -> Callable[[], Awaitable[dict[str, Any]]]:
+def _look_of(looking: Looking, billed: WatchedNamespace | None) -> Callable[[], Awaitable[dict[str, Any]]]:
     async def look() -> dict[str, Any]:
         found = as_json(await looking.look(), None)
         if billed is not None:  # a listing, and peeks of the queues that are not empty
@@ -157,7 +157,7 @@ def _asked(path: Path, route: str) -> dict[str, Any]:
 
 async def _target(
     one: Given, role: str | None, sockets: dict[int | None, tuple[Path, str]], ca_file: Path | None
-) -> Target:
+) -> WatchedNamespace:
     port = _port(one)
     if port is None or one.text is None:
         return AzureTarget(one.side.name.partition(".")[0], one.side, role=role)

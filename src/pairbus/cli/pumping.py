@@ -28,7 +28,7 @@ from pairbus.pairing.backlog import queue_index, queue_path
 from pairbus.pairing.events import Event
 from pairbus.pairing.redriving import DEAD_LETTERS, queue_of_dead_letters
 from pairbus.pairing.relay import POLL_S, entity_of_dead_letters
-from pairbus.syphon import Progress, Syphon, SyphonSettings, redrive
+from pairbus.syphon import Syphon, SyphonProgress, SyphonSettings, redrive
 from pairbus.transport import Carrier, TransportError
 
 if TYPE_CHECKING:
@@ -310,10 +310,10 @@ class Pumping:
 
     # ── telling ──
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> SyphonProgress:
         engine = self._engine
         if engine is None:
-            return Progress(queues=len(self._drained), moved=0, per_s=0.0, blocked=0, dead_lettered=0, errors=0)
+            return SyphonProgress(queues=len(self._drained), moved=0, per_s=0.0, blocked=0, dead_lettered=0, errors=0)
         now = engine.progress()
         if isinstance(engine, Syphon) or engine.left is None:
             return now
@@ -335,7 +335,7 @@ class Pumping:
     def _warn(self, text: str) -> None:
         self._telling.line(text, "WARNING")
 
-    def _look(self) -> tuple[Progress, int | None]:
+    def _look(self) -> tuple[SyphonProgress, int | None]:
         """Return the progress, and how many messages wait as far as that is known."""
         now, counted = self._progress(), self._telling.counted
         return now, None if counted is None else counted.waiting(now)
@@ -368,5 +368,5 @@ class Pumping:
         self._meter("secondary", entity, "management", count, 0, outcome)
 
 
-def _doings(now: Progress) -> tuple[int, int, int]:
+def _doings(now: SyphonProgress) -> tuple[int, int, int]:
     return now.moved, now.dead_lettered, now.errors

@@ -40,7 +40,7 @@ class Reached:
 
 
 @dataclass(slots=True)
-class Sample:
+class PeekedMessages:
     """Messages of one queue, or of its dead-letter queue, that were peeked."""
 
     looked_at: int = 0
@@ -89,8 +89,8 @@ class QueueFacts:
     path: str
     messages: int | None = None
     dead_letters: int | None = None
-    waiting: Sample = field(default_factory=Sample)
-    dead: Sample = field(default_factory=Sample)
+    waiting: PeekedMessages = field(default_factory=PeekedMessages)
+    dead: PeekedMessages = field(default_factory=PeekedMessages)
     error: str | None = None
     "Why the messages could not be peeked."
 
@@ -156,7 +156,7 @@ class Status:
         index = queue_index(self.primary_name, queue.path)
         return index is not None and index >= self.rotation
 
-    def age_s(self, sample: Sample) -> float | None:
+    def age_s(self, sample: PeekedMessages) -> float | None:
         """Return for how long the oldest message has been there; a clock that is behind makes it 0."""
         return None if sample.oldest_ms is None else max(self.time_s - sample.oldest_ms / 1000, 0.0)
 
@@ -167,7 +167,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class CountChange:
     """Difference of the counts of two looks."""
 
     seconds: float
@@ -184,11 +184,11 @@ class Change:
         return f"{many(abs(self.messages), 'message')} {verb} in {self.seconds:.1f} s, {abs(self.per_s):.1f} a second"
 
 
-def change_of(before: Status | None, now: Status) -> Change | None:
+def change_of(before: Status | None, now: Status) -> CountChange | None:
     """Compare two looks; None when one of them has no exact counts."""
     if before is None or not before.is_exact or not now.is_exact or now.time_s <= before.time_s:
         return None
-    return Change(now.time_s - before.time_s, now.counts[0] - before.counts[0])
+    return CountChange(now.time_s - before.time_s, now.counts[0] - before.counts[0])
 
 
 # ── words ──
@@ -213,7 +213,7 @@ def rows(status: Status) -> list[tuple[object, ...]]:
     ]
 
 
-def summary(status: Status, change: Change | None) -> list[str]:
+def summary(status: Status, change: CountChange | None) -> list[str]:
     """Return the lines behind the table."""
     messages, dead_letters = status.counts
     lines = []
@@ -234,7 +234,7 @@ def summary(status: Status, change: Change | None) -> list[str]:
     return lines
 
 
-def _labels(what: str, samples: list[Sample], count: int) -> list[str]:
+def _labels(what: str, samples: list[PeekedMessages], count: int) -> list[str]:
     total: Counter[str] = sum((sample.labels for sample in samples), Counter())
     looked_at = sum(sample.looked_at for sample in samples)
     if not looked_at:
@@ -273,7 +273,7 @@ def moment(time_s: float) -> str:
 # ── JSON ──
 
 
-def as_json(status: Status, change: Change | None) -> dict[str, Any]:
+def as_json(status: Status, change: CountChange | None) -> dict[str, Any]:
     """Return everything as it goes into JSON."""
     messages, dead_letters = status.counts
     return {

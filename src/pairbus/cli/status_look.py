@@ -12,7 +12,7 @@ from azure.core.exceptions import AzureError
 
 from pairbus.amqp.errors import ProtocolError
 from pairbus.cli.backlogs import Backlogs, first_line, no_queues
-from pairbus.cli.status_facts import Label, QueueFacts, Reached, Sample, Status, destination_of, reason_of
+from pairbus.cli.status_facts import Label, PeekedMessages, QueueFacts, Reached, Status, destination_of, reason_of
 from pairbus.cli.status_syphons import seen_syphons
 from pairbus.client.sides import Side
 from pairbus.errors import ConfigError, PairbusError
@@ -115,7 +115,7 @@ class Looking:
 
     async def _look_into(self, carrier: Carrier, queue: QueueFacts, deadline: float) -> QueueFacts | None:
         """Peek messages and dead letters; None when there is no such queue."""
-        waiting, dead = Sample(), Sample()
+        waiting, dead = PeekedMessages(), PeekedMessages()
         error = None
         try:
             if queue.messages != 0:
@@ -130,7 +130,7 @@ class Looking:
             error = f"the answer cannot be read: {problem}"
         return replace(queue, waiting=waiting, dead=dead, error=error)
 
-    async def _sample(self, carrier: Carrier, path: str, sample: Sample, label: Label, deadline: float) -> None:
+    async def _sample(self, carrier: Carrier, path: str, sample: PeekedMessages, label: Label, deadline: float) -> None:
         """Peek page by page until the queue ends or enough is seen. A page that is not full says nothing."""
         next_number = 0
         management = await carrier.management(path, _left(deadline))

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from pairbus.metrics.serving import TOKEN_VARIABLE, MetricsPort, place_of
 from pairbus.metrics.text import Family, labels
 from pairbus.pairing.events import DestinationSkipped, Event, Moved
-from pairbus.syphon import Progress
+from pairbus.syphon import SyphonProgress
 from pairbus.telemetry.counters import HEALTHY, SUSPECT, Counters
 from pairbus.telemetry.prometheus import client_families
 
 OF_CLIENTS = ("pairbus.moved.messages", "pairbus.dead_lettered.messages", "pairbus.entity.state")
-LookAtProgress = Callable[[], tuple[Progress, int | None]]
+LookAtProgress = Callable[[], tuple[SyphonProgress, int | None]]
 "Returns the progress of the syphon, and how many messages wait; None when that is not known."
 
 

@@ -26,7 +26,7 @@ from pairbus.pairing.events import (
     PumpPaused,
     Stayed,
 )
-from pairbus.syphon import Progress
+from pairbus.syphon import SyphonProgress
 
 WARNINGS = (DeadLettered, DestinationSkipped, MaybeDuplicated, NotCompleted, Stayed)
 Level = Literal["INFO", "WARNING"]
@@ -39,9 +39,9 @@ class Counted:
     messages: int
     queues: int
     "Queues that had any."
-    then: Progress
+    then: SyphonProgress
 
-    def waiting(self, now: Progress) -> int:
+    def waiting(self, now: SyphonProgress) -> int:
         """Return how many messages wait now: moved and dead-lettered ones have left, blocked ones are still there."""
         left = _left_queues(now) - _left_queues(self.then)
         return max(self.messages - left, now.blocked + now.uncompleted)
@@ -60,7 +60,7 @@ class QueueTally:
         "Times and results of the counts since, and of the last one before, `lag_s` ago."
         self._sum: int | None = None
 
-    def counted(self, messages: int, queues: int, progress: Progress, now: float) -> Counted:
+    def counted(self, messages: int, queues: int, progress: SyphonProgress, now: float) -> Counted:
         """Take a count, and the progress of the same moment, into account."""
         left = _left_queues(progress)
         self._counts.append((now, messages))
@@ -76,7 +76,7 @@ class QueueTally:
         return Counted(self._sum - left, queues, progress)
 
 
-def _left_queues(progress: Progress) -> int:
+def _left_queues(progress: SyphonProgress) -> int:
     return progress.moved - progress.uncompleted + progress.dead_lettered
 
 
@@ -117,7 +117,7 @@ class SyphonTelling:
 
     # ── events ──
 
-    def heard(self, event: Event, progress: Callable[[], Progress]) -> None:
+    def heard(self, event: Event, progress: Callable[[], SyphonProgress]) -> None:
         """Tell an event, if somebody should look at it; with --verbose, every event."""
         match event:
             case PrimaryUnreachable():
@@ -151,7 +151,7 @@ class SyphonTelling:
 
     # ── how far it is ──
 
-    def progress(self, now: Progress) -> str:
+    def progress(self, now: SyphonProgress) -> str:
         """Return the live line: the state of the primary while it is away, otherwise counts that add up."""
         if self._unreachable is not None:
             event, told_s = self._unreachable
@@ -164,7 +164,7 @@ class SyphonTelling:
             f" {now.per_s:.0f}/s{eta}, {now.blocked} blocked, {now.dead_lettered} dead-lettered, {now.errors} errors"
         )
 
-    def _away_line(self, event: PrimaryUnreachable, passed_s: float, now: Progress) -> str:
+    def _away_line(self, event: PrimaryUnreachable, passed_s: float, now: SyphonProgress) -> str:
         if self.counted is not None:
             count = self.counted.waiting(now)
             wait = f"{many(count, 'message')} wait{'s' if count == 1 else ''} in {many(self.counted.queues, 'queue')}"
@@ -174,7 +174,7 @@ class SyphonTelling:
         again = "" if event.next_try_s is None else f"; next try in {max(event.next_try_s - passed_s, 0.0):.0f} s"
         return f"primary {self._home} unreachable for {event.for_s + passed_s:.0f} s; {wait}{again}"
 
-    def summary(self, now: Progress, left: Left, *, once: bool, stopped: bool) -> bool:
+    def summary(self, now: SyphonProgress, left: Left, *, once: bool, stopped: bool) -> bool:
         """Say how it ended; return whether everything was asked for, and something had to stay."""
         self.clear()
         print(summary_line(now, left))
@@ -198,7 +198,7 @@ class SyphonTelling:
         return True
 
 
-def summary_line(now: Progress, left: Left) -> str:
+def summary_line(now: SyphonProgress, left: Left) -> str:
     """Return one line whose numbers add up: messages that left their queues, and messages that did not."""
     parts = [f"moved {many(now.moved, 'message')}"]
     if now.dead_lettered:

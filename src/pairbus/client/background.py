@@ -19,14 +19,14 @@ from pairbus.amqp.message import Header, Message, Properties
 from pairbus.client.state import PairState
 from pairbus.errors import PairbusError
 from pairbus.pairing.events import BacklogQueueBack, Event, PingSent, Recovered
-from pairbus.pairing.failover import Entity
+from pairbus.pairing.failover import SendingEntity
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.pair import Route
 from pairbus.pairing.pings import CONTENT_TYPE, TIME_TO_LIVE_S
 from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.spool.forwarder import Forwarder
 from pairbus.syphon import Syphon, SyphonSettings
-from pairbus.transport import Carrier, Connection, TransportError
+from pairbus.transport import Carrier, ClientConnection, TransportError
 from pairbus.transport.carrier import HIDES_PINGS
 from pairbus.transport.failures import failure_of
 
@@ -117,7 +117,7 @@ class Background:
                 async with asyncio.timeout(None if wake_at is None else max(wake_at - now, 0.0)):
                     await self._changed.wait()
 
-    async def _ping(self, entity: Entity) -> None:
+    async def _ping(self, entity: SendingEntity) -> None:
         """Ask once, on a connection of its own: one that is open already proves nothing about a new one."""
         state, timeout_s = self._state, self._state.pair.pings.timeout_s
         # An opened link proves less than a message that was accepted.
@@ -146,7 +146,7 @@ class Background:
         self._changed.set()
 
     @asynccontextmanager
-    async def _visit(self, timeout_s: float) -> AsyncIterator[Connection]:
+    async def _visit(self, timeout_s: float) -> AsyncIterator[ClientConnection]:
         connection = await self._state.primary.connect(timeout_s)
         try:
             yield connection

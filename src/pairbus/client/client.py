@@ -12,7 +12,7 @@ from azure.servicebus import ServiceBusMessageBatch
 from pairbus.client.engine import Engine
 from pairbus.client.face import Job, PairedClientFace, PairedSenderFace
 from pairbus.pairing.events import Closed, Event
-from pairbus.pairing.life import Side as SideName
+from pairbus.pairing.life import LifeSide as SideName
 from pairbus.sdk.clients import keep
 from pairbus.sdk.receivers import end_async_receiver
 from pairbus.transport.threads import in_thread

@@ -23,7 +23,7 @@ from pairbus.client.sends import Sends
 from pairbus.client.state import PairState
 from pairbus.pairing.events import Closed
 from pairbus.pairing.life import Life
-from pairbus.pairing.life import Side as SideName
+from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S
 from pairbus.transport import Management, Scheduled
 

@@ -18,7 +18,7 @@ from pairbus.client.results import Origin
 from pairbus.client.sides import Side
 from pairbus.client.state import PairState
 from pairbus.pairing.failover import State
-from pairbus.pairing.life import Side as SideName
+from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions, factory_of
 from pairbus.process.forks import call_in_forked_child
 from pairbus.sdk import tracing

@@ -8,9 +8,9 @@ from typing import cast
 from pairbus.client.outgoing import Outgoing, sizes_of
 from pairbus.ledger import Ledger, Tally
 from pairbus.ledger.rows import FAILED_SEND, Cause, MeterKind
-from pairbus.pairing.life import Side as SideName
+from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.policy import Failure, Kind
-from pairbus.sdk.receivers import Meter
+from pairbus.sdk.receivers import ReceiverMeter
 
 
 class Meters:
@@ -67,7 +67,7 @@ class Meters:
     def syphon(self, side: SideName, entity: str, kind: str, count: int, size_bytes: int, outcome: str) -> None:
         self.count(side, entity, cast(MeterKind, kind), size_bytes, count=count, outcome=outcome, cause="syphon")
 
-    def receiver(self, entity: str) -> Meter | None:
+    def receiver(self, entity: str) -> ReceiverMeter | None:
         """Return the meter of a receiver of the primary; any thread may call it."""
         if self.ledger is None:
             return None

@@ -26,7 +26,7 @@ from pairbus.sdk.encoding import BATCH_TRANSPORT, encode, encoded
 from pairbus.sdk.failures import as_the_sdk_says_it
 from pairbus.sdk.messages import as_messages, due_at, ensure_message_id, message_id_of, reserved_property
 from pairbus.sdk.tracing import Traced, batch_links, links
-from pairbus.spool import Entry
+from pairbus.spool import SpoolEntry
 from pairbus.transport import Scheduled
 
 THE_PRIMARY = "the primary"
@@ -94,12 +94,12 @@ class Outgoing:
         self.payloads, self.ids = self.payloads[count:], self.ids[count:]
         del self._counters[:count]
 
-    def entries(self, path: str, first_attempt_ms: int | None, order: Order | None) -> list[Entry]:
+    def entries(self, path: str, first_attempt_ms: int | None, order: Order | None) -> list[SpoolEntry]:
         now_ms = time.time_ns() // 1_000_000
         sender = None if order is None else order.sender
         counters: Sequence[int | None] = [None] * len(self.payloads) if order is None else self._numbered(order)
         return [
-            Entry(path, payload, message_id, first_attempt_ms, sender, counter, now_ms)
+            SpoolEntry(path, payload, message_id, first_attempt_ms, sender, counter, now_ms)
             for payload, message_id, counter in zip(self.payloads, self.ids, counters, strict=True)
         ]
 

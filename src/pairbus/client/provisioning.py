@@ -21,7 +21,16 @@ from pairbus.client.sides import Side
 from pairbus.errors import ConfigError
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.policy import Kind
-from pairbus.pairing.provision import Answer, Create, Found, List, Provisioned, Refusal, assumed, provisioning
+from pairbus.pairing.provision import (
+    Create,
+    Found,
+    List,
+    ProvisionAnswer,
+    Provisioned,
+    ProvisionRefusal,
+    assumed,
+    provisioning,
+)
 from pairbus.transport.threads import in_thread
 
 _log = logging.getLogger("pairbus")
@@ -62,7 +71,7 @@ async def find_or_create(
         # For an emulator the certificate is fetched first, which blocks.
         admin = secondary.given_admin or await in_thread("pairbus-certificate", partial(secondary.new_admin, aio=True))
         plan = provisioning(primary_name, count)
-        answer: Answer = None
+        answer: ProvisionAnswer = None
         while True:
             match plan.send(answer):
                 case List(prefix):
@@ -90,7 +99,7 @@ async def _listed(admin: Any) -> list[Any]:
     return await in_thread("pairbus-admin", list, queues)
 
 
-async def _created(admin: Any, path: str, settings: Mapping[str, Any], meter: Meter) -> Answer:
+async def _created(admin: Any, path: str, settings: Mapping[str, Any], meter: Meter) -> ProvisionAnswer:
     try:
         with metered(meter, path):
             if inspect.iscoroutinefunction(admin.create_queue):
@@ -100,7 +109,7 @@ async def _created(admin: Any, path: str, settings: Mapping[str, Any], meter: Me
     except ResourceExistsError:
         return None  # another client was faster
     except AzureError as error:
-        return Refusal(_reason(error), _is_unauthorized(error))
+        return ProvisionRefusal(_reason(error), _is_unauthorized(error))
     return None
 
 

@@ -25,8 +25,8 @@ from pairbus.access import emulator
 from pairbus.access.connection_string import ConnectionString, host_and_port
 from pairbus.access.hosts import in_url, is_loopback
 from pairbus.amqp.sasl import SaslClient
-from pairbus.sdk.clients import AnyClient, ClientConfig, Proxy, check_flavour, config_of, proxy_of_sync_sdk
-from pairbus.transport import Carrier, Connection, connect
+from pairbus.sdk.clients import AnyClient, ClientConfig, ProxySettings, check_flavour, config_of, proxy_of_sync_sdk
+from pairbus.transport import Carrier, ClientConnection, connect
 from pairbus.transport.credential import AzureToken, Credential, SasKey, SasSignature, Token
 from pairbus.transport.endpoint import Endpoint, TransportKind
 from pairbus.transport.trace import log_frames
@@ -117,7 +117,7 @@ class Side:
         config = self._config
         if not config.websocket:
             return None
-        known, proxy = config.http_proxy, cast(Proxy | None, None)
+        known, proxy = config.http_proxy, cast(ProxySettings | None, None)
         if known:
             user = (known.get("username") or "", known.get("password") or "")
             proxy = known["proxy_hostname"], known["proxy_port"], user
@@ -131,7 +131,7 @@ class Side:
         """Return a carrier that is not connected yet; the caller closes it."""
         return Carrier(self.endpoint, connect_timeout_s=connect_timeout_s, **self._way())
 
-    async def connect(self, timeout_s: float) -> Connection:
+    async def connect(self, timeout_s: float) -> ClientConnection:
         """Open a connection of the caller's own."""
         return await connect(self.endpoint, timeout_s=timeout_s, **self._way())
 

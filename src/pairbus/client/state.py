@@ -19,10 +19,10 @@ from pairbus.control.clients import ClientControl
 from pairbus.errors import PairingError
 from pairbus.ledger import Ledger
 from pairbus.pairing.events import Faulted, Paired, PairingCleared, SecondaryLost, Unpaired
-from pairbus.pairing.failover import HEALTHY, Entity, State
+from pairbus.pairing.failover import HEALTHY, SendingEntity, State
 from pairbus.pairing.forwarding import Inflow
 from pairbus.pairing.life import Life, Lives
-from pairbus.pairing.life import Side as SideName
+from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, primary_name_of
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Reaction
@@ -187,7 +187,7 @@ class PairState:
         force(path, time.monotonic())
         self.events.deliver()
 
-    def waits(self, entity: Entity) -> bool:
+    def waits(self, entity: SendingEntity) -> bool:
         """Tell whether messages of this entity wait in the spool, and will be forwarded."""
         return self.spool.is_open and self.pair.enabled and self.spool.has(entity.path)
 

@@ -19,7 +19,7 @@ from pairbus.client.outgoing import Outgoing
 from pairbus.client.sides import Side
 from pairbus.client.thread import EngineThread, ListenerThread, T, Work
 from pairbus.pairing.failover import State
-from pairbus.pairing.life import Side as SideName
+from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.sdk.clients import keep
 from pairbus.sdk.sockets import break_socket

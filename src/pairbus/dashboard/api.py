@@ -33,7 +33,7 @@ from pairbus.faults.kinds import KINDS
 from pairbus.transport.threads import in_thread
 
 if TYPE_CHECKING:
-    from pairbus.dashboard.targets import Target
+    from pairbus.dashboard.targets import WatchedNamespace
     from pairbus.transport import Carrier
 
 logger = logging.getLogger("pairbus.dashboard")
@@ -69,7 +69,7 @@ class Page:
         self.is_on_broker = is_on_broker
         "The page is on the port of a namespace: an outage of that port takes the page with it."
 
-    def target(self, name: str) -> Target:
+    def target(self, name: str) -> WatchedNamespace:
         found = self.watch.targets.get(name)
         if found is None:
             raise EntityNotFound(f"there is no namespace {name!r:.80}; there are: {', '.join(self.watch.targets)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pairbus.dashboard.targets import Target
+    from pairbus.dashboard.targets import WatchedNamespace
     from pairbus.transport import Carrier
 
 CONNECT_S = 3.0
@@ -17,7 +17,7 @@ class Carriers:
     def __init__(self) -> None:
         self._carriers: dict[str, Carrier] = {}
 
-    async def of(self, target: Target) -> Carrier:
+    async def of(self, target: WatchedNamespace) -> Carrier:
         """Return the carrier of a namespace; it connects when it is used."""
         if target.name not in self._carriers:
             side = await target.side()

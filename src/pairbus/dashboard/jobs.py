@@ -22,7 +22,7 @@ TELL_S = 0.25  # between two reports of one job
 Tell = Callable[[str, Any], None]
 
 
-class Job:
+class VerbRun:
     """One run of a verb."""
 
     def __init__(self, number: int, verb: str, namespace: str, entity: str, tell: Tell) -> None:
@@ -51,7 +51,7 @@ class Job:
         self._tell("job", self.as_json())
 
 
-Work = Callable[[Job], Awaitable[None]]
+Work = Callable[[VerbRun], Awaitable[None]]
 
 
 class Jobs:
@@ -59,16 +59,16 @@ class Jobs:
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, VerbRun] = {}
         self._last = 0
 
-    def begin(self, verb: str, namespace: str, entity: str, work: Work) -> Job:
+    def begin(self, verb: str, namespace: str, entity: str, work: Work) -> VerbRun:
         """Start a job. ConfigError when too many run."""
         running = [job for job in self._jobs.values() if job.state == "running"]
         if len(running) >= RUNNING_MAX:
             raise ConfigError(f"{RUNNING_MAX} jobs run already; wait for one, or cancel one")
         self._last += 1
-        job = Job(self._last, verb, namespace, entity, self._tell)
+        job = VerbRun(self._last, verb, namespace, entity, self._tell)
         self._jobs[job.number] = job
         while len(self._jobs) > KEPT_MAX:
             del self._jobs[next(number for number, one in self._jobs.items() if one.state != "running")]
@@ -79,13 +79,13 @@ class Jobs:
     def list(self) -> list[dict[str, Any]]:
         return [job.as_json() for job in self._jobs.values()]
 
-    def get(self, number: int) -> Job:
+    def get(self, number: int) -> VerbRun:
         found = self._jobs.get(number)
         if found is None:
             raise EntityNotFound(f"there is no job {number}")
         return found
 
-    def cancel(self, number: int) -> Job:
+    def cancel(self, number: int) -> VerbRun:
         job = self.get(number)
         if job.task is not None:
             job.task.cancel()
@@ -98,7 +98,7 @@ class Jobs:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, job: Job, work: Work) -> None:
+    async def _run(self, job: VerbRun, work: Work) -> None:
         try:
             await work(job)
         except PairbusError as error:

@@ -14,7 +14,7 @@ from aiohttp import web
 from pairbus.amqp.errors import ProtocolError
 from pairbus.dashboard.choosing import choice_of, reasons_of, row_of, whole_of
 from pairbus.dashboard.guard import HEADERS
-from pairbus.dashboard.jobs import Job
+from pairbus.dashboard.jobs import VerbRun
 from pairbus.dashboard.requests import number_of, read_object, text_of
 from pairbus.errors import ConfigError, EntityNotFound
 from pairbus.explorer import (
@@ -194,7 +194,7 @@ async def begin_purge(page: Page, request: web.Request, names: Names) -> Any:
     address, choice = _address(_path(asked)), choice_of(asked)
     carrier = await page.carrier(page.target(names["name"]).name)
 
-    async def work(job: Job) -> None:
+    async def work(job: VerbRun) -> None:
         await purge(carrier, address, choice=choice, progress=_telling(job))
         await page.watch.refresh(names["name"])
 
@@ -211,7 +211,7 @@ async def begin_move(page: Page, request: web.Request, names: Names) -> Any:
     source = await page.carrier(page.target(names["name"]).name)
     destination = await page.carrier(page.target(str(to_namespace)).name)
 
-    async def work(job: Job) -> None:
+    async def work(job: VerbRun) -> None:
         await move(source, address, destination, to.strip(), choice=choice, progress=_telling(job))
         await page.watch.refresh(names["name"])
 
@@ -227,7 +227,7 @@ async def begin_redrive(page: Page, request: web.Request, names: Names) -> Any:
     entity = await page.entity(names["name"], address.destination)
     window_s = entity.get("duplicate_window_s", 0.0) if entity else None
 
-    async def work(job: Job) -> None:
+    async def work(job: VerbRun) -> None:
         syphon = redrive(
             carrier, address, reasons=reasons, duplicate_window_s=window_s, new_ids=asked.get("new_ids") is True
         )
@@ -248,7 +248,7 @@ async def begin_redrive(page: Page, request: web.Request, names: Names) -> Any:
     return page.jobs.begin("redrive", names["name"], address.path, work).as_json()
 
 
-def _telling(job: Job) -> Progress:
+def _telling(job: VerbRun) -> Progress:
     """Return a progress that the job tells."""
 
     def tell(progress: Progress) -> None:
@@ -305,7 +305,7 @@ async def begin_import(page: Page, request: web.Request, names: Names) -> Any:
         file.close()
         raise
 
-    async def work(job: Job) -> None:
+    async def work(job: VerbRun) -> None:
         with file:
             await import_lines(carrier, path, lines, _telling(job), _JobNotes(job))
         job.counts.pop("resume", None)
@@ -317,7 +317,7 @@ async def begin_import(page: Page, request: web.Request, names: Names) -> Any:
 class _JobNotes:
     """Notes of an import, kept by its job: the browser keeps them for the case that this server ends."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: VerbRun) -> None:
         self._job = job
 
     def write(self, notes: Notes) -> None:

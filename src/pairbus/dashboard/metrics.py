@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from pairbus.dashboard.watch import Watch
-from pairbus.metrics.entities import EntityCounts, EntityKind, entity_families, labels_of, ups
+from pairbus.metrics.entities import EntityGauges, EntityKind, entity_families, labels_of, ups
 from pairbus.metrics.serving import metrics_answer, refusal_of
 from pairbus.metrics.text import Family, Sample, labels
 from pairbus.telemetry.counters import ENTITY_FIELDS, Snapshot
@@ -71,13 +71,13 @@ def look_families(look: dict[str, Any], clients: Sequence[dict[str, Any]]) -> It
     yield from _pair(look)
 
 
-def _entities(namespace: str, one: dict[str, Any], kind: EntityKind) -> Iterator[EntityCounts]:
+def _entities(namespace: str, one: dict[str, Any], kind: EntityKind) -> Iterator[EntityGauges]:
     for path, entity in one.get("entities", {}).items():
         if entity["kind"] != kind:
             continue
         topic, name = _names(path) if kind == "subscription" else (None, path)
         is_topic = kind == "topic"
-        yield EntityCounts(
+        yield EntityGauges(
             labels_of(namespace, name, topic),
             active=0 if is_topic else entity.get("active"),
             dead_lettered=0 if is_topic else entity.get("dead"),

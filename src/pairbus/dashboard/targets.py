@@ -36,7 +36,7 @@ SOCKET_NAME = "control.sock"
 _STATUSES: dict[int, type[PairbusError]] = {400: ConfigError, 404: EntityNotFound}
 
 
-class Target(Protocol):
+class WatchedNamespace(Protocol):
     """One namespace that is watched."""
 
     name: str

@@ -27,7 +27,7 @@ from pairbus.errors import PairbusError
 from pairbus.transport.threads import in_thread
 
 if TYPE_CHECKING:
-    from pairbus.dashboard.targets import Target
+    from pairbus.dashboard.targets import WatchedNamespace
 
 logger = logging.getLogger("pairbus.dashboard")
 
@@ -79,7 +79,7 @@ class Watcher:
 class Watch:
     """Everything that is known of some namespaces, kept fresh while it is wanted."""
 
-    def __init__(self, title: str, targets: Sequence[Target], pairing: Pairing, sheet: PriceSheet) -> None:
+    def __init__(self, title: str, targets: Sequence[WatchedNamespace], pairing: Pairing, sheet: PriceSheet) -> None:
         self.title = title
         self.targets = {target.name: target for target in targets}
         self.happened: deque[dict[str, Any]] = deque(maxlen=HAPPENINGS_MAX)
@@ -239,7 +239,7 @@ class Watch:
                     await news.wait()
                 rested_at_s = loop.time() + rest_s
 
-    async def _follow(self, target: Target) -> None:
+    async def _follow(self, target: WatchedNamespace) -> None:
         """Look at a namespace again as soon as it tells that something happened, and when it stops to tell."""
         while True:
             with suppress(PairbusError):  # the next look tells what is wrong
@@ -253,7 +253,7 @@ class Watch:
         for news in self._news.values():
             news.set()
 
-    async def _ask(self, target: Target) -> bool:
+    async def _ask(self, target: WatchedNamespace) -> bool:
         known = self.overviews.get(target.name, {})
         try:
             found = await target.overview()

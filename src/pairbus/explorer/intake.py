@@ -19,7 +19,7 @@ from pairbus.explorer.address import Address
 from pairbus.explorer.calls import RetryPatience, is_passing, uninterrupted
 from pairbus.explorer.message import LOCKED_UNTIL, annotations_of
 from pairbus.explorer.sessions import session_ids
-from pairbus.transport import Carrier, Connection, Received, Receiver, Refused, TransportError
+from pairbus.transport import Carrier, ClientConnection, ReceivedMessage, Receiver, Refused, TransportError
 
 CREDIT = 200  # messages locked ahead
 BATCH = 100
@@ -47,12 +47,12 @@ class MessageIntake:
         self._session = session
         self._credit = credit
         self._wait_s = wait_s
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         self._receiver: Receiver | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._renew_s = RENEW_MAX_S
         self._is_next_wanted = False
-        self.held: dict[int, Received] = {}
+        self.held: dict[int, ReceivedMessage] = {}
         "Messages that are locked by this intake, by delivery id."
         self.locked_sessions: list[str] = []
         "Sessions that another receiver has."
@@ -65,7 +65,7 @@ class MessageIntake:
     async def __aexit__(self, *_: object) -> None:
         await uninterrupted(self.close())
 
-    async def batches(self, patience: RetryPatience) -> AsyncIterator[list[Received]]:
+    async def batches(self, patience: RetryPatience) -> AsyncIterator[list[ReceivedMessage]]:
         """Yield messages as they come, until none comes for a moment; session by session where there are any."""
         if self._session is not None:
             async for batch in self._link_batches(self._session, patience):
@@ -89,7 +89,7 @@ class MessageIntake:
         """Take nothing more from this link: go on with the next session, if there is one."""
         self._is_next_wanted = True
 
-    async def _link_batches(self, session: str | None, patience: RetryPatience) -> AsyncIterator[list[Received]]:
+    async def _link_batches(self, session: str | None, patience: RetryPatience) -> AsyncIterator[list[ReceivedMessage]]:
         while True:
             try:
                 if not await self._open(session):
@@ -132,7 +132,7 @@ class MessageIntake:
 
     # ── settling ──
 
-    async def complete(self, messages: Iterable[Received]) -> int:
+    async def complete(self, messages: Iterable[ReceivedMessage]) -> int:
         """Complete messages; return how many could not be: their locks were lost, and they will come again."""
         messages = list(messages)
         if not messages:
@@ -148,7 +148,7 @@ class MessageIntake:
             return len(messages)
         return 0
 
-    async def release(self, messages: Iterable[Received]) -> None:
+    async def release(self, messages: Iterable[ReceivedMessage]) -> None:
         """Give messages back as if they had never been delivered."""
         messages = [message for message in messages if self.held.pop(message.delivery_id, None) is not None]
         if messages and self._receiver is not None and self._receiver.over is None:
@@ -177,7 +177,7 @@ class MessageIntake:
 
     # ── locks ──
 
-    def _note_lock(self, message: Received) -> None:
+    def _note_lock(self, message: ReceivedMessage) -> None:
         until_ms = annotations_of(message.payload).get(LOCKED_UNTIL)
         if isinstance(until_ms, int):
             self._renew_s = min(max((until_ms / 1000 - time.time()) / 3, RENEW_MIN_S), RENEW_MAX_S)

@@ -22,7 +22,7 @@ from pairbus.explorer.intake import CREDIT, WAIT_S, MessageIntake
 from pairbus.explorer.message import sequence_number_of
 from pairbus.explorer.pages import NUMBER_MAX, extent, search, walk
 from pairbus.explorer.progress import Progress
-from pairbus.transport import Carrier, Received, TransportError
+from pairbus.transport import Carrier, ReceivedMessage, TransportError
 
 HELD_MAX = 20_000  # messages that are passed over and held; only their locks are kept, 20 000 × 0.3 KB
 LEFT_MAX = 1_000  # messages that are counted one by one at the end
@@ -33,7 +33,7 @@ CHOSEN_WAIT_S = 10.0  # for messages chosen by number, which are there: one of 1
 class Acted:
     """Outcome of acting upon a batch."""
 
-    done: list[Received] = field(default_factory=list)
+    done: list[ReceivedMessage] = field(default_factory=list)
     "Messages to complete; the others of the batch are given back."
     error: TransportError | None = None
     "Why others are not done: trouble that may pass is answered by another try."
@@ -41,7 +41,7 @@ class Acted:
     "Namespace and entity that the error is about; None: the entity that messages are taken from."
 
 
-ActOnMessages = Callable[[list[Received]], Awaitable[Acted]]
+ActOnMessages = Callable[[list[ReceivedMessage]], Awaitable[Acted]]
 
 
 @dataclass(slots=True)
@@ -129,8 +129,8 @@ class Taking:
                 self._held_too_many = True
                 return
 
-    async def _batch(self, intake: MessageIntake, messages: list[Received]) -> Acted:
-        chosen: list[Received] = []
+    async def _batch(self, intake: MessageIntake, messages: list[ReceivedMessage]) -> Acted:
+        chosen: list[ReceivedMessage] = []
         for message in messages:
             number = sequence_number_of(message.payload) or 0
             if self.only_present and number > self._last:

@@ -22,7 +22,7 @@ from pairbus.explorer.pages import peek
 from pairbus.explorer.pipeline import SEND_TIMEOUT_S, Pipeline
 from pairbus.explorer.progress import Progress
 from pairbus.explorer.taking import Acted, Taking
-from pairbus.transport import Carrier, Received, Refused, TransportError
+from pairbus.transport import Carrier, ReceivedMessage, Refused, TransportError
 
 DELETE_COUNT = 4000  # messages that the service deletes at once
 ASKED_AT_ONCE = 100  # messages that are deleted as they are sent
@@ -68,7 +68,7 @@ async def receive(
     Ends after `limit` messages, or when none comes for `wait_s`.
     """
 
-    async def act(messages: list[Received]) -> Acted:
+    async def act(messages: list[ReceivedMessage]) -> Acted:
         await take([message.payload for message in messages])
         return Acted(messages)
 
@@ -99,7 +99,7 @@ async def receive_and_delete(
     except TransportError as error:
         raise explained(error, carrier, address.path) from error
 
-    async def take_all(messages: list[Received]) -> None:
+    async def take_all(messages: list[ReceivedMessage]) -> None:
         await take([message.payload for message in messages])
         progress.step(done=len(messages))
 
@@ -148,7 +148,7 @@ async def move(
     if same and address.path.lower() == path.strip("/").lower():
         raise ConfigError(f"{path} is both source and destination: messages are moved to another entity or namespace")
 
-    async def act(messages: list[Received]) -> Acted:
+    async def act(messages: list[ReceivedMessage]) -> Acted:
         return await _forward(destination, path, messages, change)
 
     taking = Taking(source, address, choice or Choice(), act, progress or Progress(), limit)
@@ -159,7 +159,7 @@ async def move(
 
 
 async def _forward(
-    destination: Carrier, path: str, messages: list[Received], change: Callable[[bytes], bytes]
+    destination: Carrier, path: str, messages: list[ReceivedMessage], change: Callable[[bytes], bytes]
 ) -> Acted:
     """Send the messages in their order; those that were accepted are done."""
     acted = Acted(failed_at=(destination, path))
@@ -227,7 +227,7 @@ async def resend(
 async def _resend_active(
     carrier: Carrier, address: Address, number: int, path: str, change: Callable[[bytes], bytes]
 ) -> None:
-    async def act(messages: list[Received]) -> Acted:
+    async def act(messages: list[ReceivedMessage]) -> Acted:
         return await _forward(carrier, path, messages, change)
 
     progress = await Taking(carrier, address, Choice(numbers=[number]), act, Progress(), 1).run()
@@ -251,7 +251,7 @@ async def purge(
     if choice.is_all and limit is None:
         await _delete_together(carrier, address, progress)
 
-    async def act(messages: list[Received]) -> Acted:
+    async def act(messages: list[ReceivedMessage]) -> Acted:
         return Acted(messages)
 
     return await Taking(carrier, address, choice, act, progress, limit).run()

@@ -5,7 +5,7 @@ Nothing here touches a socket, a disk or a clock. The broker acts on it (`pairbu
 
 from pairbus.faults.active import Active, Faults
 from pairbus.faults.fault import DURATIONS, Fault, read_duration
-from pairbus.faults.kinds import CONTACT, DIRECTIONS, KINDS, MANAGE, RECEIVE, SEND, Kind, Place
+from pairbus.faults.kinds import CONTACT, DIRECTIONS, KINDS, MANAGE, RECEIVE, SEND, FaultKind, Place
 from pairbus.faults.load import Load
 from pairbus.faults.pace import Pace
 
@@ -19,8 +19,8 @@ __all__ = [
     "SEND",
     "Active",
     "Fault",
+    "FaultKind",
     "Faults",
-    "Kind",
     "Load",
     "Pace",
     "Place",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pairbus.errors import InvalidFault
-from pairbus.faults.kinds import KINDS, Kind
+from pairbus.faults.kinds import KINDS, FaultKind
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(ms|s|m|h)?", re.ASCII)
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
@@ -22,7 +22,7 @@ DURATIONS = "seconds, or a text such as 500ms, 30s, 5m or 1h"
 class Fault:
     """One fault, checked. Use `read` to make one."""
 
-    kind: Kind
+    kind: FaultKind
     entity: str | None
     "Path of entities in any case, `*` stands for any text; None: every entity."
     direction: str | None
@@ -93,14 +93,14 @@ def read_duration(value: object) -> float:
     raise ValueError(f"{value!r:.80} is no duration; accepted are {DURATIONS}")
 
 
-def _kind(value: object) -> Kind:
+def _kind(value: object) -> FaultKind:
     kind = KINDS.get(value) if isinstance(value, str) else None
     if kind is None:
         raise InvalidFault(f"kind {value!r:.80} is not known; accepted are {', '.join(KINDS)}")
     return kind
 
 
-def _check_sense(kind: Kind, given: Mapping[str, Any]) -> None:
+def _check_sense(kind: FaultKind, given: Mapping[str, Any]) -> None:
     """Refuse what the kind has no use for: a fault that looks narrower than it is would be a trap."""
     if not kind.takes_entity and "entity" in given:
         instead = "; for one entity use stall" if kind.name == "black-hole" else ""
@@ -110,7 +110,7 @@ def _check_sense(kind: Kind, given: Mapping[str, Any]) -> None:
             raise InvalidFault(f"{kind.name}: it acts all the time, so it takes no {name}")
 
 
-def _entity(kind: Kind, value: object) -> str | None:
+def _entity(kind: FaultKind, value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not value.strip("/") or len(value) > ENTITY_LENGTH_MAX:
@@ -121,7 +121,7 @@ def _entity(kind: Kind, value: object) -> str | None:
     return value.strip("/")
 
 
-def _direction(kind: Kind, value: object) -> str | None:
+def _direction(kind: FaultKind, value: object) -> str | None:
     if value is None:
         return None
     if not kind.directions:
@@ -133,7 +133,7 @@ def _direction(kind: Kind, value: object) -> str | None:
     return str(value)
 
 
-def _duration(kind: Kind, name: str, value: object) -> float:
+def _duration(kind: FaultKind, name: str, value: object) -> float:
     try:
         found = read_duration(value)
     except ValueError as error:
@@ -141,7 +141,7 @@ def _duration(kind: Kind, name: str, value: object) -> float:
     return found
 
 
-def _number(kind: Kind, name: str, value: object) -> float:
+def _number(kind: FaultKind, name: str, value: object) -> float:
     if name.endswith("bytes_per_s"):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < math.inf:
             raise InvalidFault(f"{kind.name}: {name} {value!r:.80} is wrong; accepted is a number from 1")
@@ -149,13 +149,13 @@ def _number(kind: Kind, name: str, value: object) -> float:
     return _duration(kind, name, value)
 
 
-def _probability(kind: Kind, value: object) -> float:
+def _probability(kind: FaultKind, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise InvalidFault(f"{kind.name}: probability {value!r:.80} is wrong; accepted is a number above 0, up to 1")
     return float(value)
 
 
-def _count(kind: Kind, value: object) -> int | None:
+def _count(kind: FaultKind, value: object) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

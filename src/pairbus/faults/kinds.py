@@ -44,7 +44,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FaultKind:
     """One row of the table."""
 
     name: str
@@ -71,10 +71,10 @@ _OPERATIONS = frozenset({Place.MESSAGE, Place.HAND_OUT, Place.SETTLEMENT, Place.
 _ERRORS = _OPERATIONS | {Place.ATTACH}
 _STORING = frozenset({Place.MESSAGE, Place.SETTLEMENT, Place.REQUEST, Place.HTTP})
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, FaultKind] = {
     kind.name: kind
     for kind in (
-        Kind(
+        FaultKind(
             "refuse",
             (CONTACT,),
             frozenset({Place.CONNECT}),
@@ -82,7 +82,7 @@ KINDS: dict[str, Kind] = {
             takes_entity=False,
             at=_BOTH,
         ),
-        Kind(
+        FaultKind(
             "black-hole",
             (CONTACT,),
             frozenset({Place.CONNECT}),
@@ -91,7 +91,7 @@ KINDS: dict[str, Kind] = {
             holds=True,
             at=_BOTH,
         ),
-        Kind(
+        FaultKind(
             "latency",
             (CONTACT,),
             frozenset({Place.WIRE}),
@@ -104,7 +104,7 @@ KINDS: dict[str, Kind] = {
             takes_chance=False,
             at=_BOTH,
         ),
-        Kind(
+        FaultKind(
             "bandwidth",
             (CONTACT,),
             frozenset({Place.WIRE}),
@@ -114,7 +114,7 @@ KINDS: dict[str, Kind] = {
             takes_chance=False,
             at=_BOTH,
         ),
-        Kind(
+        FaultKind(
             "stall",
             (SEND, RECEIVE, MANAGE),
             _OPERATIONS,
@@ -122,15 +122,15 @@ KINDS: dict[str, Kind] = {
             holds=True,
             at=_BOTH,
         ),
-        Kind(
+        FaultKind(
             "drop-answer",
             (SEND, RECEIVE, MANAGE),
             _STORING,
             "The change is stored, its answer never leaves, and the connection is cut.",
             at=_BOTH,
         ),
-        Kind("throttle", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations are refused as server-busy.", at=_BOTH),
-        Kind(
+        FaultKind("throttle", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations are refused as server-busy.", at=_BOTH),
+        FaultKind(
             "restart",
             (SEND, RECEIVE, MANAGE),
             frozenset({Place.ATTACH, Place.REQUEST}),
@@ -139,32 +139,34 @@ KINDS: dict[str, Kind] = {
             for_s=10.0,
             at=_BOTH,
         ),
-        Kind(
+        FaultKind(
             "disable",
             (SEND, RECEIVE),
             _ERRORS - {Place.HTTP},
             "Operations are refused as on a disabled entity.",
             at=_BOTH,
         ),
-        Kind(
+        FaultKind(
             "quota",
             (SEND, MANAGE),
             frozenset({Place.MESSAGE, Place.REQUEST, Place.HTTP}),
             "Sends are refused as on an entity that is full.",
             at=_BOTH,
         ),
-        Kind(
+        FaultKind(
             "unauthorized",
             (SEND, RECEIVE, MANAGE),
             _ERRORS,
             "Operations are refused as without the right to them.",
             at=_BOTH,
         ),
-        Kind("internal-error", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations fail with an internal error.", at=_BOTH),
-        Kind(
+        FaultKind(
+            "internal-error", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations fail with an internal error.", at=_BOTH
+        ),
+        FaultKind(
             "time-out", (SEND, RECEIVE, MANAGE), _ERRORS, "Operations fail with the service's own time-out.", at=_BOTH
         ),
-        Kind(
+        FaultKind(
             "delay",
             (SEND,),
             frozenset({Place.VISIBILITY}),
@@ -174,14 +176,14 @@ KINDS: dict[str, Kind] = {
                 Argument("jitter_s", 0.0, "up to so much more, drawn anew for each message"),
             ),
         ),
-        Kind(
+        FaultKind(
             "disk-full",
             (),
             frozenset({Place.STORE}),
             "Nothing new can be stored; settlements and deletions go on.",
             takes_entity=False,
         ),
-        Kind(
+        FaultKind(
             "slow-disk",
             (),
             frozenset({Place.COMMIT}),
@@ -189,7 +191,7 @@ KINDS: dict[str, Kind] = {
             (Argument("delay_s", 1.0, "how much longer each write takes"),),
             takes_entity=False,
         ),
-        Kind(
+        FaultKind(
             "idle-close",
             (CONTACT,),
             frozenset({Place.IDLE}),
@@ -202,7 +204,7 @@ KINDS: dict[str, Kind] = {
             takes_chance=False,
             at=_BOTH,
         ),
-        Kind(
+        FaultKind(
             "dns",
             (CONTACT,),
             frozenset({Place.RESOLVE}),
@@ -210,7 +212,7 @@ KINDS: dict[str, Kind] = {
             takes_entity=False,
             at=_PROXY,
         ),
-        Kind(
+        FaultKind(
             "certificate",
             (CONTACT,),
             frozenset({Place.HANDSHAKE}),

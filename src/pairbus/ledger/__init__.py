@@ -12,7 +12,7 @@
 
 from pairbus.ledger.book import Ledger, Tally, tallied
 from pairbus.ledger.reader import Rows, read
-from pairbus.ledger.rows import SCHEMA, Cause, MeterKind, Row, Side, billable_operations
+from pairbus.ledger.rows import SCHEMA, Cause, MeterKind, Row, SideName, billable_operations
 
 __all__ = [
     "SCHEMA",
@@ -21,7 +21,7 @@ __all__ = [
     "MeterKind",
     "Row",
     "Rows",
-    "Side",
+    "SideName",
     "Tally",
     "billable_operations",
     "read",

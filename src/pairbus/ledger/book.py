@@ -35,7 +35,7 @@ from pairbus.ledger.rows import (
     Cause,
     MeterKind,
     Row,
-    Side,
+    SideName,
     day_of,
     encode,
     event_lines,
@@ -125,7 +125,7 @@ class Ledger:
 
     def meter(  # noqa: PLR0913, PLR0917 - each is a setting of its own
         self,
-        side: Side | None,
+        side: SideName | None,
         namespace: str,
         entity: str,
         kind: MeterKind,
@@ -166,7 +166,7 @@ class Ledger:
                 sums[1] += billable
                 sums[2] += size_bytes
 
-    def tally(self, side: Side, namespace: str, entity: str, kind: MeterKind) -> Tally:
+    def tally(self, side: SideName, namespace: str, entity: str, kind: MeterKind) -> Tally:
         """The tally of an entity and kind: a fast way to `meter` frequent, successful operations of the application."""
         key: CountKey = (side, namespace, entity, kind, "ok", "application")
         with self._lock:

@@ -19,7 +19,7 @@ from pairbus.errors import LedgerNewer
 SCHEMA = 1
 TEXT_MAX = 1000  # characters of one text; error texts of a service can be pages long
 
-Side = Literal["primary", "secondary"]
+SideName = Literal["primary", "secondary"]
 MeterKind = Literal[
     "send", "receive", "empty receive", "ping", "complete", "renew", "peek", "management", "failed send"
 ]

@@ -23,8 +23,17 @@ from typing import TYPE_CHECKING, Any
 
 from pairbus.errors import ConfigError, LedgerNewer
 from pairbus.ledger_table.lines import NAMES, NUMBERS, fields_of
-from pairbus.ledger_table.listing import SUFFIX, Found, address, find_here, find_there, is_here, literally, whole_files
-from pairbus.ledger_table.manifest import Entry, Manifest, read_manifest, write_manifest
+from pairbus.ledger_table.listing import (
+    SUFFIX,
+    LedgerFile,
+    address,
+    find_here,
+    find_there,
+    is_here,
+    literally,
+    whole_files,
+)
+from pairbus.ledger_table.manifest import Manifest, ManifestEntry, read_manifest, write_manifest
 from pairbus.ledger_table.names import source_key
 
 if TYPE_CHECKING:
@@ -107,12 +116,14 @@ def _absolute(spark: SparkSession, location: str) -> str:
     return str(Path(location).absolute()) if is_here(spark, location) else location.rstrip("/")
 
 
-def _find(spark: SparkSession, ledgers: Sequence[str]) -> dict[str, Found]:
+def _find(spark: SparkSession, ledgers: Sequence[str]) -> dict[str, LedgerFile]:
     """Files of the ledgers, by their keys."""
-    files: dict[str, Found] = {}
+    files: dict[str, LedgerFile] = {}
     for name in ledgers:
         if is_here(spark, name):
-            found = [Found(str(path.absolute()), path.stat().st_size) for path in find_here(name) if path.is_file()]
+            found = [
+                LedgerFile(str(path.absolute()), path.stat().st_size) for path in find_here(name) if path.is_file()
+            ]
         else:
             found = find_there(spark, name)
         files |= {source_key(file.path): file for file in found if file.path.endswith(SUFFIX)}
@@ -154,7 +165,7 @@ def _first(spark: SparkSession, place: str, format: str) -> Manifest:
 # ── reading ──
 
 
-def _read(spark: SparkSession, files: Mapping[str, Found], before: Manifest) -> DataFrame:
+def _read(spark: SparkSession, files: Mapping[str, LedgerFile], before: Manifest) -> DataFrame:
     from pyspark import StorageLevel
 
     known = {key: (before.position(key), file.size) for key, file in files.items()}
@@ -229,8 +240,8 @@ def _marks(read: DataFrame) -> dict[str, Any]:
     return {row["source"]: row for row in rows}
 
 
-def _entry(file: Found, before: Entry | None, mark: Any) -> Entry:
-    return Entry(file.path, file.size, mark["end"], mark["damaged"] + (0 if before is None else before.damaged))
+def _entry(file: LedgerFile, before: ManifestEntry | None, mark: Any) -> ManifestEntry:
+    return ManifestEntry(file.path, file.size, mark["end"], mark["damaged"] + (0 if before is None else before.damaged))
 
 
 # ── adding ──

@@ -31,7 +31,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LedgerFile:
     """A file, with its path or address as Spark takes it."""
 
     path: str
@@ -62,7 +62,7 @@ def find_here(name: str) -> list[Path]:
     return sorted(_some(found, name))
 
 
-def find_there(spark: SparkSession, name: str) -> list[Found]:
+def find_there(spark: SparkSession, name: str) -> list[LedgerFile]:
     """Find the files of a folder, name or pattern by Spark, which alone sees them. ConfigError when there is none."""
     from pyspark.errors import AnalysisException
 
@@ -73,7 +73,7 @@ def find_there(spark: SparkSession, name: str) -> list[Found]:
         rows = files.load(name).select("path", "length").collect()
     except AnalysisException as error:
         raise ConfigError(f"There is no ledger {name}: {str(error).splitlines()[0]}") from None
-    every = [Found(address(row["path"]), row["length"]) for row in rows]
+    every = [LedgerFile(address(row["path"]), row["length"]) for row in rows]
     of_ledger = [each for each in every if has_magic(name) or _belongs(each.path, name)]
     return sorted(_some(of_ledger, name), key=lambda each: each.path)
 
@@ -90,7 +90,7 @@ def literally(path: str) -> str:
 
 
 @contextmanager
-def whole_files(spark: SparkSession, files: Iterable[Found]) -> Iterator[None]:
+def whole_files(spark: SparkSession, files: Iterable[LedgerFile]) -> Iterator[None]:
     """Have Spark read each file in one piece, where positions in it matter."""
     largest = max((file.size for file in files), default=0)
     before = spark.conf.get(SPLIT_CONF) or str(SPLIT_BYTES)

@@ -30,7 +30,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ManifestEntry:
     """Facts about one file."""
 
     path: str
@@ -46,7 +46,7 @@ class Entry:
 class Manifest:
     round: int = -1
     format: str = ""
-    files: Mapping[str, Entry] = field(default_factory=dict)
+    files: Mapping[str, ManifestEntry] = field(default_factory=dict)
     "Key of a file → what is known of it."
     pending: tuple[str, ...] = ()
     "Files of a compaction that was begun and not finished."
@@ -88,7 +88,7 @@ def _manifest(read: dict[str, Any]) -> Manifest:
         raise LedgerNewer(
             f"a table has version {read['version']}, and this version of Pairbus knows {VERSION}: upgrade it"
         )
-    files = {key: Entry(**entry) for key, entry in read["files"].items()}
+    files = {key: ManifestEntry(**entry) for key, entry in read["files"].items()}
     return Manifest(read["round"], read["format"], files, tuple(read["pending"]))
 
 

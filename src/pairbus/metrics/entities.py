@@ -10,7 +10,7 @@ from pairbus.metrics.text import Family, escaped, labels
 EntityKind = Literal["queue", "topic", "subscription"]
 
 
-class EntityCounts(NamedTuple):
+class EntityGauges(NamedTuple):
     """Counts of one entity. None: not known, or the kind has none; such a sample is left out."""
 
     labels: str
@@ -42,7 +42,7 @@ def labels_of(namespace: str, name: str, topic: str | None = None) -> str:
     return f'name="{escaped(name)}",namespace_name="{escaped(namespace)}"{of_topic}'
 
 
-def entity_families(kind: EntityKind, found: Sequence[EntityCounts]) -> Iterator[Family]:
+def entity_families(kind: EntityKind, found: Sequence[EntityGauges]) -> Iterator[Family]:
     """Yield a family for each gauge that an entity of this kind has."""
     if not found:
         return

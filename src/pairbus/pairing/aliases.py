@@ -27,7 +27,7 @@ _TICKS_PER_MS = 10_000
 PATH_LENGTH_MAX = 260  # of any entity
 
 
-class Values(NamedTuple):
+class AliasValues(NamedTuple):
     """The values that the aliases of one message hold."""
 
     path: str
@@ -47,7 +47,7 @@ class InvalidAlias:
     description: str
 
 
-def read(encoded: dict[bytes, bytes]) -> Values | InvalidAlias:
+def read(encoded: dict[bytes, bytes]) -> AliasValues | InvalidAlias:
     """The aliases, given as encoded values by name."""
     raw = encoded.get(_PATH_NAME)
     if raw is None:
@@ -61,7 +61,7 @@ def read(encoded: dict[bytes, bytes]) -> Values | InvalidAlias:
         # A queue's `$management` or `$cbs` takes orders, and this message would give them with the syphon's rights.
         return InvalidAlias(PATH, f"{PATH} is {path!r:.80}: messages are not sent to nodes of the service.")
     if len(encoded) == 1:
-        return Values(path)
+        return AliasValues(path)
     values: dict[str, Any] = {}
     for key, raw in encoded.items():
         name = key.decode()
@@ -76,7 +76,7 @@ def read(encoded: dict[bytes, bytes]) -> Values | InvalidAlias:
         if not isinstance(value, kinds) or isinstance(value, bool | Symbol) or (isinstance(value, int) and value < 0):
             return InvalidAlias(name, f"{name} must be {wanted}; it is {value!r:.80} ({type(value).__name__}).")
         values[field] = value
-    return Values(path, **values)
+    return AliasValues(path, **values)
 
 
 def _milliseconds(value: Described) -> object:

@@ -19,7 +19,7 @@ AT_HOME_MAX = (
 _SEQUENCE_NUMBER = b"x-opt-sequence-number"
 _HEAD_MAX = 512  # bytes before the sender's own annotations, by far
 
-Identity = tuple[int | None, str | None, int | None]
+HomeIdentity = tuple[int | None, str | None, int | None]
 "(sequence number, message id, milliseconds since 1970 when the queue got it)"
 
 
@@ -38,7 +38,7 @@ class AtHome:
 
     def __init__(self, most: int = AT_HOME_MAX) -> None:
         self._most = most
-        self._known: dict[tuple[str, Identity], None] = {}
+        self._known: dict[tuple[str, HomeIdentity], None] = {}
         "(queue, identity), the oldest first."
         self._counts: dict[str, int] = {}
 
@@ -49,7 +49,7 @@ class AtHome:
         """Return how many messages of the queue are known to be at home."""
         return self._counts.get(queue, 0)
 
-    def remember(self, queue: str, messages: Iterable[Identity]) -> None:
+    def remember(self, queue: str, messages: Iterable[HomeIdentity]) -> None:
         """Add messages whose destination has accepted them."""
         for message in messages:
             if (queue, message) not in self._known:
@@ -58,17 +58,17 @@ class AtHome:
                 self._known[queue, message] = None
                 self._counts[queue] = self._counts.get(queue, 0) + 1
 
-    def knows(self, queue: str, message: Identity) -> bool:
+    def knows(self, queue: str, message: HomeIdentity) -> bool:
         """Tell whether the destination has accepted this message before."""
         return (queue, message) in self._known
 
-    def forget(self, queue: str, messages: Iterable[Identity]) -> None:
+    def forget(self, queue: str, messages: Iterable[HomeIdentity]) -> None:
         """Drop messages that are gone from their queue."""
         for message in messages:
             if (queue, message) in self._known:
                 self._drop((queue, message))
 
-    def _drop(self, key: tuple[str, Identity]) -> None:
+    def _drop(self, key: tuple[str, HomeIdentity]) -> None:
         del self._known[key]
         left = self._counts[key[0]] - 1
         if left:

@@ -46,8 +46,8 @@ from pairbus.pairing.aliases import (
     SENDER,
     SESSION_ID,
     TIME_TO_LIVE,
+    AliasValues,
     InvalidAlias,
-    Values,
     read,
 )
 from pairbus.pairing.options import TtlPolicy
@@ -324,7 +324,7 @@ def redriven(payload: bytes, path: str, memory: Memory | None = None) -> Home | 
                 if memory.new_ids_of is None:
                     return Spoiled(REMEMBERED, _remembered_text(path, until_ms - memory.now_ms), parts.message_id())
                 parts.set_new_id(memory.new_ids_of)
-        return _home(Values(path), parts)
+        return _home(AliasValues(path), parts)
     except (ProtocolError, IndexError) as error:
         return Spoiled(UNDECODABLE, f"The message cannot be read: {error}. {WHAT_TO_DO}")
 
@@ -369,7 +369,7 @@ _ENQUEUED = b"\xa3\x13x-opt-enqueued-time\x83"
 _HEAD_MAX = 512  # bytes before the sender's own annotations, by far
 
 
-def _home(said: Values, parts: _Parts) -> Home:
+def _home(said: AliasValues, parts: _Parts) -> Home:
     path, session_id, ttl_ms, scheduled_ms, first_attempt_ms, sender, counter, _, missing_since_ms = said
     payload, message_id = parts.join(), parts.message_id()
     enqueued_ms, locked_ms = parts.enqueued_ms, parts.locked_until_ms
@@ -380,7 +380,7 @@ def _home(said: Values, parts: _Parts) -> Home:
 
 
 @lru_cache(maxsize=256)  # × 64 KB of properties at the very worst; what one sender sends mostly has the same ones
-def _opened(section_bytes: bytes, value_at: int) -> tuple[Values | InvalidAlias, dict[bytes, bytes], bytes]:
+def _opened(section_bytes: bytes, value_at: int) -> tuple[AliasValues | InvalidAlias, dict[bytes, bytes], bytes]:
     """(what the aliases say, the aliases, the section as it was before: nothing when there was none)."""
     kept, count, cut = map_without(section_bytes, value_at, len(section_bytes), _ALIASES)
     said = read(cut)
@@ -390,7 +390,7 @@ def _opened(section_bytes: bytes, value_at: int) -> tuple[Values | InvalidAlias,
     return said, cut, section_bytes[:value_at] + map_value(kept, count, wide=form == 0xD1)
 
 
-_ALONE: tuple[Values | InvalidAlias, dict[bytes, bytes], bytes] = (read({}), {}, b"")
+_ALONE: tuple[AliasValues | InvalidAlias, dict[bytes, bytes], bytes] = (read({}), {}, b"")
 
 
 class _Parts:

@@ -52,7 +52,7 @@ TRANSITIONS: dict[tuple[State, Signal], State] = {
 }
 
 
-class Entity:
+class SendingEntity:
     """One queue or topic of the primary, as its senders see it."""
 
     __slots__ = (
@@ -90,17 +90,17 @@ class Entity:
 class Failover:
     """All entities of one paired client."""
 
-    def __init__(self, failover_interval_s: float, changed: Callable[[Entity, Event, float], None]) -> None:
+    def __init__(self, failover_interval_s: float, changed: Callable[[SendingEntity, Event, float], None]) -> None:
         self._interval_s = failover_interval_s
         self._changed = changed
         "Told every transition, after it happened."
-        self._entities: dict[str, Entity] = {}
-        self._suspects: dict[str, Entity] = {}
+        self._entities: dict[str, SendingEntity] = {}
+        self._suspects: dict[str, SendingEntity] = {}
 
-    def __iter__(self) -> Iterator[Entity]:
+    def __iter__(self) -> Iterator[SendingEntity]:
         return iter(list(self._entities.values()))  # another thread may add one meanwhile
 
-    def entity(self, path: str, now: float) -> Entity:
+    def entity(self, path: str, now: float) -> SendingEntity:
         """The one state of this path, however its case is written. A name that is none is refused."""
         if not path:  # the SDK's own words
             raise ValueError("Queue/Topic name is missing. Please specify queue_name/topic_name.")
@@ -109,7 +109,7 @@ class Failover:
         key = path.lower()
         known = self._entities.get(key)
         # Threads may ask for a new path at the same moment: only one of their entities is kept.
-        return self._entities.setdefault(key, Entity(path, now)) if known is None else known
+        return self._entities.setdefault(key, SendingEntity(path, now)) if known is None else known
 
     def forget(self, now: float) -> None:
         """Every entity is HEALTHY again, and no clock runs. Senders keep their entities."""
@@ -119,7 +119,7 @@ class Failover:
 
     # ── what happens to an entity ──
 
-    def failed(self, entity: Entity, reason: str, now: float) -> None:
+    def failed(self, entity: SendingEntity, reason: str, now: float) -> None:
         """A counting failure, after its retries."""
         entity.failed_sends += 1
         entity.reason = reason
@@ -128,21 +128,21 @@ class Failover:
         self._apply(entity, Signal.SEND_FAILED, now)
         self.settle(entity, now)
 
-    def accepted(self, entity: Entity, now: float, *, trial: bool = False) -> None:
+    def accepted(self, entity: SendingEntity, now: float, *, trial: bool = False) -> None:
         entity.busy_since = None
         if entity.state is not HEALTHY:
             self._apply(entity, Signal.TRIAL_ACCEPTED if trial else Signal.SEND_ACCEPTED, now)
 
-    def pinged(self, entity: Entity, now: float) -> None:
+    def pinged(self, entity: SendingEntity, now: float) -> None:
         """As many pings as are required were accepted in a row."""
         self._apply(entity, Signal.PING_ACCEPTED, now)
 
-    def force(self, entity: Entity, signal: Signal, now: float) -> None:
+    def force(self, entity: SendingEntity, signal: Signal, now: float) -> None:
         if signal is Signal.FORCED_OVER:
             entity.reason = "an operator asked for it"
         self._apply(entity, signal, now)
 
-    def settle(self, entity: Entity, now: float) -> State:
+    def settle(self, entity: SendingEntity, now: float) -> State:
         """The state at this moment: a suspicion whose interval is over ends here, if nobody ticked before."""
         if entity.state is SUSPECT and now >= entity.suspect_since + self._interval_s:
             self._apply(entity, Signal.INTERVAL_OVER, now)
@@ -156,7 +156,7 @@ class Failover:
         """Return the time at which the next suspicion becomes a failover."""
         return min((entity.suspect_since + self._interval_s for entity in self._suspects.values()), default=None)
 
-    def _apply(self, entity: Entity, signal: Signal, now: float) -> None:
+    def _apply(self, entity: SendingEntity, signal: Signal, now: float) -> None:
         after = TRANSITIONS.get((entity.state, signal))
         if after is None:
             return

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-Side = Literal["primary", "secondary"]
+LifeSide = Literal["primary", "secondary"]
 GRACE_S = 5.0
 
 
@@ -29,10 +29,10 @@ SUFFERS: dict[Life, Life | None] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FaultedSide:
     """The side to fault now, and why."""
 
-    side: Side
+    side: LifeSide
     reason: str
 
 
@@ -40,19 +40,19 @@ class Lives:
     """Both sides of one pair."""
 
     def __init__(self) -> None:
-        self._lives: dict[Side, Life] = {"primary": Life.OPEN, "secondary": Life.OPEN}
-        self._noticed: dict[Side, float] = {}
-        self.first: Side | None = None
+        self._lives: dict[LifeSide, Life] = {"primary": Life.OPEN, "secondary": Life.OPEN}
+        self._noticed: dict[LifeSide, float] = {}
+        self.first: LifeSide | None = None
         "The side that ended first."
         self.reason = ""
         "Why it did."
         self.faulted = False
         "One of them is; asked at every send."
 
-    def of(self, side: Side) -> Life:
+    def of(self, side: LifeSide) -> Life:
         return self._lives[side]
 
-    def ended(self, side: Side, life: Life, reason: str) -> bool:
+    def ended(self, side: LifeSide, life: Life, reason: str) -> bool:
         """A side was closed or faulted; True when that is news."""
         assert life is not Life.OPEN
         if side not in self._lives:
@@ -65,14 +65,14 @@ class Lives:
             self.first, self.reason = side, reason
         return True
 
-    def notice(self, now: float) -> Fault | None:
+    def notice(self, now: float) -> FaultedSide | None:
         """The syphon looks: the side to fault, once the grace is over."""
-        pairs: tuple[tuple[Side, Side], ...] = (("primary", "secondary"), ("secondary", "primary"))
+        pairs: tuple[tuple[LifeSide, LifeSide], ...] = (("primary", "secondary"), ("secondary", "primary"))
         for side, other in pairs:
             suffers = SUFFERS[self._lives[side]]
             if suffers is None or self._lives[other] is not Life.OPEN:
                 continue
             since = self._noticed.setdefault(side, now)
             if now >= since + GRACE_S:
-                return Fault(other, f"the {side} is {self._lives[side].value}: {self.reason}")
+                return FaultedSide(other, f"the {side} is {self._lives[side].value}: {self.reason}")
         return None

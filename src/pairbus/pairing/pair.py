@@ -10,7 +10,7 @@ from enum import Enum
 
 from pairbus.pairing.backlog import Rotation
 from pairbus.pairing.events import Diverted, Event, PingRefused, PingSent
-from pairbus.pairing.failover import FAILED_OVER, HEALTHY, SUSPECT, Entity, Failover, Signal
+from pairbus.pairing.failover import FAILED_OVER, HEALTHY, SUSPECT, Failover, SendingEntity, Signal
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.pings import Pings
 from pairbus.pairing.policy import BUSY_WAIT_S, Failure, Kind, Reaction
@@ -45,10 +45,10 @@ class Pair:
         self.enabled = True
         "False: a plain client. Sends go to the primary, errors reach the caller."
 
-    def entities(self) -> Iterator[Entity]:
+    def entities(self) -> Iterator[SendingEntity]:
         return iter(self.failover)
 
-    def entity(self, path: str, now: float) -> Entity:
+    def entity(self, path: str, now: float) -> SendingEntity:
         return self.failover.entity(path, now)
 
     def paired_with(self, queues: list[str]) -> None:
@@ -71,14 +71,14 @@ class Pair:
         """There is another place than the primary; without one, a send may give it all of its time."""
         return self.has_spool or (self.enabled and bool(self.rotation.queues))
 
-    def is_away(self, entity: Entity, now: float) -> bool:
+    def is_away(self, entity: SendingEntity, now: float) -> bool:
         """No send of this entity goes to the primary at this moment."""
         if entity.state is HEALTHY or not self.enabled:
             return False
         # Without anywhere else to go, the primary is asked however often it failed.
         return self.failover.settle(entity, now) not in (HEALTHY, SUSPECT) and self.has_elsewhere
 
-    def route(self, entity: Entity, now: float, *, may_try: bool = True) -> Route:
+    def route(self, entity: SendingEntity, now: float, *, may_try: bool = True) -> Route:
         """Return the destination of the entity's next send. A trial is granted once, not after a failure."""
         if not self.is_away(entity, now):
             return Route.PRIMARY
@@ -87,22 +87,24 @@ class Pair:
             return Route.TRIAL
         return Route.AWAY
 
-    def accepted(self, entity: Entity, now: float, *, trial: bool = False) -> None:
+    def accepted(self, entity: SendingEntity, now: float, *, trial: bool = False) -> None:
         """A send that went to the primary because there is no other place proves as much as a trial does."""
         forlorn = entity.state is FAILED_OVER and not self.has_elsewhere
         self.failover.accepted(entity, now, trial=trial or forlorn)
 
-    def failed(self, entity: Entity, failure: Failure, now: float) -> None:
+    def failed(self, entity: SendingEntity, failure: Failure, now: float) -> None:
         """A failure that counts, after its retries."""
         if self.enabled:
             self.failover.failed(entity, failure.text, now)
 
-    def stored_away(self, entity: Entity, queue: str, message_ids: tuple[str, ...], *, outcome_unknown: bool) -> None:
+    def stored_away(
+        self, entity: SendingEntity, queue: str, message_ids: tuple[str, ...], *, outcome_unknown: bool
+    ) -> None:
         """Messages are safe in a backlog queue, or in the spool."""
         entity.diverted += len(message_ids)
         self.publish(Diverted(entity.path, queue, len(message_ids), message_ids, outcome_unknown))
 
-    def reaction(self, entity: Entity, failure: Failure, now: float) -> Reaction:
+    def reaction(self, entity: SendingEntity, failure: Failure, now: float) -> Reaction:
         """The policy's word; throttling that lasts longer than the operator allows counts as an outage."""
         reaction = self.policy.reaction(failure)
         if reaction is not Reaction.WAIT:
@@ -133,7 +135,7 @@ class Pair:
         dues = [due for due in (self.failover.next_due(), self.pings.next_due()) if due is not None]
         return min(dues, default=None)
 
-    def ping_ended(self, entity: Entity, failure: Failure | None, now: float, *, probe: bool = False) -> None:
+    def ping_ended(self, entity: SendingEntity, failure: Failure | None, now: float, *, probe: bool = False) -> None:
         """A ping message was delivered or not; with `probe`, a link was opened, which only earns a trial."""
         accepted = failure is None
         self.publish(PingSent(entity.path, accepted, "" if failure is None else failure.text))
@@ -146,7 +148,7 @@ class Pair:
             else:
                 self.failover.pinged(entity, now)
 
-    def _on_transition(self, entity: Entity, event: Event, now: float) -> None:
+    def _on_transition(self, entity: SendingEntity, event: Event, now: float) -> None:
         """Pings follow the state: they run while, and only while, an entity is FAILED_OVER."""
         if entity.state is FAILED_OVER:
             self.pings.start(entity, now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pairbus.pairing.failover import Entity
+from pairbus.pairing.failover import SendingEntity
 
 CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 TIME_TO_LIVE_S = 1.0
@@ -17,7 +17,7 @@ TIMEOUT_MAX_S = 5.0
 
 @dataclass(slots=True)
 class _Course:
-    entity: Entity
+    entity: SendingEntity
     due: float
     in_a_row: int = 0
     running: bool = False
@@ -36,16 +36,16 @@ class Pings:
     def timeout_s(self) -> float:
         return min(self._interval_s, TIMEOUT_MAX_S)
 
-    def start(self, entity: Entity, now: float) -> None:
+    def start(self, entity: SendingEntity, now: float) -> None:
         self._courses[entity.path] = _Course(entity, now + self._interval_s)
 
-    def stop(self, entity: Entity) -> None:
+    def stop(self, entity: SendingEntity) -> None:
         self._courses.pop(entity.path, None)
 
     def clear(self) -> None:
         self._courses.clear()
 
-    def due(self, now: float) -> list[Entity]:
+    def due(self, now: float) -> list[SendingEntity]:
         """Return the entities to ping now; each ping is under way until `ended` is called for it."""
         courses = [course for course in self._courses.values() if course.due <= now and not course.running]
         for course in courses:
@@ -55,7 +55,7 @@ class Pings:
     def next_due(self) -> float | None:
         return min((course.due for course in self._courses.values() if not course.running), default=None)
 
-    def ended(self, entity: Entity, accepted: bool, now: float, *, wait_s: float = 0.0) -> bool:
+    def ended(self, entity: SendingEntity, accepted: bool, now: float, *, wait_s: float = 0.0) -> bool:
         """True when enough pings in a row were accepted. `wait_s` is what a throttled peer asked for at least."""
         course = self._courses.get(entity.path)
         if course is None:
@@ -70,7 +70,7 @@ class Pings:
         for course in self._courses.values():
             course.running = False
 
-    def refusal_is_news(self, entity: Entity) -> bool:
+    def refusal_is_news(self, entity: SendingEntity) -> bool:
         """The first refusal of this failover is told, the others are not."""
         course = self._courses.get(entity.path)
         if course is None or course.refusal_told:

@@ -51,7 +51,7 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class ProvisionPause:
     seconds: float
 
 
@@ -63,7 +63,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ProvisionRefusal:
     reason: str
     unauthorized: bool = False
     "Asking again would not help."
@@ -83,12 +83,12 @@ class Provisioned:
     warnings: tuple[str, ...] = ()
 
 
-Command = List | Create | Pause
-Answer = list[Found] | Refusal | None
-Plan = Generator[Command, Answer, Provisioned]
+Command = List | Create | ProvisionPause
+ProvisionAnswer = list[Found] | ProvisionRefusal | None
+ProvisionPlan = Generator[Command, ProvisionAnswer, Provisioned]
 
 
-def provisioning(primary_name: str, count: int) -> Plan:
+def provisioning(primary_name: str, count: int) -> ProvisionPlan:
     """Find or create queues 0 … count-1. What exists is used as it is; more than that are left alone."""
     listed = yield List(f"{primary_name}/{INFIX}/")
     assert isinstance(listed, list)
@@ -100,11 +100,11 @@ def provisioning(primary_name: str, count: int) -> Plan:
     reasons: dict[str, str] = {}
     for attempt in range(ATTEMPTS):
         if missing and attempt:
-            yield Pause(PAUSE_S)
+            yield ProvisionPause(PAUSE_S)
         for index in list(missing):
             path = queue_path(primary_name, index)
             refusal = yield Create(path, SETTINGS)
-            if isinstance(refusal, Refusal):
+            if isinstance(refusal, ProvisionRefusal):
                 if refusal.unauthorized:
                     return Provisioned((), unauthorized=refusal.reason)
                 reasons[path] = refusal.reason

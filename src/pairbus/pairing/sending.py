@@ -19,7 +19,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from enum import Enum
 
-from pairbus.pairing.failover import FAILED_OVER, HEALTHY, HELD_OVER, Entity
+from pairbus.pairing.failover import FAILED_OVER, HEALTHY, HELD_OVER, SendingEntity
 from pairbus.pairing.options import PRIMARY_SHARE
 from pairbus.pairing.pair import Pair, Route
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind, Reaction
@@ -111,7 +111,7 @@ class SenderState:
 
     __slots__ = ("entity", "queue")
 
-    def __init__(self, entity: Entity) -> None:
+    def __init__(self, entity: SendingEntity) -> None:
         self.entity = entity
         self.queue: str | None = None
         "The backlog queue that it picked, and keeps while the queue works."

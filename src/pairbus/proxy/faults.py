@@ -14,9 +14,9 @@ from collections.abc import Container, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from pairbus.broker.outages.held import Held
+from pairbus.broker.outages.held import HeldSteps
 from pairbus.errors import InvalidFault
-from pairbus.faults import CONTACT, Active, Fault, Faults, Kind, Place
+from pairbus.faults import CONTACT, Active, Fault, FaultKind, Faults, Place
 from pairbus.proxy.conversation import DOWN, Direction
 from pairbus.proxy.idle import IdleConnections
 from pairbus.proxy.operations import OperationRules
@@ -77,7 +77,7 @@ class ProxyFaults:
         self._swallowed = 0
         "Connections in a black hole."
         self.faults = Faults(random.random)
-        self.held = Held()
+        self.held = HeldSteps()
         self.rules = OperationRules(self, proxy.namespace)
         self.idle = IdleConnections(port)
 
@@ -104,7 +104,7 @@ class ProxyFaults:
         self.rules.begin(one, self._port.open_passages())
         return one
 
-    def _check(self, kind: Kind) -> None:
+    def _check(self, kind: FaultKind) -> None:
         reason = None
         if "proxy" not in kind.at:
             reason = f"a proxy cannot play it: {AT_THE_TARGET[kind.name]}; pairbus broker can"

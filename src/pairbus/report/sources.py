@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from pairbus.ledger_table.lines import NAMES
-from pairbus.ledger_table.listing import LEDGER, TABLE_SUFFIX, Found, find_here, find_there, is_here
+from pairbus.ledger_table.listing import LEDGER, TABLE_SUFFIX, LedgerFile, find_here, find_there, is_here
 from pairbus.ledger_table.manifest import Manifest, read_manifest
 from pairbus.ledger_table.names import source_key
 from pairbus.report.model import Damage
@@ -34,9 +34,9 @@ LARGE_CONF = {"spark.sql.shuffle.partitions": "8", "spark.driver.memory": "2g"}
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    lines: tuple[Found, ...]
+    lines: tuple[LedgerFile, ...]
     "Files as a ledger writes them."
-    tables: tuple[Found, ...]
+    tables: tuple[LedgerFile, ...]
     "Parquet files of tables."
     damage: tuple[Damage, ...]
     manifests: tuple[Manifest, ...] = ()
@@ -83,7 +83,7 @@ def find_sources(ledgers: Sequence[str | PathLike[str]], spark: SparkSession | N
     """
     names = [fspath(each) for each in ledgers]
     manifests, others, plain = _manifests(spark, names)
-    files: dict[str, Found] = {}
+    files: dict[str, LedgerFile] = {}
     damage: dict[str, Damage] = {}
     for name in plain:
         if spark is not None and not is_here(spark, name):
@@ -137,21 +137,21 @@ def _left_out(manifests: Sequence[Manifest]) -> tuple[tuple[Damage, ...], int]:
     return tuple(shown), sum(entry.damaged for entry in files)
 
 
-def _sort_in(key: str, file: Found, problem: str, files: dict[str, Found], damage: dict[str, Damage]) -> None:
+def _sort_in(key: str, file: LedgerFile, problem: str, files: dict[str, LedgerFile], damage: dict[str, Damage]) -> None:
     if problem:
         damage[key] = Damage(file.path, 0, problem)
     else:
         files[key] = file
 
 
-def _looked_at(path: Path) -> tuple[Found, str]:
+def _looked_at(path: Path) -> tuple[LedgerFile, str]:
     """Size of a file of this machine, and a reason when it cannot be used."""
     try:
         size = path.stat().st_size
         problem = _problem_of_table(path) if path.suffix == TABLE_SUFFIX else _problem_of_lines(path)
     except OSError as error:
-        return Found(str(path), 0), f"the file cannot be read: {error.strerror or error}"
-    return Found(str(path), size), problem
+        return LedgerFile(str(path), 0), f"the file cannot be read: {error.strerror or error}"
+    return LedgerFile(str(path), size), problem
 
 
 def _problem_of_lines(path: Path) -> str:

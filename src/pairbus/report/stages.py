@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pairbus.ledger_table.compaction import ROW_DDL
 from pairbus.ledger_table.lines import NAMES
-from pairbus.ledger_table.listing import Found, literally
+from pairbus.ledger_table.listing import LedgerFile, literally
 from pairbus.report import backlog
 from pairbus.report.backlog import Block, FirstLook, Question
 from pairbus.report.messages import Outages, sums_of
@@ -35,12 +35,12 @@ PART_BYTES = 64_000_000
 ArrowBatches = Iterator["pyarrow.RecordBatch"]
 
 
-def json_lines(spark: SparkSession, lines: Sequence[Found]) -> DataFrame:
+def json_lines(spark: SparkSession, lines: Sequence[LedgerFile]) -> DataFrame:
     """Table of the lines as texts: column `value`, and the hidden column `_metadata`."""
     return spark.read.option("lineSep", "\n").text([literally(file.path) for file in lines])
 
 
-def ledger_tables(spark: SparkSession, tables: Sequence[Found]) -> DataFrame:
+def ledger_tables(spark: SparkSession, tables: Sequence[LedgerFile]) -> DataFrame:
     return spark.read.schema(TABLE_DDL).parquet(*[literally(file.path) for file in tables])
 
 

@@ -78,11 +78,11 @@ def config_of(client: AnyClient) -> ClientConfig:
     )
 
 
-Proxy = tuple[str, int, tuple[str, str] | None]
+ProxySettings = tuple[str, int, tuple[str, str] | None]
 "Host, port, (user, password)."
 
 
-def proxy_of_sync_sdk(host: str, given: Proxy | None, *, tls: bool) -> Proxy | None:
+def proxy_of_sync_sdk(host: str, given: ProxySettings | None, *, tls: bool) -> ProxySettings | None:
     """Return the proxy that the sync SDK would go through to this host, when its user has given this one or none.
 
     Its web sockets are those of websocket-client, which reads HTTPS_PROXY, HTTP_PROXY and NO_PROXY in ways of its own;

@@ -31,7 +31,7 @@ from pairbus.sdk.watchdog import guarded
 from pairbus.telemetry import operations
 
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
-Meter = Callable[[str, int, int, str], None]
+ReceiverMeter = Callable[[str, int, int, str], None]
 "Called with kind, messages, their bytes, outcome: `ok`, or the kind of failure. One of more than 64 KB comes alone."
 
 _log = logging.getLogger("pairbus")
@@ -73,7 +73,7 @@ def _arrived(receiver: Any, messages: Messages) -> tuple[Messages, Messages]:
     return _without_pings(messages)
 
 
-def _tell_received(meter: Meter, messages: Messages) -> None:
+def _tell_received(meter: ReceiverMeter, messages: Messages) -> None:
     if meter is _no_meter:
         return
     if not messages:
@@ -108,7 +108,7 @@ def _ping_stays(error: Exception) -> None:
 
 
 class _SkipsPings(ServiceBusReceiver):
-    _meter: Meter = staticmethod(_no_meter)
+    _meter: ReceiverMeter = staticmethod(_no_meter)
     _check_client: Callable[[], None] = staticmethod(lambda: None)
     _until = NEVER
     "Deadline of the call under way."
@@ -206,7 +206,7 @@ class _SkipsPings(ServiceBusReceiver):
 
 
 class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
-    _meter: Meter = staticmethod(_no_meter)
+    _meter: ReceiverMeter = staticmethod(_no_meter)
     _check_client: Callable[[], None] = staticmethod(lambda: None)
 
     @operations.receive
@@ -328,7 +328,7 @@ Receiver = TypeVar("Receiver", bound=ServiceBusReceiver | sdk_aio.ServiceBusRece
 
 def skip_pings(
     receiver: Receiver,
-    meter: Meter | None = None,
+    meter: ReceiverMeter | None = None,
     check_client: Callable[[], None] | None = None,
 ) -> Receiver:
     """Return the same receiver, still an instance of the SDK's class, which from now on hands out no ping.

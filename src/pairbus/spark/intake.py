@@ -35,7 +35,7 @@ from pairbus.spark.stage_file import (
     read_payloads,
 )
 from pairbus.spark.staging import LogEntry, Owner, Staging
-from pairbus.transport import SESSION_TIMEOUT, Carrier, NextSession, Received, Receiver, Refused, TransportError
+from pairbus.transport import SESSION_TIMEOUT, Carrier, NextSession, ReceivedMessage, Receiver, Refused, TransportError
 
 CREDIT = 512  # 512 × 256 KiB = 128 MiB at the very worst
 FIRST_WAIT_S = 0.5  # for messages that must be there: the driver has seen some
@@ -302,7 +302,7 @@ class _Intake:
         quota: _Quota,
         deadline: float = float("inf"),
     ) -> None:
-        self.held: dict[int, Received] = {}
+        self.held: dict[int, ReceivedMessage] = {}
         "By delivery id: received, neither completed nor given back."
         self.receiver = receiver
         self.deadline = deadline
@@ -329,7 +329,7 @@ class _Intake:
         if self.receiver.buffered and self._quota.left > 0:
             await self._add(await self.receiver.receive(self._quota.left, 0.0))
 
-    async def _add(self, batch: list[Received]) -> None:
+    async def _add(self, batch: list[ReceivedMessage]) -> None:
         sealed, surplus = [], []
         for message in batch:
             identity = identity_of(message.payload)
@@ -355,7 +355,7 @@ class _Intake:
         return await _settled(self.receiver, list(held.values()))
 
 
-async def _settled(receiver: Receiver, messages: list[Received]) -> bool:
+async def _settled(receiver: Receiver, messages: list[ReceivedMessage]) -> bool:
     try:
         await receiver.complete(messages)
     except TransportError as error:

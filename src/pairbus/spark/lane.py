@@ -38,8 +38,8 @@ from pairbus.spark.missing import SharedDestinations
 from pairbus.spark.shares import BudgetShare, TaskPlan, TaskPump, sharers
 from pairbus.syphon.presence import Presence
 from pairbus.syphon.pump import Pump
-from pairbus.syphon.shared import Opener, Shared
-from pairbus.transport import Carrier, Received, TransportError
+from pairbus.syphon.shared import Opener, SyphonState
+from pairbus.transport import Carrier, ReceivedMessage, TransportError
 
 PROBLEMS_MAX = 10
 FLUSH_S = 1.0
@@ -187,7 +187,7 @@ class _Draining:
         self._stopping = asyncio.Event()
         self._names = {"primary": home.endpoint.authority, "secondary": away.endpoint.authority}
         self._ledger = None if job.ledger is None else ledger_of(job.ledger)
-        self._shared = Shared(
+        self._shared = SyphonState(
             home,
             away,
             job.settings,
@@ -253,7 +253,7 @@ class _Draining:
         ] += 1
         self._stopping.set()
 
-    async def _note(self, path: str, messages: list[tuple[Item, Received]]) -> None:
+    async def _note(self, path: str, messages: list[tuple[Item, ReceivedMessage]]) -> None:
         lane, now_ms = self._lane, _wall_ms()
         rows = [
             JournalRow(

@@ -29,7 +29,7 @@ from pairbus.spark.lane import TaskSettings
 from pairbus.spark.looks import check, count_left, find_new
 from pairbus.spark.rounds import GrowingPause, Quotas
 from pairbus.spark.syphon_source import FORMAT, SyphonSource, options_of
-from pairbus.syphon import Progress
+from pairbus.syphon import SyphonProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,8 +126,8 @@ class SparkSyphon:
         """Drain these queues, too: the query is started anew with them, after its round."""
         self._adopted = self._adopted + [queue for queue in queues if queue not in self._queues]
 
-    def progress(self) -> Progress:
-        return Progress(
+    def progress(self) -> SyphonProgress:
+        return SyphonProgress(
             queues=len(self._queues),
             moved=self._moved,
             per_s=self._rate(),

@@ -17,7 +17,7 @@ from pairbus.ledger.rows import MeterKind
 from pairbus.spark.connections import Borrowed, run
 from pairbus.spark.lane import TaskSettings, ledger_of
 from pairbus.spark.rounds import PAUSE_S, UNHEALTHY_MAX_S, GrowingPause
-from pairbus.transport import Carrier, Received, Receiver, TransportError
+from pairbus.transport import Carrier, ReceivedMessage, Receiver, TransportError
 
 END_S = 0.5  # for each answer of a peer that may be silent
 LINK_LIFE_MIN_S = 1.0  # a link that the peer closes sooner was not idle
@@ -116,7 +116,7 @@ class QueueWatch:
         finally:
             await receiver.close(END_S)
 
-    async def _give_back(self, receiver: Receiver, found: list[Received], away: Carrier, queue: str) -> None:
+    async def _give_back(self, receiver: Receiver, found: list[ReceivedMessage], away: Carrier, queue: str) -> None:
         """Release what was received; if that fails, its lock ends by itself, and its round finds it then."""
         try:
             await receiver.release(found, timeout_s=END_S)

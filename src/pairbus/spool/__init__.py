@@ -28,7 +28,7 @@ from zlib import crc32
 
 from pairbus.errors import SpoolError, SpoolFull, SpoolInUse, SpoolOfAnotherPair
 from pairbus.process.forks import call_in_forked_child
-from pairbus.spool.commits import Commits, Ended, Write
+from pairbus.spool.commits import Ended, SpoolCommits, SpoolWrite
 from pairbus.spool.files import (
     COLUMN_NAMES,
     FILE_NAME,
@@ -57,7 +57,7 @@ _INSERT = f"INSERT INTO waiting ({COLUMN_NAMES}) VALUES (?{', ?' * 10})"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SpoolEntry:
     """A message in the spool."""
 
     path: str
@@ -126,14 +126,14 @@ class Spool:
             raise SpoolError(f"The spool {self.folder} cannot be opened: {error.strerror}.") from error
         _open_spools.add(self)
 
-    def _open(self) -> Commits:
+    def _open(self) -> SpoolCommits:
         if not self._file.exists():
             create(self._file)
         connection = open_for_writing(self._file)
         try:
             self._count(connection)
             self.pair = claimed_by(connection)
-            commits = Commits(self._file, connection, self._count)
+            commits = SpoolCommits(self._file, connection, self._count)
         except sqlite3.Error as error:
             connection.close()
             raise spool_error(error, self._file) from error
@@ -206,7 +206,7 @@ class Spool:
 
     # ── messages in ──
 
-    def append(self, entries: Sequence[Entry]) -> int:
+    def append(self, entries: Sequence[SpoolEntry]) -> int:
         """Store all entries durably, or none and raise; returns the number of messages that wait now."""
         if not entries:
             return self._waiting
@@ -247,7 +247,7 @@ class Spool:
             oldest = [connection.execute(query, (place,)).fetchone() for place in list(self._places)]
         return [path for _, path in sorted(row for row in oldest if row is not None)]
 
-    def next_batch(self, path: str, max_count: int, max_bytes: int) -> list[tuple[int, Entry]]:
+    def next_batch(self, path: str, max_count: int, max_bytes: int) -> list[tuple[int, SpoolEntry]]:
         """The oldest messages of the path with their numbers; at least one when the path has any.
 
         A message whose checksum is wrong is set aside as refused, and skipped.
@@ -291,7 +291,7 @@ class Spool:
         self._change(write, ended)
         return len(moved)
 
-    def attempted(self, batch: Sequence[tuple[int, Entry]], at_ms: int) -> None:
+    def attempted(self, batch: Sequence[tuple[int, SpoolEntry]], at_ms: int) -> None:
         """Note that the outcome of sending these messages is unknown. The time of an earlier note stays."""
         rows = [
             (at_ms, replace(entry, first_attempt_ms=at_ms).checksum, number)
@@ -325,8 +325,8 @@ class Spool:
 
         self._change(write, ended)
 
-    def _read(self, place: str, max_count: int, max_bytes: int) -> tuple[list[tuple[int, Entry]], list[int]]:
-        batch: list[tuple[int, Entry]] = []
+    def _read(self, place: str, max_count: int, max_bytes: int) -> tuple[list[tuple[int, SpoolEntry]], list[int]]:
+        batch: list[tuple[int, SpoolEntry]] = []
         damaged: list[int] = []
         query = f"SELECT {COLUMN_NAMES} FROM waiting WHERE place = ? ORDER BY number LIMIT ?"
         with self._commits.reading() as connection:
@@ -336,7 +336,7 @@ class Spool:
                 if not isinstance(payload, bytes):
                     damaged.append(number)
                     continue
-                entry = Entry(path, payload, message_id, attempt, sender, counter, spooled)
+                entry = SpoolEntry(path, payload, message_id, attempt, sender, counter, spooled)
                 if entry.checksum != crc:
                     damaged.append(number)
                     continue
@@ -361,7 +361,7 @@ class Spool:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         hold_reserve(self.folder)
 
-    def _change(self, write: Write, ended: Ended) -> None:
+    def _change(self, write: SpoolWrite, ended: Ended) -> None:
         """Commit a change that adds no message, also on a full disk.
 
         A removal needs room in the log, too. Without it forwarded messages would stay, and would be sent again.
@@ -375,7 +375,7 @@ class Spool:
             self._commit(write, ended)
             hold_reserve(self.folder)
 
-    def _commit(self, write: Write, ended: Ended) -> None:
+    def _commit(self, write: SpoolWrite, ended: Ended) -> None:
         with self._commits.turn:
             change = self._commits.enqueue(write, ended)
         self._commits.settle(change)
@@ -461,6 +461,6 @@ def _spools_in(folder: Path, depth: int) -> list[Path]:
     return found
 
 
-def _row(number: int, entry: Entry) -> tuple[object, ...]:
+def _row(number: int, entry: SpoolEntry) -> tuple[object, ...]:
     texts = (entry.path.lower(), entry.path, entry.message_id, entry.first_attempt_ms, entry.sender, entry.counter)
     return (number, *texts, entry.spooled_ms, entry.size, entry.checksum, entry.payload)

@@ -18,21 +18,21 @@ from pairbus.disk.commit_file import CommitFile
 from pairbus.errors import SpoolError
 from pairbus.spool.files import spool_error
 
-Write = Callable[[sqlite3.Connection], object]
+SpoolWrite = Callable[[sqlite3.Connection], object]
 "Function that makes a change. It may run twice: in a group, and alone when the group failed."
 Ended = Callable[[bool], None]
 "Function that is told, under the lock, whether the change was committed."
 
 
 @dataclass(slots=True)
-class Change:
-    write: Write
+class SpoolChange:
+    write: SpoolWrite
     ended: Ended
     is_done: bool = False
     error: SpoolError | None = None
 
 
-class Commits:
+class SpoolCommits:
     """The one connection of a spool, and the order of its changes. `turn` also guards the counts of the spool."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Commits:
         "Lock of the thread that uses the connection."
         self._recount = recount
         "Function that counts the messages in the file again, called under both locks after an interrupted commit."
-        self._pending: list[Change] = []
+        self._pending: list[SpoolChange] = []
         self._leading = False
         self._noted = CommitFile(file.parent)
         [self._count] = connection.execute("SELECT count FROM commits").fetchone()
@@ -54,19 +54,19 @@ class Commits:
         "Sentences about missing commits, or about a damaged commit file."
         self._count = max(self._count, noted or 0)  # continues above both, so that a loss is reported once
 
-    def enqueue(self, write: Write, ended: Ended) -> Change:
+    def enqueue(self, write: SpoolWrite, ended: Ended) -> SpoolChange:
         """Add a change to the order. The caller holds `turn`, releases it, and then calls `settle`."""
         self._open_connection()
-        change = Change(write, ended)
+        change = SpoolChange(write, ended)
         self._pending.append(change)
         return change
 
-    def settle(self, change: Change) -> None:
+    def settle(self, change: SpoolChange) -> None:
         """Wait until the change is committed; raise the error that prevented it."""
         with self.turn:
             while self._leading and not change.is_done:
                 self.turn.wait()
-            group: list[Change] = []
+            group: list[SpoolChange] = []
             if not change.is_done:
                 self._leading = True
                 group, self._pending = self._pending, []
@@ -113,7 +113,7 @@ class Commits:
             raise SpoolError(f"{self._file}: this spool is not open in this process. Nothing was changed.")
         return self._connection
 
-    def _commit(self, group: list[Change]) -> None:
+    def _commit(self, group: list[SpoolChange]) -> None:
         error = self._transaction(group)
         if error is None or len(group) == 1:
             self._end(group, error)
@@ -121,7 +121,7 @@ class Commits:
         for change in group:  # one change made the group fail: the others are committed without it
             self._end([change], self._transaction([change]))
 
-    def _transaction(self, changes: list[Change]) -> SpoolError | None:
+    def _transaction(self, changes: list[SpoolChange]) -> SpoolError | None:
         with self._io:
             connection = self._open_connection()
             try:
@@ -141,14 +141,14 @@ class Commits:
                 return spool_error(error, self._file)
         return None
 
-    def _end(self, changes: list[Change], error: SpoolError | None) -> None:
+    def _end(self, changes: list[SpoolChange], error: SpoolError | None) -> None:
         with self.turn:
             for change in changes:
                 change.ended(error is None)
                 change.error = error
                 change.is_done = True
 
-    def _step_down(self, group: list[Change]) -> None:
+    def _step_down(self, group: list[SpoolChange]) -> None:
         try:
             interrupted = [change for change in group if not change.is_done]
             if interrupted:  # by Ctrl-C, or by a bug, in the leader's thread

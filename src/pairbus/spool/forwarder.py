@@ -38,7 +38,7 @@ from pairbus.pairing.forwarding import (
     wrapped,
 )
 from pairbus.pairing.policy import MESSAGE_FAULTS, Failure, Kind
-from pairbus.spool import Entry, Spool
+from pairbus.spool import Spool, SpoolEntry
 from pairbus.transport import Carrier, TransportError
 from pairbus.transport.failures import failure_of
 
@@ -52,7 +52,7 @@ LOOK_S = 1.0  # between two questions of a waiting lane for another way
 PATIENCE_S = 30.0
 
 T = TypeVar("T")
-Numbered = list[tuple[int, Entry]]
+Numbered = list[tuple[int, SpoolEntry]]
 
 
 class Ways(Protocol):
@@ -69,7 +69,7 @@ class Ways(Protocol):
         ...
 
 
-class Meter(Protocol):
+class ForwarderMeter(Protocol):
     """Type of `Ledger.meter`."""
 
     def __call__(  # noqa: PLR0917 - each is a setting of its own
@@ -101,7 +101,7 @@ class Forwarder:
         secondary: Carrier | None,
         *,
         publish: Callable[[Event], None],
-        meter: Meter | None = None,
+        meter: ForwarderMeter | None = None,
         missing_grace_s: float = MISSING_GRACE_S,
         timeout_s: float = SEND_TIMEOUT_S,
         disk: Executor | None = None,
@@ -306,7 +306,7 @@ class Forwarder:
             await self._on_disk(self._spool.forwarded, removable)
             removable.clear()
 
-    async def _refuse(self, lane: Lane, number: int, entry: Entry, failure: Failure) -> None:
+    async def _refuse(self, lane: Lane, number: int, entry: SpoolEntry, failure: Failure) -> None:
         await self._on_disk(partial(self._spool.refuse, [(number, failure.text)], refused_ms=_now_ms()))
         lane.moved(1)
         self._publish(SpoolRefused(lane.path, entry.message_id, failure.text))
@@ -381,7 +381,7 @@ async def _is_set(event: asyncio.Event, timeout_s: float) -> bool:
         return False
 
 
-def _away(entry: Entry) -> Away:
+def _away(entry: SpoolEntry) -> Away:
     return Away(entry.path, entry.first_attempt_ms, entry.sender, entry.counter)
 
 

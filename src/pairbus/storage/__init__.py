@@ -68,7 +68,7 @@ class Appender(Protocol):
         ...
 
 
-class Draft(Protocol):
+class ObjectDraft(Protocol):
     """An object that is being written, invisible to others. `with` throws it away unless it was published."""
 
     file: BinaryIO
@@ -77,7 +77,7 @@ class Draft(Protocol):
         """Make it the object: durable when this returns."""
         ...
 
-    def __enter__(self) -> Draft: ...
+    def __enter__(self) -> ObjectDraft: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -90,7 +90,7 @@ class LargeStorage(Storage, Protocol):
     look_s: float
     "Pause between two looks for an object that somebody may write: short where a look costs nothing."
 
-    def draft(self, key: str) -> Draft:
+    def draft(self, key: str) -> ObjectDraft:
         """Begin a large object, whose key nobody else uses."""
         ...
 

@@ -10,7 +10,7 @@ there, and `settling` completes it. `order` is for ordered=True only; `presence`
 """
 
 from pairbus.pairing.relay import SyphonSettings
-from pairbus.syphon.pumps import Progress, Syphon, redrive
+from pairbus.syphon.pumps import Syphon, SyphonProgress, redrive
 from pairbus.syphon.shared import Meter
 
-__all__ = ["Meter", "Progress", "Syphon", "SyphonSettings", "redrive"]
+__all__ = ["Meter", "Syphon", "SyphonProgress", "SyphonSettings", "redrive"]

@@ -7,10 +7,10 @@ import logging
 from typing import Literal
 
 from pairbus.pairing.pace import BatchSize
-from pairbus.syphon.link import Link
-from pairbus.syphon.order import Order
-from pairbus.syphon.shared import Shared
-from pairbus.transport import Received, TransportError
+from pairbus.syphon.link import MeteredLink
+from pairbus.syphon.order import QueueOrder
+from pairbus.syphon.shared import SyphonState
+from pairbus.transport import ReceivedMessage, TransportError
 
 logger = logging.getLogger("pairbus.syphon")
 
@@ -21,15 +21,20 @@ class Intake:
     """The present link of a pump, and earlier ones on which messages are still locked."""
 
     def __init__(
-        self, shared: Shared, queue: str, sub_queue: Literal["dead-letter"] | None, size: BatchSize, order: Order
+        self,
+        shared: SyphonState,
+        queue: str,
+        sub_queue: Literal["dead-letter"] | None,
+        size: BatchSize,
+        order: QueueOrder,
     ) -> None:
         self._shared = shared
         self._queue = queue
         self._sub_queue = sub_queue
         self._size = size
         self._order = order
-        self.link: Link | None = None
-        self._parked: list[Link] = []
+        self.link: MeteredLink | None = None
+        self._parked: list[MeteredLink] = []
 
     @property
     def is_open(self) -> bool:
@@ -44,7 +49,7 @@ class Intake:
             self.link.allow(size)
         return size
 
-    async def open(self) -> Link:
+    async def open(self) -> MeteredLink:
         """Return the present link, a new one when there is none or it was lost."""
         if self.link is not None and self.link.over is not None:
             self._lost()
@@ -52,24 +57,24 @@ class Intake:
             receiver = await self._shared.secondary.receiver(
                 self._queue, credit=self.next_size(), sub_queue=self._sub_queue
             )
-            self.link = Link(self._shared, self._queue, receiver)
+            self.link = MeteredLink(self._shared, self._queue, receiver)
         return self.link
 
-    async def receive(self, link: Link, timeout_s: float) -> list[Received]:
+    async def receive(self, link: MeteredLink, timeout_s: float) -> list[ReceivedMessage]:
         return await link.receive(self.next_size(), timeout_s, self._size.lock_s)
 
-    async def rest(self) -> list[Received]:
+    async def rest(self) -> list[ReceivedMessage]:
         """Return the messages that the present link has fetched ahead; nothing more comes on it."""
         return [] if self.link is None else await self.link.rest(self._size.lock_s)
 
-    async def close(self, *, keep_fetched: bool = False) -> list[Received]:
+    async def close(self, *, keep_fetched: bool = False) -> list[ReceivedMessage]:
         """End the present link. Messages that were fetched ahead go back, or are returned and stay locked."""
         if self.link is not None and self.link.over is not None:
             self._lost()
         link, self.link = self.link, None
         if link is None:
             return []
-        fetched: list[Received] = []
+        fetched: list[ReceivedMessage] = []
         try:
             fetched = await link.rest(self._size.lock_s)
             if not keep_fetched:
@@ -83,7 +88,7 @@ class Intake:
             await self._park(link)
         return fetched
 
-    async def _park(self, link: Link) -> None:
+    async def _park(self, link: MeteredLink) -> None:
         """Keep links on which messages are locked, so that they can be given back; close the others."""
         now, links = self._shared.clock(), [*self._parked, link]
         self._parked = [each for each in links if each.holds(now)]

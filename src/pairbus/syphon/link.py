@@ -14,8 +14,8 @@ from typing import Any
 from pairbus.amqp.link import ranges
 from pairbus.ledger.rows import alike
 from pairbus.pairing.pace import LOCK_S
-from pairbus.syphon.shared import Shared
-from pairbus.transport import Received, Receiver, TransportError
+from pairbus.syphon.shared import SyphonState
+from pairbus.transport import ReceivedMessage, Receiver, TransportError
 from pairbus.transport.failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
@@ -25,10 +25,10 @@ GIVE_BACK_TIMEOUT_S = 2.0  # wait for the answer to a release, when no message m
 SETTLE_TIMEOUT_S = 10.0
 
 
-class Link:
+class MeteredLink:
     """A receiver whose operations are metered."""
 
-    def __init__(self, shared: Shared, queue: str, receiver: Receiver) -> None:
+    def __init__(self, shared: SyphonState, queue: str, receiver: Receiver) -> None:
         self._shared = shared
         self._queue = queue
         self._receiver = receiver
@@ -48,11 +48,11 @@ class Link:
     def allow(self, credit: int) -> None:
         self._receiver.credit = credit
 
-    async def receive(self, max_count: int, timeout_s: float, lock_s: float) -> list[Received]:
+    async def receive(self, max_count: int, timeout_s: float, lock_s: float) -> list[ReceivedMessage]:
         """Receive as the receiver does; `lock_s` is how long the messages are probably locked."""
         return self._came(await self._receiver.receive(max_count, timeout_s), lock_s)
 
-    def locked(self, messages: Iterable[Received], until: float) -> None:
+    def locked(self, messages: Iterable[ReceivedMessage], until: float) -> None:
         """Note the end of locks, calculated from the times in the messages."""
         for message in messages:
             if message.delivery_id in self.unsettled:
@@ -62,7 +62,7 @@ class Link:
         """Take the credit back. The flow that this ends is counted with the next receive."""
         await self._receiver.pause(CLOSE_TIMEOUT_S)
 
-    async def rest(self, lock_s: float) -> list[Received]:
+    async def rest(self, lock_s: float) -> list[ReceivedMessage]:
         """Return the messages that were fetched ahead; nothing more comes on this link."""
         receiver = self._receiver
         receiver.credit = 0
@@ -73,7 +73,7 @@ class Link:
         if empty := self._receiver.take_empty():
             self._shared.meter("secondary", self._queue, "empty receive", empty, 0, "ok")
 
-    def _came(self, batch: list[Received], lock_s: float) -> list[Received]:
+    def _came(self, batch: list[ReceivedMessage], lock_s: float) -> list[ReceivedMessage]:
         self.meter_empty()
         if batch:
             locked_until = self._shared.clock() + lock_s
@@ -84,15 +84,15 @@ class Link:
 
     # ── settling ──
 
-    async def complete(self, messages: list[Received]) -> None:
+    async def complete(self, messages: list[ReceivedMessage]) -> None:
         self._settled(message.delivery_id for message in messages)
         await self._receiver.complete(messages, timeout_s=SETTLE_TIMEOUT_S)
 
-    async def dead_letter(self, messages: list[Received], reason: str, description: str) -> None:
+    async def dead_letter(self, messages: list[ReceivedMessage], reason: str, description: str) -> None:
         self._settled(message.delivery_id for message in messages)
         await self._receiver.dead_letter(messages, reason, description, timeout_s=SETTLE_TIMEOUT_S)
 
-    async def mark(self, message: Received, properties: Mapping[str, Any]) -> None:
+    async def mark(self, message: ReceivedMessage, properties: Mapping[str, Any]) -> None:
         """Give a message back with these application properties."""
         self._settled([message.delivery_id])
         outcome = "ok"
@@ -104,7 +104,7 @@ class Link:
         finally:
             self._shared.meter("secondary", self._queue, "complete", 1, 0, outcome)
 
-    async def give_back(self, messages: list[Received]) -> None:
+    async def give_back(self, messages: list[ReceivedMessage]) -> None:
         """Return messages to the queue as if they had never been delivered."""
         await self._release([message.delivery_id for message in messages], CLOSE_TIMEOUT_S)
 

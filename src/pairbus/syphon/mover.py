@@ -8,9 +8,9 @@ from typing import NamedTuple
 from pairbus.pairing.at_home import sequence_number_of
 from pairbus.pairing.envelope import Spoiled, home_payload
 from pairbus.pairing.relay import Item, by_destination
-from pairbus.syphon.shared import Shared
+from pairbus.syphon.shared import SyphonState
 from pairbus.syphon.trip import Trip, Turn
-from pairbus.transport import Received
+from pairbus.transport import ReceivedMessage
 
 AT_ONCE = 16  # destinations of one queue to which batches go at once
 TURNS_MAX = 1000  # destinations whose last batch is remembered
@@ -32,7 +32,7 @@ class Opened(NamedTuple):
 class Mover:
     """Mover of the batches of one queue."""
 
-    def __init__(self, shared: Shared, queue: str) -> None:
+    def __init__(self, shared: SyphonState, queue: str) -> None:
         self._shared = shared
         self._queue = queue
         self._opener = shared.new_opener()
@@ -40,7 +40,7 @@ class Mover:
         self._turns: dict[str, Turn] = {}
         "Key of a destination → turn of the last batch for it."
 
-    def open(self, received: list[Received]) -> Opened:
+    def open(self, received: list[ReceivedMessage]) -> Opened:
         """Decode received messages, and sort them by how they are handled."""
         shared = self._shared
         opener, policy, now_ms = self._opener, shared.settings.ttl_policy, shared.wall_ms()
@@ -62,7 +62,7 @@ class Mover:
                 (opened.items if home.sender is None else opened.lanes).append(item)
         return opened._replace(locked_until_ms=locked_until_ms)
 
-    def _is_at_home(self, item: Item, message: Received) -> bool:
+    def _is_at_home(self, item: Item, message: ReceivedMessage) -> bool:
         identity = sequence_number_of(message.payload), item.home.message_id, item.home.enqueued_ms
         return self._shared.at_home.knows(self._queue, identity)
 

@@ -12,16 +12,16 @@ import asyncio
 from pairbus.pairing.pace import BatchSize
 from pairbus.pairing.relay import NOTHING_KNOWN, Item, moment_of
 from pairbus.syphon.mover import Mover, Opened
-from pairbus.syphon.shared import Pass, Shared
+from pairbus.syphon.shared import Pass, SyphonState
 from pairbus.syphon.trip import Trip
 
 LOOK_S = 0.02  # between two looks at the state of the other queues
 
 
-class Order:
+class QueueOrder:
     """State of one queue in the order of all queues. A queue without ordered messages only tells how far it is read."""
 
-    def __init__(self, shared: Shared, queue: str, size: BatchSize, *, is_new: bool) -> None:
+    def __init__(self, shared: SyphonState, queue: str, size: BatchSize, *, is_new: bool) -> None:
         """Begin; with `is_new` the queue has just been created, and no syphon had a link to it before."""
         self._shared = shared
         self._queue = queue

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from pairbus.pairing.policy import Kind
 from pairbus.syphon.intake import Intake
-from pairbus.syphon.link import Link
-from pairbus.syphon.order import Order
-from pairbus.syphon.shared import Shared
-from pairbus.transport import Received, TransportError
+from pairbus.syphon.link import MeteredLink
+from pairbus.syphon.order import QueueOrder
+from pairbus.syphon.shared import SyphonState
+from pairbus.transport import ReceivedMessage, TransportError
 from pairbus.transport.errors import Timeout
 from pairbus.transport.failures import failure_of
 
@@ -27,7 +27,9 @@ T = TypeVar("T")
 class Poll:
     """The wait for the first messages of a pass."""
 
-    def __init__(self, shared: Shared, queue: str, intake: Intake, order: Order, stopping: asyncio.Event) -> None:
+    def __init__(
+        self, shared: SyphonState, queue: str, intake: Intake, order: QueueOrder, stopping: asyncio.Event
+    ) -> None:
         self._shared = shared
         self._queue = queue
         self._intake = intake
@@ -35,7 +37,7 @@ class Poll:
         self._stopping = stopping
         self._ends: float | None = None
 
-    async def wait(self) -> list[Received]:
+    async def wait(self) -> list[ReceivedMessage]:
         """Wait for the rest of a long poll. A lost link is opened again, which does not count as another receive."""
         shared = self._shared
         if self._ends is None:
@@ -61,7 +63,7 @@ class Poll:
             return batch
         return []
 
-    async def _end(self, link: Link) -> None:
+    async def _end(self, link: MeteredLink) -> None:
         """Take the credit back; the next poll is another receive. A peer that does not answer has lost the link."""
         try:
             await link.pause()
@@ -72,7 +74,7 @@ class Poll:
             logger.info("%s: the link ended with a poll and will be opened again: %s", self._queue, error)
         link.meter_empty()
 
-    async def _take(self, link: Link, until: float) -> list[Received]:
+    async def _take(self, link: MeteredLink, until: float) -> list[ReceivedMessage]:
         """Return the first messages. A queue that has none for a moment counts as empty, for lanes of other queues."""
         clock = self._shared.clock
         for moment in (clock() + LINGER_S, self._order.hidden_until, until):

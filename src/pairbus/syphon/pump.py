@@ -24,15 +24,15 @@ from pairbus.pairing.pace import BatchSize, Pauses
 from pairbus.pairing.policy import BUSY_WAIT_S, Kind
 from pairbus.pairing.relay import CHANCE_S, PASS_MAX_S, Item
 from pairbus.syphon.intake import Intake
-from pairbus.syphon.link import Link
+from pairbus.syphon.link import MeteredLink
 from pairbus.syphon.loads import AHEAD, Loads
 from pairbus.syphon.mover import Mover
-from pairbus.syphon.order import Order
+from pairbus.syphon.order import QueueOrder
 from pairbus.syphon.poll import LINGER_S, Poll, first_of
 from pairbus.syphon.settling import LOCK_LOST
-from pairbus.syphon.shared import Held, Pass, Shared, Trust, count_of
+from pairbus.syphon.shared import Held, Pass, SyphonState, Trust, count_of
 from pairbus.syphon.trip import Trip
-from pairbus.transport import Received, TransportError
+from pairbus.transport import ReceivedMessage, TransportError
 from pairbus.transport.errors import Refused
 from pairbus.transport.failures import failure_of
 
@@ -48,7 +48,7 @@ class Pump:
 
     def __init__(
         self,
-        shared: Shared,
+        shared: SyphonState,
         queue: str,
         stopping: asyncio.Event,
         sub_queue: Literal["dead-letter"] | None = None,
@@ -69,7 +69,7 @@ class Pump:
         self._stopping = stopping
         self._mover = Mover(shared, queue)
         self._size = BatchSize(shared.settings.batch_max, batches=AHEAD + 2)  # one gathers, one is fetched
-        self._order = Order(shared, queue, self._size, is_new=is_new)
+        self._order = QueueOrder(shared, queue, self._size, is_new=is_new)
         self._intake = Intake(shared, queue, sub_queue, self._size, self._order)
         self._trust = Trust(proven=shared.trusts)
         self._told_uncompleted = False
@@ -176,7 +176,7 @@ class Pump:
         self._held, self._looks = [], False
         began_ms = self._shared.wall_ms()
 
-        async def take() -> list[Received]:
+        async def take() -> list[ReceivedMessage]:
             link = await self._intake.open()
             batch = await self._until_stop(self._intake.receive(link, wait_s)) or []
             if self._until_ms is None and not later:
@@ -198,7 +198,7 @@ class Pump:
 
     # ── one pass ──
 
-    async def _pass(self, first: Callable[[], Awaitable[list[Received]]]) -> Pass | None:
+    async def _pass(self, first: Callable[[], Awaitable[list[ReceivedMessage]]]) -> Pass | None:
         """Make one pass; None when no message came at all."""
         batch = await first()
         if not batch:
@@ -206,7 +206,7 @@ class Pump:
         with telemetry.span("syphon", {telemetry.DESTINATION: self.queue}):
             return await self._pass_from(batch)
 
-    async def _pass_from(self, batch: list[Received]) -> Pass:
+    async def _pass_from(self, batch: list[ReceivedMessage]) -> Pass:
         self._this = this = Pass()
         loads = Loads(lambda trip, items: self._move(trip, items, this), self._size)
         this.began = self._shared.clock()
@@ -245,17 +245,17 @@ class Pump:
                 self._hold_fetched(fetched, link, this)
         self._count(this)
 
-    def _hold_fetched(self, fetched: list[Received], link: Link, this: Pass) -> None:
+    def _hold_fetched(self, fetched: list[ReceivedMessage], link: MeteredLink, this: Pass) -> None:
         trip, opened = self._trip(fetched, link, this), self._mover.open(fetched)
         trip.hold(opened.items + opened.lanes)
         trip.keep([place for place, _ in opened.spoiled] + [item.place for item in opened.at_home])
 
-    def _trip(self, batch: list[Received], link: Link, this: Pass) -> Trip:
+    def _trip(self, batch: list[ReceivedMessage], link: MeteredLink, this: Pass) -> Trip:
         locks_end = self._shared.clock() + self._size.lock_s
         link.locked(batch, locks_end)
         return Trip(self._shared, self.queue, batch, link, this, locks_end, self._trust)
 
-    async def _start(self, batch: list[Received], this: Pass, loads: Loads) -> None:
+    async def _start(self, batch: list[ReceivedMessage], this: Pass, loads: Loads) -> None:
         link = self._intake.link  # before anything is awaited: delivery ids mean nothing on another link
         assert link is not None
         if self._until_ms is not None:
@@ -283,7 +283,9 @@ class Pump:
         if not this.delivered:
             await loads.all_home()  # while nothing can be delivered, receiving ahead would only cost operations
 
-    async def _without_later(self, link: Link, batch: list[Received], this: Pass, until_ms: int) -> list[Received]:
+    async def _without_later(
+        self, link: MeteredLink, batch: list[ReceivedMessage], this: Pass, until_ms: int
+    ) -> list[ReceivedMessage]:
         """Give back messages that came too late for a single drain, and return the others.
 
         The drain is over when a whole batch came too late: a partitioned queue may mix early and late messages.
@@ -337,7 +339,7 @@ class Pump:
 
     # ── receiving ──
 
-    async def _more(self, this: Pass, loads: Loads) -> list[Received]:
+    async def _more(self, this: Pass, loads: Loads) -> list[ReceivedMessage]:
         """Return the next messages of a pass; an empty list when it is over."""
         try:
             batch = await self._next(this, loads)
@@ -351,7 +353,7 @@ class Pump:
             self._order.seems_empty()
         return batch
 
-    async def _next(self, this: Pass, loads: Loads) -> list[Received]:
+    async def _next(self, this: Pass, loads: Loads) -> list[ReceivedMessage]:
         """Receive the next messages; while early messages are held, wait until none can be hidden before them."""
         while True:
             if this.early and not self._order.may_hide:

@@ -18,7 +18,7 @@ from pairbus.pairing.relay import NOTHING_KNOWN, Destinations, SyphonSettings, T
 from pairbus.syphon.poll import LINGER_S
 from pairbus.syphon.presence import Presence
 from pairbus.syphon.pump import Pump
-from pairbus.syphon.shared import Meter, Opener, Shared
+from pairbus.syphon.shared import Meter, Opener, SyphonState
 from pairbus.transport import Carrier
 
 STOP_GRACE_S = 5.0
@@ -30,7 +30,7 @@ def wall_ms() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SyphonProgress:
     """Counts of a syphon so far."""
 
     queues: int
@@ -67,7 +67,7 @@ class Syphon:
         new_opener: Callable[[], Opener] = lambda: Reader().unwrap,
         sub_queue: Literal["dead-letter"] | None = None,
     ) -> None:
-        self._shared = Shared(
+        self._shared = SyphonState(
             primary,
             secondary,
             settings,
@@ -107,7 +107,7 @@ class Syphon:
             probe.cancel()
             await asyncio.gather(probe, return_exceptions=True)
 
-    async def run_once(self, wait_s: float = LINGER_S) -> Progress:
+    async def run_once(self, wait_s: float = LINGER_S) -> SyphonProgress:
         """Drain each queue of the messages that are there now, until none comes for `wait_s`.
 
         Messages that come meanwhile stay there, and blocked ones go back at the end. It ends early when the primary
@@ -148,9 +148,9 @@ class Syphon:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def progress(self) -> Progress:
+    def progress(self) -> SyphonProgress:
         moved = sum(pump.moved for pump in self._pumps)
-        return Progress(
+        return SyphonProgress(
             queues=len(self._pumps),
             moved=moved,
             per_s=self._rate(moved),

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pairbus.amqp.message import BATCH_FORMAT, encode_batch
 from pairbus.ledger.rows import alike
 from pairbus.pairing.relay import Chunk, Item
-from pairbus.syphon.shared import Shared
+from pairbus.syphon.shared import SyphonState
 from pairbus.transport import Sender, TransportError
 from pairbus.transport.failures import failure_of
 
 
 async def send_at_once(
-    shared: Shared,
+    shared: SyphonState,
     sender: Sender,
     chunks: list[Chunk],
     locks_end: float,
@@ -48,7 +48,7 @@ async def send_at_once(
 
 
 async def _outcome(
-    shared: Shared, chunk: Chunk, answer: asyncio.Future[None] | TransportError
+    shared: SyphonState, chunk: Chunk, answer: asyncio.Future[None] | TransportError
 ) -> TransportError | None:
     if isinstance(answer, TransportError):  # too large for the link: nothing was sent, nothing is billed
         return answer
@@ -60,7 +60,7 @@ async def _outcome(
     return None
 
 
-def meter_send(shared: Shared, path: str, items: list[Item], outcome: str) -> None:
+def meter_send(shared: SyphonState, path: str, items: list[Item], outcome: str) -> None:
     for count, size_bytes in alike([len(item.payload) for item in items]):
         shared.meter("primary", path, "send", count, size_bytes, outcome)
 

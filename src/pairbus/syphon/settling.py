@@ -9,15 +9,15 @@ from contextlib import AbstractContextManager
 from pairbus import telemetry
 from pairbus.amqp.types import Timestamp
 from pairbus.pairing.aliases import MISSING_SINCE
-from pairbus.pairing.at_home import Identity, sequence_number_of
+from pairbus.pairing.at_home import HomeIdentity, sequence_number_of
 from pairbus.pairing.envelope import Spoiled
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, MaybeDuplicated, Moved, Stayed
 from pairbus.pairing.policy import Kind
 from pairbus.pairing.relay import Item, key_of
-from pairbus.syphon.link import Link
+from pairbus.syphon.link import MeteredLink
 from pairbus.syphon.sending import meter_send
-from pairbus.syphon.shared import Pass, Shared, Trust
-from pairbus.transport import Received, Refused, TransportError
+from pairbus.syphon.shared import Pass, SyphonState, Trust
+from pairbus.transport import ReceivedMessage, Refused, TransportError
 from pairbus.transport.failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
@@ -29,7 +29,13 @@ class Settling:
     """Received messages and the link on which they are settled."""
 
     def __init__(
-        self, shared: Shared, queue: str, received: list[Received], link: Link, this: Pass, trust: Trust
+        self,
+        shared: SyphonState,
+        queue: str,
+        received: list[ReceivedMessage],
+        link: MeteredLink,
+        this: Pass,
+        trust: Trust,
     ) -> None:
         self._shared = shared
         self._queue = queue
@@ -38,7 +44,7 @@ class Settling:
         self._pass = this
         self._trust = trust
 
-    def _at(self, places: Iterable[int]) -> list[Received]:
+    def _at(self, places: Iterable[int]) -> list[ReceivedMessage]:
         return [self._received[place] for place in places]
 
     def _span(self, disposition: str, places: list[int]) -> AbstractContextManager[object]:
@@ -124,7 +130,7 @@ class Settling:
         self._meter_settled(len(gone), "ok")
         return gone
 
-    def _identity(self, item: Item) -> Identity:
+    def _identity(self, item: Item) -> HomeIdentity:
         number = sequence_number_of(self._received[item.place].payload)
         return number, item.home.message_id, item.home.enqueued_ms
 

@@ -12,13 +12,13 @@ from pairbus.pairing.events import Event
 from pairbus.pairing.pace import Budget
 from pairbus.pairing.relay import Destinations, Item, Lanes, SyphonSettings, Tide
 from pairbus.syphon.presence import Presence
-from pairbus.transport import Carrier, Received
+from pairbus.transport import Carrier, ReceivedMessage
 
 if TYPE_CHECKING:
     from pairbus.syphon.trip import Trip
 
 Opener = Callable[[bytes], Home | Spoiled]
-Noting = Callable[[str, list[tuple[Item, Received]]], Awaitable[None]]
+Noting = Callable[[str, list[tuple[Item, ReceivedMessage]]], Awaitable[None]]
 
 
 class Meter(Protocol):
@@ -37,7 +37,7 @@ class Meter(Protocol):
 
 
 @dataclass(slots=True)
-class Shared:
+class SyphonState:
     """State and settings that the pumps of one syphon have in common."""
 
     primary: Carrier

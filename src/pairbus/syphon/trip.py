@@ -17,11 +17,11 @@ from pairbus import telemetry
 from pairbus.errors import ConfigError
 from pairbus.pairing.policy import MESSAGE_FAULTS, Kind
 from pairbus.pairing.relay import Chunk, Fate, Item, key_of, rounds
-from pairbus.syphon.link import Link
+from pairbus.syphon.link import MeteredLink
 from pairbus.syphon.sending import send_at_once
 from pairbus.syphon.settling import Settling
-from pairbus.syphon.shared import Held, Pass, Shared, Trust
-from pairbus.transport import Received, Sender, TransportError
+from pairbus.syphon.shared import Held, Pass, SyphonState, Trust
+from pairbus.transport import ReceivedMessage, Sender, TransportError
 from pairbus.transport.errors import Timeout
 from pairbus.transport.failures import failure_of
 
@@ -60,10 +60,10 @@ class Trip(Settling):
 
     def __init__(  # noqa: PLR0917 - each is a setting of its own
         self,
-        shared: Shared,
+        shared: SyphonState,
         queue: str,
-        received: list[Received],
-        link: Link,
+        received: list[ReceivedMessage],
+        link: MeteredLink,
         this: Pass,
         locks_end: float,
         trust: Trust,
@@ -79,7 +79,7 @@ class Trip(Settling):
         self._locks_end = min(self._locks_end, other._locks_end)
         return True
 
-    def received_on(self, link: Link, items: list[Item]) -> list[Received]:
+    def received_on(self, link: MeteredLink, items: list[Item]) -> list[ReceivedMessage]:
         """Return the messages as they were received; none when they were received on another link."""
         return self._at(item.place for item in items) if link is self._link else []
 

@@ -2,7 +2,7 @@
 
 from pairbus.transport.carrier import Carrier
 from pairbus.transport.cbs import TokenRefused
-from pairbus.transport.client import Connection, connect
+from pairbus.transport.client import ClientConnection, connect
 from pairbus.transport.credential import Anonymous, AzureToken, Plain, SasKey, SasSignature
 from pairbus.transport.endpoint import Endpoint
 from pairbus.transport.errors import ConnectionLost, Exhausted, NotReady, Refused, Silence, Timeout, TransportError
@@ -10,7 +10,7 @@ from pairbus.transport.management import Deferred, Management, Scheduled
 from pairbus.transport.receiver import Receiver
 from pairbus.transport.sender import Sender
 from pairbus.transport.session_filter import SESSION_TIMEOUT, NextSession
-from pairbus.transport.settlement import Received
+from pairbus.transport.settlement import ReceivedMessage
 from pairbus.transport.trace import log_frames
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
     "Anonymous",
     "AzureToken",
     "Carrier",
-    "Connection",
+    "ClientConnection",
     "ConnectionLost",
     "Deferred",
     "Endpoint",
@@ -27,7 +27,7 @@ __all__ = [
     "NextSession",
     "NotReady",
     "Plain",
-    "Received",
+    "ReceivedMessage",
     "Receiver",
     "Refused",
     "SasKey",

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from pairbus.amqp.settings import Trace
-from pairbus.transport.client import CREDIT, IDLE_TIME_OUT_S, Connection, connect
+from pairbus.transport.client import CREDIT, IDLE_TIME_OUT_S, ClientConnection, connect
 from pairbus.transport.dial import Ssl
 from pairbus.transport.endpoint import Endpoint
 from pairbus.transport.errors import TransportError
@@ -173,9 +173,9 @@ class Carrier:
         timeout_s: float | None = None,
         session: Wanted | None = None,
     ) -> Receiver:
-        """Open a link of the caller's own, which the caller closes; `session` as in `Connection.receiver`."""
+        """Open a link of the caller's own, which the caller closes; `session` as in `ClientConnection.receiver`."""
 
-        def attach(connection: Connection, left_s: float) -> Awaitable[Receiver]:
+        def attach(connection: ClientConnection, left_s: float) -> Awaitable[Receiver]:
             return connection.receiver(path, credit=credit, sub_queue=sub_queue, timeout_s=left_s, session=session)
 
         return await self._pool.attach(path, attach, self._deadline(timeout_s))
@@ -183,12 +183,12 @@ class Carrier:
     async def management(self, path: str, timeout_s: float | None = None) -> Management:
         """Return the `$management` node of the entity; asked again, the same object while its links are good."""
 
-        def attach(connection: Connection, left_s: float) -> Awaitable[Management]:
+        def attach(connection: ClientConnection, left_s: float) -> Awaitable[Management]:
             return connection.management(path, timeout_s=left_s)
 
         return await self._pool.attach(path, attach, self._deadline(timeout_s))
 
-    async def connection(self, timeout_s: float | None = None) -> Connection:
+    async def connection(self, timeout_s: float | None = None) -> ClientConnection:
         """Return a connection, opened if need be."""
         return await self._pool.any(self._deadline(timeout_s))
 

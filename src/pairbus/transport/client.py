@@ -21,7 +21,7 @@ from typing import Literal, Self, TypeVar
 
 import aiohttp
 
-from pairbus.amqp.connection import Settings, Trace
+from pairbus.amqp.connection import ConnectionSettings, Trace
 from pairbus.amqp.performatives import Source, Target
 from pairbus.amqp.session import Session
 from pairbus.errors import ConfigError
@@ -66,7 +66,7 @@ async def connect(  # noqa: PLR0913 - each is a setting of its own
     proxy: str | None = None,
     user_agent: str | None = None,
     trace: Trace | None = None,
-) -> Connection:
+) -> ClientConnection:
     """Connect to an endpoint or connection string: name, socket, TLS, SASL and open, all within `timeout_s`.
 
     `silence_s`: how long the peer may give no sign of life in each of these steps, and later in each put of a token
@@ -82,7 +82,7 @@ async def connect(  # noqa: PLR0913 - each is a setting of its own
         raise ConfigError("proxy: only web sockets go through an HTTP proxy; ask for transport 'websocket'")
     who = credential_for(endpoint, credential)
     context = context_for(ssl) if endpoint.tls else None
-    settings = Settings(
+    settings = ConnectionSettings(
         container_id=container_id or f"pairbus-{uuid.uuid4().hex[:12]}",
         hostname=endpoint.hostname,
         max_frame_size=FRAME_SIZE_MAX,
@@ -106,10 +106,10 @@ async def connect(  # noqa: PLR0913 - each is a setting of its own
     except BaseException:
         wire.abort()
         raise
-    return Connection(wire, endpoint, Tokens(wire, who, silence_s), silence_s)
+    return ClientConnection(wire, endpoint, Tokens(wire, who, silence_s), silence_s)
 
 
-class Connection:
+class ClientConnection:
     """An open connection. Links are opened one at a time or at once, from any task of its event loop."""
 
     def __init__(self, wire: Wire, endpoint: Endpoint, tokens: Tokens, silence_s: float) -> None:

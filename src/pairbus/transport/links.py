@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pairbus.amqp.errors import DETACH_FORCED, ProtocolError
 from pairbus.amqp.events import Delivery, Disposed, SettlementAnswered
-from pairbus.amqp.lifecycle import State
+from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.link import Link
 from pairbus.amqp.performatives import Attach, Error
 from pairbus.amqp.session import Session
@@ -77,8 +77,8 @@ class LinkEnd:
 
     def _end(self) -> None:
         link, session = self._link, self._link.session
-        if session.state in (State.OPEN, State.OPENING):
-            if link.state in (State.OPEN, State.OPENING, State.CLOSE_ASKED):
+        if session.state in (EndpointState.OPEN, EndpointState.OPENING):
+            if link.state in (EndpointState.OPEN, EndpointState.OPENING, EndpointState.CLOSE_ASKED):
                 link.detach()
             session.end()
         self._wire.queued(0)
@@ -100,7 +100,7 @@ class LinkEnd:
             else:
                 self.on_over(Refused(DETACH_FORCED, f"{self._what}: the peer detached the link without a reason"))
             self._end()
-        if self._link.session.state is State.CLOSED and not self._ended.done():
+        if self._link.session.state is EndpointState.CLOSED and not self._ended.done():
             self._ended.set_result(None)
 
     def on_over(self, reason: TransportError) -> None:

@@ -28,7 +28,7 @@ Sent = tuple[asyncio.Future[None], float, float, float, int]
 "(future, deadline, silence allowed, begin of the silence, number of flushes when it was sent, or LEFT)"
 
 
-class Waiting:
+class WaitingSend:
     """A send in the line, or a caller of `ready`, which has no payload."""
 
     __slots__ = ("by", "deadline", "future", "message_format", "payload", "silence", "since")

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from pairbus.transport.client import Connection
+from pairbus.transport.client import ClientConnection
 from pairbus.transport.errors import ConnectionLost, TransportError
 from pairbus.transport.sender import Sender
 from pairbus.transport.shared import Shared
@@ -27,11 +27,11 @@ T = TypeVar("T")
 class Pool:
     """The connections, and the tasks that end what is left behind."""
 
-    def __init__(self, where: str, connect: Callable[[], Awaitable[Connection]]) -> None:
+    def __init__(self, where: str, connect: Callable[[], Awaitable[ClientConnection]]) -> None:
         self.connect = connect
         self._where = where
-        self._connections: list[Connection] = []
-        self._retired: list[Connection] = []
+        self._connections: list[ClientConnection] = []
+        self._retired: list[ClientConnection] = []
         self._left: list[Sender] = []
         "Links that were replaced while sends were in flight on them."
         self._opening = Shared[None](where)
@@ -40,7 +40,7 @@ class Pool:
         self._closed = False
 
     @property
-    def good(self) -> list[Connection]:
+    def good(self) -> list[ClientConnection]:
         """Connections that are not lost, oldest first; links may be opened on them if there is room."""
         self._connections = [connection for connection in self._connections if connection.loss is None]
         return self._connections
@@ -49,14 +49,14 @@ class Pool:
         if self._closed:
             raise ConnectionLost(f"{self._where}: closed by this client")
 
-    async def any(self, deadline: float) -> Connection:
+    async def any(self, deadline: float) -> ClientConnection:
         """Return a connection, whatever its room."""
         self.check()
         while not self.good:
             await self._opening.run(None, self._open, "the connection", deadline)
         return self.good[0]
 
-    async def place(self, path: str, deadline: float, *, fresh: bool = False) -> Connection:
+    async def place(self, path: str, deadline: float, *, fresh: bool = False) -> ClientConnection:
         """Return a connection with room for a link to the entity. `fresh`: one that was opened a moment ago."""
         self.check()
         now = asyncio.get_running_loop().time()
@@ -69,7 +69,12 @@ class Pool:
             await self._opening.run(None, self._open, "the connection", deadline)
 
     async def attach(
-        self, path: str, attach: Callable[[Connection, float], Awaitable[T]], deadline: float, *, fresh: bool = False
+        self,
+        path: str,
+        attach: Callable[[ClientConnection, float], Awaitable[T]],
+        deadline: float,
+        *,
+        fresh: bool = False,
     ) -> T:
         """Open a link on a connection with room; once more when an old one turns out to be over, or full."""
         loop = asyncio.get_running_loop()
@@ -91,12 +96,12 @@ class Pool:
 
     # ── leaving ──
 
-    def is_stale(self, connection: Connection, now: float) -> bool:
+    def is_stale(self, connection: ClientConnection, now: float) -> bool:
         """A fresh connection was asked for `now` and this is none; with many retired ones, any connection must do."""
         self._retired = [retired for retired in self._retired if retired.loss is None]
         return now - connection.opened_at > FRESH_S and len(self._retired) < RETIRED_MAX
 
-    def retire_for(self, path: str, connection: Connection | None) -> None:
+    def retire_for(self, path: str, connection: ClientConnection | None) -> None:
         """Open no more links on the connection of an entity's link, or where the next one would be opened."""
         if connection is None:
             connection = next((each for each in self.good if each.has_room(path)), None)
@@ -104,7 +109,7 @@ class Pool:
         if connection in self.good and connection is not None and self.is_stale(connection, now):
             self._retire(connection)
 
-    def _retire(self, connection: Connection) -> None:
+    def _retire(self, connection: ClientConnection) -> None:
         self._connections.remove(connection)
         self._retired.append(connection)
         self._look_soon()

@@ -52,7 +52,7 @@ def _set(sock: socket.socket, level: int, name: str, value: int) -> None:
         sock.setsockopt(level, option, value)
 
 
-class Progress:
+class WriteProgress:
     """The bytes of one connection on their way out."""
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ from pairbus.amqp.types import Symbol
 from pairbus.transport.errors import Timeout, TransportError
 from pairbus.transport.links import LinkEnd
 from pairbus.transport.session_filter import session_of
-from pairbus.transport.settlement import DEAD_LETTER, Deliveries, Received, Settlement, ids_of, refusal
+from pairbus.transport.settlement import DEAD_LETTER, Deliveries, PendingSettlement, ReceivedMessage, ids_of, refusal
 
 if TYPE_CHECKING:
     from pairbus.transport.wire import Wire
@@ -64,10 +64,10 @@ class Receiver(LinkEnd):
         "How long a settlement, a pause or a renewal may take unless the call says otherwise."
         self.credit = credit
         self._renewer = renewer
-        self._buffer: deque[Received] = deque()
+        self._buffer: deque[ReceivedMessage] = deque()
         self._arrival: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
-        self._asked: dict[int, Settlement] = {}
+        self._asked: dict[int, PendingSettlement] = {}
         self._completing: list[int] = []
         "Ids that this turn of the loop completes."
         self._granted_at: int | None = None
@@ -83,7 +83,7 @@ class Receiver(LinkEnd):
     def buffered(self) -> int:
         return len(self._buffer)
 
-    async def receive(self, max_count: int, timeout_s: float) -> list[Received]:
+    async def receive(self, max_count: int, timeout_s: float) -> list[ReceivedMessage]:
         """At least one message as soon as there is one; at most `max_count`, or `credit`; none at the time-out."""
         self._top_up()
         if not self._buffer and self.over is None:
@@ -176,7 +176,7 @@ class Receiver(LinkEnd):
             self._link.settle(first, last, outcome, ((last - first) & MASK) + 1)
         self._wire.queued(0)
 
-    async def renew(self, messages: Iterable[Received], *, timeout_s: float | None = None) -> list[int]:
+    async def renew(self, messages: Iterable[ReceivedMessage], *, timeout_s: float | None = None) -> list[int]:
         """Renew the locks; the new expiry of each, in milliseconds since 1970."""
         tokens = [message.lock_token for message in messages]
         return await self._renewer(tokens, self.timeout_s if timeout_s is None else timeout_s)
@@ -189,7 +189,7 @@ class Receiver(LinkEnd):
         twice = [i for i in ids if i in self._asked]
         if twice or len(set(ids)) != len(ids):
             raise ValueError(f"{self._what}: a delivery is settled twice: {twice[:3] or ids[:3]}")
-        settlement = Settlement(self._loop.create_future(), outcome, len(ids))
+        settlement = PendingSettlement(self._loop.create_future(), outcome, len(ids))
         self._asked.update(dict.fromkeys(ids, settlement))
         if isinstance(outcome, Accepted):
             if not self._completing:
@@ -232,7 +232,7 @@ class Receiver(LinkEnd):
     # ── what the wire tells ──
 
     def on_delivery(self, delivery: Delivery) -> None:
-        self._buffer.append(Received(delivery))
+        self._buffer.append(ReceivedMessage(delivery))
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
         if self._link.credit <= 0 and self._drained is not None and not self._drained.done():
@@ -257,7 +257,7 @@ class Receiver(LinkEnd):
             if late and self.over is None:
                 self.settle_nowait(late, RELEASED_BYTES)
 
-    def _take_unread(self) -> list[Received]:
+    def _take_unread(self) -> list[ReceivedMessage]:
         """The unread messages that are locked; those that the peer has deleted already stay to be read."""
         unread = [message for message in self._buffer if not message.settled]
         if unread:

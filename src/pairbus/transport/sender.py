@@ -29,7 +29,7 @@ from pairbus.amqp.message import BATCH_FORMAT, DATA, encode_batch, sections
 from pairbus.amqp.performatives import Accepted, Attach, Rejected
 from pairbus.transport.errors import NotReady, Refused, Silence, Timeout, TooLarge, TransportError
 from pairbus.transport.links import LinkEnd
-from pairbus.transport.patience import FIRST_LOOK, Patience, Sent, Waiting
+from pairbus.transport.patience import FIRST_LOOK, Patience, Sent, WaitingSend
 
 if TYPE_CHECKING:
     from pairbus.transport.wire import Wire
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 BATCH_MAX_STANDARD, BATCH_MAX_PREMIUM = 256 * 1024, 1024 * 1024
 LARGE = 131_072  # bytes of a message that others should not wait for: a tenth of a second on a thin line
 IN_FLIGHT_MAX = 65_536  # sends without an answer, given-up ones included: a peer that grants and never answers
-NOBODY: deque[Waiting] = deque()
+NOBODY: deque[WaitingSend] = deque()
 "The empty line of every sender for which nobody waits; each deque would take 0.7 KB."
 MAX_BATCH_SIZE = "com.microsoft:max-message-batch-size"
 
@@ -228,7 +228,7 @@ class Sender(LinkEnd):
         now = self._loop.time()
         if self._waiting is NOBODY:
             self._waiting = deque()
-        entry = Waiting(self._loop.create_future(), payload, message_format, deadline, silence, now, by)
+        entry = WaitingSend(self._loop.create_future(), payload, message_format, deadline, silence, now, by)
         self._waiting.append(entry)
         self._wire.hungry[self] = None
         self._patience.look_from(min(deadline, now + silence * FIRST_LOOK))
@@ -263,7 +263,7 @@ class Sender(LinkEnd):
             self._waiting = deque(entry for entry in self._waiting if not entry.future.done())
         self.on_room()
 
-    def _give_turn(self, entry: Waiting) -> None:
+    def _give_turn(self, entry: WaitingSend) -> None:
         """Wake a caller of `ready`, and hold the others until it has run."""
         entry.future.set_result(None)
         if self._waiting:
@@ -337,7 +337,7 @@ class Sender(LinkEnd):
             text = f"{self._what}: delivery {delivery_id} {done}, and {why}"
             future.set_exception(kind(text, outcome_unknown=not taken_back))
 
-    def give_up_waiting(self, entry: Waiting, *, silent: bool) -> None:
+    def give_up_waiting(self, entry: WaitingSend, *, silent: bool) -> None:
         if not entry.future.done():
             kind = Silence if silent else Timeout
             entry.future.set_exception(kind(f"{self._what}: no credit in time; nothing was sent"))

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
-from pairbus.transport.client import Connection
+from pairbus.transport.client import ClientConnection
 from pairbus.transport.errors import TransportError
 from pairbus.transport.pool import Pool
 from pairbus.transport.sender import Sender
@@ -33,7 +33,7 @@ class Senders:
     """One link for each key. Those that nobody used for longest make room for new ones."""
 
     def __init__(self, pool: Pool, where: str, links_max: int, timeout_s: float) -> None:
-        self.links: OrderedDict[Key, tuple[Sender, Connection]] = OrderedDict()
+        self.links: OrderedDict[Key, tuple[Sender, ClientConnection]] = OrderedDict()
         self._pool = pool
         self._links_max = links_max
         self._timeout_s = timeout_s
@@ -135,7 +135,7 @@ class Senders:
     # ── opening ──
 
     async def _open(self, path: str, key: Key, fresh: bool) -> Sender:
-        async def attach(connection: Connection, left_s: float) -> tuple[Sender, Connection]:
+        async def attach(connection: ClientConnection, left_s: float) -> tuple[Sender, ClientConnection]:
             return await connection.sender(path, timeout_s=left_s, name=_link_name(key)), connection
 
         before = self.links.get(key)

@@ -14,7 +14,7 @@ from pairbus.transport.errors import Refused
 DEAD_LETTER = "com.microsoft:dead-letter"
 
 
-class Received:
+class ReceivedMessage:
     """One message as it came: encoded sections, nothing decoded."""
 
     __slots__ = ("delivery_id", "message_format", "payload", "settled", "tag")
@@ -35,11 +35,11 @@ class Received:
         return f"<Received {self.delivery_id} {len(self.payload)} B tag={self.tag.hex()}>"
 
 
-Deliveries = Iterable[Received] | range
+Deliveries = Iterable[ReceivedMessage] | range
 "Messages, or a range of their delivery ids."
 
 
-class Settlement:
+class PendingSettlement:
     """One call that waits for the peer's word on its deliveries."""
 
     __slots__ = ("done", "left", "outcome", "refused", "refused_ids")

@@ -15,15 +15,15 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pairbus.amqp.connection import Connection, Settings, Trace
+from pairbus.amqp.connection import Connection, ConnectionSettings, Trace
 from pairbus.amqp.errors import UNAUTHORIZED_ACCESS
 from pairbus.amqp.events import (
+    AmqpEvent,
     ConnectionClosed,
     ConnectionFailed,
     ConnectionOpened,
     Delivery,
     Disposed,
-    Event,
     LinkAttached,
     LinkDetached,
     LinkDrained,
@@ -33,10 +33,10 @@ from pairbus.amqp.events import (
     SessionFlow,
     SettlementAnswered,
 )
-from pairbus.amqp.lifecycle import State
+from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.sasl import SaslClient
 from pairbus.transport.errors import ConnectionLost, Refused, TransportError
-from pairbus.transport.progress import Progress
+from pairbus.transport.progress import WriteProgress
 
 if TYPE_CHECKING:
     from pairbus.transport.links import LinkEnd
@@ -60,7 +60,7 @@ class ByteTransport(Protocol):
 class Wire(asyncio.Protocol):
     """One connection. `loss` is None while it is good."""
 
-    def __init__(self, settings: Settings, sasl: SaslClient, trace: Trace | None = None) -> None:
+    def __init__(self, settings: ConnectionSettings, sasl: SaslClient, trace: Trace | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self.core = Connection(settings, sasl, trace=trace, paced=True)
         self.opened: asyncio.Future[None] = self.loop.create_future()
@@ -72,7 +72,7 @@ class Wire(asyncio.Protocol):
         self.links: set[LinkEnd] = set()
         self.hungry: dict[LinkEnd, None] = {}
         "Links with sends that wait for room, in the order in which they began to wait."
-        self.progress = Progress()
+        self.progress = WriteProgress()
         self._is_feeding = False
         self._transport: ByteTransport | None = None
         self._flush_due = False
@@ -142,7 +142,7 @@ class Wire(asyncio.Protocol):
         """
         if self._is_feeding or self.loss is not None:
             return
-        self._is_feeding, events = True, list[Event]()
+        self._is_feeding, events = True, list[AmqpEvent]()
         self._let_wait_send()
         for count in range(FRAMES_A_TURN):
             if (count and not self.writable) or not self.core.feed(events):
@@ -199,7 +199,11 @@ class Wire(asyncio.Protocol):
             await asyncio.gather(*(link.give_back(timeout_s) for link in self.links))
         self.lose(ConnectionLost("the connection was closed by this client"))
         try:
-            if self.core.state in (State.OPEN, State.OPENING) and self.opened.done() and not self.core.is_over:
+            if (
+                self.core.state in (EndpointState.OPEN, EndpointState.OPENING)
+                and self.opened.done()
+                and not self.core.is_over
+            ):
                 self.core.close()
                 self.flush()
             elif self._transport is not None:
@@ -213,7 +217,7 @@ class Wire(asyncio.Protocol):
 
     # ── events ──
 
-    def _handle(self, events: list[Event]) -> None:
+    def _handle(self, events: list[AmqpEvent]) -> None:
         for event in events:
             _HANDLERS[type(event)](self, event)
         if (self.core.has_output or self.core.ring) and not self._flush_due:
@@ -277,7 +281,7 @@ class Wire(asyncio.Protocol):
         self._set_timer()
 
 
-_HANDLERS: dict[type[Event], Callable[[Wire, Any], None]] = {
+_HANDLERS: dict[type[AmqpEvent], Callable[[Wire, Any], None]] = {
     Delivery: lambda wire, event: event.link.context.on_delivery(event),
     Disposed: lambda wire, event: event.deliveries[0].link.context.on_disposed(event),
     SettlementAnswered: Wire._on_answered,

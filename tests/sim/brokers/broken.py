@@ -12,12 +12,12 @@ from pairbus.broker.admission import Admission
 from pairbus.broker.box import Box, deletion
 from pairbus.broker.draft import Draft
 from pairbus.broker.duplicates import DuplicateWindow
-from pairbus.broker.forward import Forwarder
+from pairbus.broker.forward import BoxForwarder
 from pairbus.broker.holds import Hold, Holder, Holds
 from pairbus.broker.locks import Lock, Locks
 from pairbus.broker.publication import Publication
 from pairbus.broker.session_service import SessionService
-from pairbus.broker.sessions import Session
+from pairbus.broker.sessions import MessageSession
 from pairbus.broker.store import Delete, StoredMessage
 from pairbus.errors import StoreError
 
@@ -60,9 +60,9 @@ def restores_settled() -> Iterator[None]:
 @contextmanager
 def forwards_in_two_commits() -> Iterator[None]:
     """Deletes a forwarded message in its source when its destination has committed it."""
-    genuine = Forwarder._forward
+    genuine = BoxForwarder._forward
 
-    def forward(forwarder: Forwarder, messages: list[StoredMessage], now_ms: int) -> None:
+    def forward(forwarder: BoxForwarder, messages: list[StoredMessage], now_ms: int) -> None:
         store = forwarder._store
         late: list[Any] = []
 
@@ -81,7 +81,7 @@ def forwards_in_two_commits() -> Iterator[None]:
         for op in late:
             store.after_commit(lambda error, op=op: None if error else store.write(op))  # type: ignore[misc]
 
-    with patch.object(Forwarder, "_forward", forward):
+    with patch.object(BoxForwarder, "_forward", forward):
         yield
 
 
@@ -137,7 +137,7 @@ def answers_states_first() -> Iterator[None]:
 @contextmanager
 def overtakes() -> Iterator[None]:
     """Gives a session away while messages of it are on their way back."""
-    with patch.object(Session, "carried", 0):
+    with patch.object(MessageSession, "carried", 0):
         yield
 
 

@@ -20,7 +20,7 @@ from pairbus.broker.store import (
     Move,
     PayloadRow,
     PutEntity,
-    Recovered,
+    RecoveredStore,
     SetSessionState,
     StateRow,
     StoredMessage,
@@ -186,7 +186,7 @@ class DiskStore:
 
     # ── reading: committed data only ──
 
-    def recover(self) -> Recovered:
+    def recover(self) -> RecoveredStore:
         return self._platter.recover()
 
     def index(self) -> Iterator[IndexRow]:

@@ -23,15 +23,15 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from pairbus.access.gate import ForeignRequest, check_request_source
-from pairbus.access.sas import MANAGE, Grant, TokenRefused
+from pairbus.access.sas import MANAGE, Grant, TokenNotValid
 from pairbus.broker.admin import AdminNamespace
 from pairbus.broker.admin.atom import error_body
 from pairbus.broker.admin.entities import namespace_entry
 from pairbus.broker.admin.metrics import MetricsPage
-from pairbus.broker.admin.resources import Call, Refused, Resources
+from pairbus.broker.admin.resources import AdminRefusal, Call, Resources
 from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.admin.xml import MalformedEntry
-from pairbus.broker.meter import Meter
+from pairbus.broker.meter import NamespaceMeter
 from pairbus.broker.outages import NamespaceFaults
 from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreError, StoreFull
 
@@ -55,7 +55,7 @@ _STATUS_OF: tuple[tuple[type[Exception], int, str], ...] = (
     (MalformedEntry, 400, "SubCode=40000. "),
     (web.RequestPayloadError, 400, "SubCode=40000. "),  # a body that is not what its head says, or has no end
     (ConnectionResetError, 400, ""),  # the client left in the middle of its body; nobody hears this
-    (TokenRefused, 401, "SubCode=40100. "),
+    (TokenNotValid, 401, "SubCode=40100. "),
     (StoreFull, 403, "SubCode=40300. "),  # the SDKs' quota error; they repeat a 507 three times on a full disk
     (StoreError, 500, ""),
 )
@@ -67,7 +67,7 @@ def admin_app(  # noqa: PLR0913 - each is a part of its own
     hosts: frozenset[str] = frozenset(),
     ca_pem: bytes = b"",
     websocket: WebSocketHandler | None = None,
-    meter: Meter | None = None,
+    meter: NamespaceMeter | None = None,
     faults: NamespaceFaults | None = None,
     control: ControlHandler | None = None,
     page: PageHandler | None = None,
@@ -104,7 +104,7 @@ class _Routes:
         ca_pem: bytes,
         *,
         websocket: WebSocketHandler | None,
-        meter: Meter | None,
+        meter: NamespaceMeter | None,
         faults: NamespaceFaults | None,
         control: ControlHandler | None,
         page: PageHandler | None,
@@ -172,7 +172,7 @@ class _Routes:
             if self._faults is not None and self._faults.acts:
                 is_lost, refusal = await self._faults.operations.http(path)
                 if refusal is not None:
-                    raise Refused(*refusal)
+                    raise AdminRefusal(*refusal)
             answer: web.StreamResponse = await self._authorized_answer(request, path, grant)
         except Exception as error:  # see `handle`; here the answer is counted too
             answer = self._error_answer(request, error)
@@ -197,7 +197,7 @@ class _Routes:
         if path == "$meter" and reading and self._meter is not None:
             return web.json_response(self._meter.as_json())
         if MANAGE not in grant.rights:
-            raise TokenRefused(f"{MANAGE} claim is required for '/{path}'; the key has {', '.join(grant.rights)}")
+            raise TokenNotValid(f"{MANAGE} claim is required for '/{path}'; the key has {', '.join(grant.rights)}")
         if self._control is not None and _is_switch(path):
             return await self._control(request, path)
         call = Call.of(path, _base_url(request), request.query)
@@ -211,7 +211,7 @@ class _Routes:
     def _authorize(self, request: web.Request, path: str) -> Grant:
         token = request.headers.get("Authorization")
         if token is None:
-            raise TokenRefused("the Authorization header is missing")
+            raise TokenNotValid("the Authorization header is missing")
         return self._namespace.keys.check(token, path, self._namespace.real_ms() / 1000, skew_s=TOKEN_SKEW_S)
 
     def _system_answer(self, request: web.Request, call: Call) -> web.Response:
@@ -224,7 +224,7 @@ class _Routes:
                 )
             case ["$resources", ("queues" | "topics") as kind]:
                 return _atom_answer(200, "feed", self._resources.list_roots(call, kind))
-        raise Refused(404, f"SubCode=40400. there is nothing at '/{call.path}'")
+        raise AdminRefusal(404, f"SubCode=40400. there is nothing at '/{call.path}'")
 
     async def _change(self, request: web.Request, call: Call) -> web.Response:
         if request.method == "DELETE":
@@ -246,7 +246,7 @@ class _Routes:
         return web.json_response({"status": "unhealthy", "message": trouble}, status=503)
 
     def _error_answer(self, request: web.Request, error: Exception) -> web.Response:
-        if isinstance(error, Refused | ForeignRequest):
+        if isinstance(error, AdminRefusal | ForeignRequest):
             return _error(error.status, str(error))
         if isinstance(error, web.HTTPException):
             return _error(error.status, error.text or error.reason, allow=error.headers.get("Allow"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from pairbus.access.sas import LISTEN, Grant, TokenRefused
+from pairbus.access.sas import LISTEN, Grant, TokenNotValid
 from pairbus.metrics.serving import metrics_answer
 from pairbus.metrics.text import Family
 
@@ -23,7 +23,7 @@ class MetricsPage:
     async def answer(self, grant: Grant | None) -> web.Response:
         """Answer a request; `grant` is None when it had no token. TokenRefused: it has no right to the page."""
         if grant is None and not self.is_open:
-            raise TokenRefused("without a token metrics are for the loopback only; ask for /$metrics with one")
+            raise TokenNotValid("without a token metrics are for the loopback only; ask for /$metrics with one")
         if grant is not None and LISTEN not in grant.rights:
-            raise TokenRefused(f"{LISTEN} claim is required for '/$metrics'; the key has {', '.join(grant.rights)}")
+            raise TokenNotValid(f"{LISTEN} claim is required for '/$metrics'; the key has {', '.join(grant.rights)}")
         return await metrics_answer(self.families())

@@ -47,7 +47,7 @@ _STARTSWITH = re.compile(r"\s*startswith\s*\(\s*path\s*,\s*'((?:[^']|'')*)'\s*\)
 Info = QueueInfo | TopicInfo | SubscriptionInfo | RuleDescription
 
 
-class Refused(Exception):
+class AdminRefusal(Exception):
     """An answer other than success, decided by the resources; carries the HTTP status."""
 
     def __init__(self, status: int, detail: str) -> None:
@@ -70,7 +70,7 @@ class Call:
         """Check the API version; a request without one gets the newest."""
         version = query.get("api-version", VERSIONS[-1])
         if version not in VERSIONS:
-            raise Refused(
+            raise AdminRefusal(
                 400, f"SubCode=40000. api-version {version!r} is not supported; known are {', '.join(VERSIONS)}"
             )
         return cls(path, base_url, version, query)
@@ -163,13 +163,13 @@ class Resources:
         if condition is None:
             return 201, self._entry(call, await self._create(call, kind, element))
         if condition.strip() != "*":
-            raise Refused(412, f"If-Match is {condition!r}; only '*' can match, because no answer carries an ETag")
+            raise AdminRefusal(412, f"If-Match is {condition!r}; only '*' can match, because no answer carries an ETag")
         return 200, self._entry(call, await self._update(call, kind, element))
 
     async def delete(self, path: str) -> None:
         name = parse_entity(path)
         if name.lists is not None and not self._is_root(path):
-            raise Refused(405, f"'/{path}' is a list; delete its entries one by one")
+            raise AdminRefusal(405, f"'/{path}' is a list; delete its entries one by one")
         await self._namespace.delete(path)
 
     async def _create(self, call: Call, kind: str, element: Element) -> Info:
@@ -207,7 +207,7 @@ class Resources:
             return await self._namespace.update(read_rule(element, name.root, name.subscription, name.rule))
         current: Any = info.description
         if kind != type(current).__name__:
-            raise Refused(400, f"SubCode=40000. '{current.path}' is a {current.KIND}; the request has a {kind}")
+            raise AdminRefusal(400, f"SubCode=40000. '{current.path}' is a {current.KIND}; the request has a {kind}")
         stored: Any = await self._namespace.update(updated(current, element, call.version, now_ms))
         return replace(info, description=stored)
 
@@ -221,7 +221,9 @@ def _check_kind(kind: str, name: EntityName, path: str) -> None:
     else:
         expected = ("QueueDescription", "TopicDescription")
     if kind not in expected or name.lists is not None:
-        raise Refused(400, f"SubCode=40000. '/{path}' is no place for a {kind}; expected is {' or '.join(expected)}")
+        raise AdminRefusal(
+            400, f"SubCode=40000. '/{path}' is no place for a {kind}; expected is {' or '.join(expected)}"
+        )
 
 
 def _path_of(info: Info) -> str:
@@ -233,7 +235,7 @@ def _filtered_prefix(text: str | None) -> str:
         return ""
     match = _STARTSWITH.fullmatch(text)
     if match is None:
-        raise Refused(400, f"SubCode=40000. $filter {text!r}: only startswith(path, '…') eq true is supported")
+        raise AdminRefusal(400, f"SubCode=40000. $filter {text!r}: only startswith(path, '…') eq true is supported")
     return match[1].replace("''", "'").lower()
 
 
@@ -241,5 +243,5 @@ def _page_number(text: str | None, name: str, *, default: int) -> int:
     if text is None:
         return default
     if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII):
-        raise Refused(400, f"SubCode=40000. {name} is {text!r}; it must be a whole number from 0")
+        raise AdminRefusal(400, f"SubCode=40000. {name} is {text!r}; it must be a whole number from 0")
     return int(text)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pairbus.broker.management import messages, rules, sessions
-from pairbus.broker.management.node import ManagementNode, Operation, Target
+from pairbus.broker.management.node import ManagementNode, Operation, RequestTarget
 
-__all__ = ["OPERATIONS", "ManagementNode", "Operation", "Target"]
+__all__ = ["OPERATIONS", "ManagementNode", "Operation", "RequestTarget"]
 
 OPERATIONS: dict[str, Operation] = {**messages.OPERATIONS, **rules.OPERATIONS, **sessions.OPERATIONS}

@@ -37,7 +37,7 @@ from pairbus.broker.refusal import (
     Refusal,
     refusal_of,
 )
-from pairbus.broker.requests import Reply
+from pairbus.broker.requests import SendReply
 from pairbus.broker.subscription import Subscription
 from pairbus.broker.topic import Topic
 from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreError
@@ -70,7 +70,7 @@ Told = Callable[[dict[str, Any] | None, Refusal | None], None]
 class Answer:
     """The answer to one request; given exactly once, now or after a commit."""
 
-    def __init__(self, reply: Reply, told: Told) -> None:
+    def __init__(self, reply: SendReply, told: Told) -> None:
         self._reply = reply
         self._told = told
 
@@ -103,7 +103,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     """The entity that an address names, and the box in it that is read."""
 
     entity: Queue | Topic | Subscription
@@ -130,7 +130,7 @@ class ManagementNode:
         namespace: Namespace,
         operations: dict[str, Operation],
         *,
-        find: Callable[[], Target],
+        find: Callable[[], RequestTarget],
         allows: Callable[[str], bool],
         is_mine: Callable[[object], bool],
     ) -> None:
@@ -158,7 +158,7 @@ class ManagementNode:
         operation = self._operations.get(name) if isinstance(name, str) else None
         return MANAGE if operation is None else operation.right
 
-    def refuse(self, reply: Reply, refusal: Refusal) -> None:
+    def refuse(self, reply: SendReply, refusal: Refusal) -> None:
         Answer(reply, lambda body, refusal: None).refuse(refusal)
 
     @property
@@ -184,7 +184,7 @@ class ManagementNode:
         assert self.target.box is not None
         return self.target.box
 
-    def on_request(self, request: Message, reply: Reply, now_ms: int) -> None:
+    def on_request(self, request: Message, reply: SendReply, now_ms: int) -> None:
         name = request.property("operation")
         meter = self.namespace.meter
 

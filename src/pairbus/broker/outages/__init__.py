@@ -2,7 +2,7 @@
 
 A healthy namespace pays one look at `acts` for each run of messages. Everything else here happens while a fault is on,
 on the event loop, timed by the loop's own clock. Ending a fault (cleared, expired, used up) heals at once: each fault
-knows what it holds back (`Held`), and lets go of it.
+knows what it holds back (`HeldSteps`), and lets go of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pairbus.broker.outages.contact import ContactFaults
 from pairbus.broker.outages.disk import DiskFaults
-from pairbus.broker.outages.held import Held
+from pairbus.broker.outages.held import HeldSteps
 from pairbus.broker.outages.operations import OperationFaults
 from pairbus.broker.strict import Idle
 from pairbus.errors import ConfigError, InvalidFault
@@ -51,7 +51,7 @@ class NamespaceFaults:
         self.acts = self.load is not None
         "Whether anybody has to ask at all."
         self._idle_before = namespace.strictness.idle
-        self.held = Held()
+        self.held = HeldSteps()
         self.contact = ContactFaults(self, namespace, loop)
         self.operations = OperationFaults(self, namespace)
         self.disk = DiskFaults(self, namespace.store, loop)

@@ -36,10 +36,10 @@ class DiskFaults:
         if slow is None:
             self._loop.call_soon(done, error)
         else:
-            Waiting(self._owner, slow, partial(done, error), self._loop)
+            WaitingCommit(self._owner, slow, partial(done, error), self._loop)
 
 
-class Waiting:
+class WaitingCommit:
     """A commit on a slow disk: it goes on when its time is over, or when the fault is cleared before."""
 
     def __init__(

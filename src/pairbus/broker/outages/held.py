@@ -7,7 +7,7 @@ from collections.abc import Callable
 Step = Callable[[], None]
 
 
-class Held:
+class HeldSteps:
     """Steps that wait for the end of a fault, by the number of the fault and by the thing that they belong to."""
 
     def __init__(self) -> None:

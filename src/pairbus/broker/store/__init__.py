@@ -276,7 +276,7 @@ class RecoveredEntity:
 
 
 @dataclass(slots=True)
-class Recovered:
+class RecoveredStore:
     """Contents of a store when it was opened."""
 
     entities: list[RecoveredEntity]
@@ -334,7 +334,7 @@ class Store(Protocol):
         """Return how long commits take; None: there is no disk."""
         ...
 
-    def recover(self) -> Recovered:
+    def recover(self) -> RecoveredStore:
         """Read what is there. Called once, before anything else."""
         ...
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pairbus.broker.store import DropEntity, EraseEntity, Forget, PutEntity, SetSessionState, states
-from pairbus.broker.store.group import Group, RememberStep, RowStep, Step
+from pairbus.broker.store.group import CommitGroup, CommitStep, RememberStep, RowStep
 from pairbus.broker.store.records import (
     COLUMN_COUNT,
     COLUMNS,
@@ -47,7 +47,7 @@ FOLD_COMMITS = 256
 ORPHANS_MAX = 200  # payloads that no row shares, deleted with one commit
 
 
-class Counters(NamedTuple):
+class EntityNumbers(NamedTuple):
     """Numbers that are kept of one entity beside its rows."""
 
     high: int = 0
@@ -64,7 +64,7 @@ class Totals:
     "The highest entity id ever."
     last_n: int = 0
     "The highest number of a row or payload ever."
-    counters: dict[int, Counters] = field(default_factory=dict)
+    counters: dict[int, EntityNumbers] = field(default_factory=dict)
     shared: dict[int, int] = field(default_factory=dict)
     "Payload → how many rows share it."
     orphans: list[int] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Committer:
         self._commits = commits
         self._reserve = Reserve(path.parent)
         self._reserve.hold()
-        self._changed: dict[int, Counters | None] = {}
+        self._changed: dict[int, EntityNumbers | None] = {}
         "Counters as the group in hand changes them; None: erased."
         self._sharing: dict[int, int] = {}
         self._last_id = self._last_n = 0
@@ -100,7 +100,7 @@ class Committer:
         self._ask_at_bytes = 0
         "How long the log is when the disk is asked again for its room: asking after each commit costs 5 % of it."
 
-    def commit(self, group: Group) -> StoreError | None:
+    def commit(self, group: CommitGroup) -> StoreError | None:
         """All of the group, durable, or nothing of it and the reason."""
         if group.takes_room:
             return self._attempt(group) if self._has_room() else full(self._path)
@@ -117,7 +117,7 @@ class Committer:
         """Why a send would fail now; None when there is room for one and a small write, the counters, is durable."""
         if not self._has_room() or (self._reserve.free_bytes() < PROBE_BYTES and not self._has_unused()):
             return full(self._path)
-        return self._attempt(Group())
+        return self._attempt(CommitGroup())
 
     def _has_room(self) -> bool:
         """Whether something new may be stored (see reserve.py)."""
@@ -133,7 +133,7 @@ class Committer:
             return False
         return bool(unused >= min(pages // 2, RESERVE_BYTES // PAGE_BYTES))
 
-    def _attempt(self, group: Group) -> StoreError | None:
+    def _attempt(self, group: CommitGroup) -> StoreError | None:
         totals = self._totals
         self._changed, self._sharing = {}, {}
         self._last_id, self._last_n = totals.last_id, totals.last_n
@@ -217,11 +217,11 @@ class Committer:
 
     # ── counters ──
 
-    def _counter(self, entity_id: int) -> Counters:
+    def _counter(self, entity_id: int) -> EntityNumbers:
         """The counters of an entity as this group changes them; the known ones stay until the commit succeeds."""
         if entity_id in self._changed:
-            return self._changed[entity_id] or Counters()
-        return self._totals.counters.get(entity_id, Counters())
+            return self._changed[entity_id] or EntityNumbers()
+        return self._totals.counters.get(entity_id, EntityNumbers())
 
     def _write_journal(self, number: int) -> None:
         """One row for the commit, however many entities it changed."""
@@ -255,7 +255,7 @@ class Committer:
 
     # ── steps ──
 
-    def _perform(self, step: Step) -> None:
+    def _perform(self, step: CommitStep) -> None:
         match step:
             case RowStep():
                 self._perform_rows(step)
@@ -292,7 +292,7 @@ class Committer:
         for entity_id, rows in step.counts.items():
             known = self._counter(entity_id)
             high = max(known.high, step.highs.get(entity_id, 0))
-            self._changed[entity_id] = Counters(high, known.rows + rows)
+            self._changed[entity_id] = EntityNumbers(high, known.rows + rows)
         for payload, rows in step.shared.items():
             self._sharing[payload] = self._sharing.get(payload, self._totals.shared.get(payload, 0)) + rows
         self._last_n = max(self._last_n, step.last_n)

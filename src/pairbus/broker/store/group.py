@@ -91,10 +91,10 @@ class RememberStep:
         self.rows: list[Any] = []
 
 
-Step = RowStep | RememberStep | Forget | SetSessionState | PutEntity | DropEntity | EraseEntity
+CommitStep = RowStep | RememberStep | Forget | SetSessionState | PutEntity | DropEntity | EraseEntity
 
 
-class Group:
+class CommitGroup:
     """The writes and callbacks of one commit."""
 
     __slots__ = ("_open", "_remembering", "callbacks", "steps", "takes_room")
@@ -102,7 +102,7 @@ class Group:
     def __init__(self) -> None:
         self.takes_room = False
         "Whether something new is stored: settlements and deletions only change or move what is there."
-        self.steps: list[Step] = []
+        self.steps: list[CommitStep] = []
         self.callbacks: list[Done] = []
         self._open: RowStep | None = None
         self._remembering: RememberStep | None = None

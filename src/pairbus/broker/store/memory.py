@@ -21,8 +21,8 @@ from pairbus.broker.store import (
     Move,
     PayloadRow,
     PutEntity,
-    Recovered,
     RecoveredEntity,
+    RecoveredStore,
     Remember,
     SetSessionState,
     StateRow,
@@ -105,7 +105,7 @@ class MemoryStore:
 
     # ── the contract ──
 
-    def recover(self) -> Recovered:
+    def recover(self) -> RecoveredStore:
         self._closed = None  # opened again, with what it kept
         entities = [
             RecoveredEntity(entity_id, description, self._last_seq[entity_id])
@@ -113,7 +113,7 @@ class MemoryStore:
             if description
         ]
         dropped = [entity_id for entity_id, description in sorted(self._descriptions.items()) if not description]
-        return Recovered(entities, [], self._highest["id"], dropped)
+        return RecoveredStore(entities, [], self._highest["id"], dropped)
 
     def index(self) -> Iterator[IndexRow]:
         for n, (box, one) in sorted(self._rows.items()):

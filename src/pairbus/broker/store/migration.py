@@ -19,9 +19,9 @@ from typing import Any
 from zlib import crc32
 
 from pairbus.broker.store import Insert, PutEntity, Remember, StoredMessage, Write, box_of, dead_box_of
-from pairbus.broker.store.committer import Committer, Counters, Totals
-from pairbus.broker.store.group import Group
-from pairbus.broker.store.progress import Progress
+from pairbus.broker.store.committer import Committer, EntityNumbers, Totals
+from pairbus.broker.store.group import CommitGroup
+from pairbus.broker.store.progress import PacedTelling
 from pairbus.broker.store.records import text_crc
 from pairbus.broker.store.schema import FILE_NAME, create, open_for_writing, store_error
 from pairbus.disk.commit_file import CommitFile
@@ -44,7 +44,7 @@ def clear_remains(folder: Path) -> None:
     shutil.rmtree(folder / FOLDER_NAME, ignore_errors=True)
 
 
-def migrate(path: Path, noted: int | None, progress: Progress) -> None:
+def migrate(path: Path, noted: int | None, progress: PacedTelling) -> None:
     """Replace the store of version 1 at `path`. StoreError: it could not be done, and the old one is as it was.
 
     `noted`: the number in the file of commits; the new store counts on above it.
@@ -83,7 +83,7 @@ def _copy_log_back(path: Path) -> None:
         raise StoreError(f"{path} cannot be migrated: its log {log.name} is in use by another program.")
 
 
-def _build(path: Path, work: Path, noted: int, progress: Progress) -> int:
+def _build(path: Path, work: Path, noted: int, progress: PacedTelling) -> int:
     """Write the whole new store; returns how many messages it has."""
     create(work / FILE_NAME)
     old = _Old(path)
@@ -94,7 +94,7 @@ def _build(path: Path, work: Path, noted: int, progress: Progress) -> int:
         if store[0] < noted:
             raise _damaged(path, f"the last {noted - store[0]} acknowledged commits are missing")
         totals = Totals(commits=store[0], last_id=max([store[1], *queues]))
-        totals.counters = {queue_id: Counters(high=counters[queue_id][0]) for queue_id in queues}
+        totals.counters = {queue_id: EntityNumbers(high=counters[queue_id][0]) for queue_id in queues}
         committer = Committer(work / FILE_NAME, open_for_writing(work / FILE_NAME), totals, CommitFile(work))
         try:
             _commit(committer, *[PutEntity(queue_id, text) for queue_id, text in queues.items()])
@@ -110,7 +110,7 @@ def _build(path: Path, work: Path, noted: int, progress: Progress) -> int:
         old.close()
 
 
-def _copy_queue(old: _Old, committer: Committer, queue_id: int, expected: int, n: int, progress: Progress) -> int:
+def _copy_queue(old: _Old, committer: Committer, queue_id: int, expected: int, n: int, progress: PacedTelling) -> int:
     """Copy the messages of a queue under the row numbers behind `n`; returns the last one used."""
     first = n
     for old_box, box in ((queue_id * 2, box_of(queue_id)), (queue_id * 2 + 1, dead_box_of(queue_id))):
@@ -130,7 +130,7 @@ def _copy_queue(old: _Old, committer: Committer, queue_id: int, expected: int, n
 
 
 def _commit(committer: Committer, *ops: Write) -> None:
-    group = Group()
+    group = CommitGroup()
     for op in ops:
         group.add(op)
     error = committer.commit(group)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-class Progress:
+class PacedTelling:
     """Lets a sentence through about once a second, and none in the first second."""
 
     def __init__(self, say: Callable[[str], None] | None, clock_s: Callable[[], float] = time.monotonic) -> None:

@@ -13,10 +13,10 @@ from pairbus.broker.store import (
     states,
 )
 from pairbus.broker.store.bodies import SharedBodies
-from pairbus.broker.store.progress import Progress
+from pairbus.broker.store.progress import PacedTelling
 from pairbus.broker.store.records import (
     COLUMNS,
-    Row,
+    StoredRow,
     index_row_of,
     messages_of,
 )
@@ -27,10 +27,10 @@ from pairbus.broker.store.statements import MAX_ROWS, padded_size
 logger = logging.getLogger("pairbus.broker.store")
 
 
-class Reader:
+class StoreReader:
     """One connection that cannot write, used on the owner's thread."""
 
-    def __init__(self, path: Path, progress: Progress) -> None:
+    def __init__(self, path: Path, progress: PacedTelling) -> None:
         self._path = path
         self._connection = open_for_reading(path)
         self._bodies = SharedBodies(self._connection, path)
@@ -84,13 +84,13 @@ class Reader:
         found = [index_row_of(n, box, head, crc, 0) for n, box, head, crc, _, _ in rows if n in wanted]
         return [row.payload for row in found if row is not None and row.payload]
 
-    def _rows(self, ordered: list[int], columns: str = COLUMNS) -> list[Row]:
+    def _rows(self, ordered: list[int], columns: str = COLUMNS) -> list[StoredRow]:
         """The rows with these numbers, and perhaps some between them, ascending."""
         first, last = ordered[0], ordered[-1]
         if last - first < 2 * len(ordered):
             sql = f"SELECT {columns} FROM messages WHERE n BETWEEN ? AND ? ORDER BY n"
             return self._connection.execute(sql, (first, last)).fetchall()
-        rows: list[Row] = []
+        rows: list[StoredRow] = []
         for at in range(0, len(ordered), MAX_ROWS):
             part = ordered[at : at + MAX_ROWS]
             size = padded_size(len(part))
@@ -99,8 +99,8 @@ class Reader:
             rows += self._connection.execute(sql, part).fetchall()
         return rows
 
-    def _rows_one_by_one(self, ordered: list[int]) -> tuple[list[Row], list[int]]:
-        rows: list[Row] = []
+    def _rows_one_by_one(self, ordered: list[int]) -> tuple[list[StoredRow], list[int]]:
+        rows: list[StoredRow] = []
         unreadable: list[int] = []
         for n in ordered:
             try:

@@ -25,7 +25,7 @@ _JOURNAL = struct.Struct("<qqq")
 _WORD = 0xFFFFFFFF
 _SPREAD = 0x9E3779B1  # the golden ratio in 32 bits: neighbouring boxes get seeds that lie far apart
 
-Row = tuple[Any, Any, Any, Any, Any, Any]
+StoredRow = tuple[Any, Any, Any, Any, Any, Any]
 "A row as it was read: of a damaged file, so any column may be of any type."
 
 COLUMNS = "n, box, head, head_crc, body_crc, body"
@@ -104,7 +104,7 @@ def pack_rows(box: int, messages: Sequence[StoredMessage]) -> list[Any]:
 
 
 def messages_of(
-    box: int, rows: Iterable[Row], payloads: Callable[[set[int]], Mapping[int, bytes]]
+    box: int, rows: Iterable[StoredRow], payloads: Callable[[set[int]], Mapping[int, bytes]]
 ) -> tuple[list[StoredMessage], list[int]]:
     """(the messages of the intact rows of the box, the numbers of the damaged ones).
 

@@ -22,8 +22,8 @@ from pairbus.broker.store import (
     entity_of,
     states,
 )
-from pairbus.broker.store.committer import Counters, Totals
-from pairbus.broker.store.progress import Progress
+from pairbus.broker.store.committer import EntityNumbers, Totals
+from pairbus.broker.store.progress import PacedTelling
 from pairbus.broker.store.records import (
     changes_of,
     counters_crc,
@@ -58,7 +58,7 @@ def some_of(numbers: Sequence[int]) -> str:
 class Recovery:
     """Reads on a connection that cannot write what there is, once."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, progress: Progress) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, progress: PacedTelling) -> None:
         self._connection = connection
         self._path = path
         self._progress = progress
@@ -105,7 +105,7 @@ class Recovery:
         bad = set()
         for entity_id, high, rows, crc in self._connection.execute("SELECT id, high, rows, crc FROM counters"):
             if type(high) is int and type(rows) is int and counters_crc(entity_id, high, rows) == crc:
-                totals.counters[entity_id] = Counters(high, rows)
+                totals.counters[entity_id] = EntityNumbers(high, rows)
             else:
                 bad.add(entity_id)
         journal_is_whole = self._read_journal()
@@ -134,7 +134,7 @@ class Recovery:
             last = number
             totals.commits, totals.last_id, totals.last_n = number, last_id, last_n
             for entity_id, high, rows in changes_of(changes):
-                totals.counters[entity_id] = Counters(high, rows)
+                totals.counters[entity_id] = EntityNumbers(high, rows)
                 totals.unfolded.add(entity_id)
         return is_whole and last is not None
 
@@ -142,15 +142,15 @@ class Recovery:
         """Highest sequence numbers and counts from the rows themselves: a look at every head."""
         if not ids:
             return
-        found: dict[int, Counters] = {}
+        found: dict[int, EntityNumbers] = {}
         totals = self.totals
         for n, box, head, crc in self._connection.execute("SELECT n, box, head, head_crc FROM messages"):
             if type(box) is int:
-                counters = found.get(entity_of(box), Counters())
+                counters = found.get(entity_of(box), EntityNumbers())
                 row = index_row_of(n, box, head, crc, 0)
-                found[entity_of(box)] = Counters(max(counters.high, row.seq if row else 0), counters.rows + 1)
+                found[entity_of(box)] = EntityNumbers(max(counters.high, row.seq if row else 0), counters.rows + 1)
         for entity_id in ids:
-            totals.counters[entity_id] = found.get(entity_id, Counters())
+            totals.counters[entity_id] = found.get(entity_id, EntityNumbers())
             totals.unfolded.add(entity_id)
             self.damage.append(
                 f"{self._path}: the counters of entity {entity_id} are damaged; they were counted again, "

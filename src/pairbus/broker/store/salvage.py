@@ -26,12 +26,12 @@ from pairbus.broker.store import (
     entity_of,
     states,
 )
-from pairbus.broker.store.committer import Committer, Counters, Totals
+from pairbus.broker.store.committer import Committer, EntityNumbers, Totals
 from pairbus.broker.store.folder import own
-from pairbus.broker.store.group import Group
+from pairbus.broker.store.group import CommitGroup
 from pairbus.broker.store.records import (
     COLUMNS,
-    Row,
+    StoredRow,
     changes_of,
     counters_crc,
     journal_crc,
@@ -130,7 +130,7 @@ class _Source:
         totals = Totals()
         for entity_id, high, rows, crc in self.walk("counters", "id", "id, high, rows, crc"):
             if type(high) is int and type(rows) is int and counters_crc(entity_id, high, rows) == crc:
-                totals.counters[entity_id] = Counters(high, rows)
+                totals.counters[entity_id] = EntityNumbers(high, rows)
         is_known = False
         journal = self.walk("journal", "number", "number, last_id, last_n, crc, changes")
         for number, last_id, last_n, crc, changes in sorted(journal, key=lambda row: row[0]):
@@ -141,7 +141,7 @@ class _Source:
                 continue
             is_known = True
             totals.commits, totals.last_id, totals.last_n = number, last_id, last_n
-            totals.counters |= {entity_id: Counters(high, rows) for entity_id, high, rows in changes_of(changes)}
+            totals.counters |= {entity_id: EntityNumbers(high, rows) for entity_id, high, rows in changes_of(changes)}
         return totals, is_known
 
     def entities(self, notes: list[str]) -> dict[int, str]:
@@ -218,7 +218,7 @@ def _fill(
     # The new store counts its own commits and messages; what was the highest number must stay so.
     totals = Totals(last_id=max([*entities, known.last_id], default=0), last_n=known.last_n)
     totals.counters = {
-        entity_id: Counters(high=known.counters[entity_id].high)
+        entity_id: EntityNumbers(high=known.counters[entity_id].high)
         for entity_id in entities
         if entity_id in known.counters
     }
@@ -251,7 +251,7 @@ def _copy_rows(source: _Source, committer: Committer, entities: dict[int, str], 
         _commit(committer, op)
         payloads[op.payload] = b""
     copied: dict[int, int] = {}
-    rows: list[Row] = []
+    rows: list[StoredRow] = []
     for row in source.walk("messages", "n", COLUMNS, last_key):
         rows.append(row)
         if len(rows) == GROUP_ROWS:
@@ -262,9 +262,13 @@ def _copy_rows(source: _Source, committer: Committer, entities: dict[int, str], 
 
 
 def _insert(
-    committer: Committer, rows: list[Row], entities: dict[int, str], payloads: dict[int, bytes], copied: dict[int, int]
+    committer: Committer,
+    rows: list[StoredRow],
+    entities: dict[int, str],
+    payloads: dict[int, bytes],
+    copied: dict[int, int],
 ) -> None:
-    by_box: dict[int, list[Row]] = {}
+    by_box: dict[int, list[StoredRow]] = {}
     for row in rows:
         if type(row[1]) is int and entity_of(row[1]) in entities:
             by_box.setdefault(row[1], []).append(row)
@@ -277,7 +281,7 @@ def _insert(
 
 
 def _commit(committer: Committer, *ops: Write) -> None:
-    group = Group()
+    group = CommitGroup()
     for op in ops:
         group.add(op)
     error = committer.commit(group)

@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from pairbus.broker.store import Done, Hindrance, IndexRow, PayloadRow, Recovered, StateRow, StoredMessage, Write
+from pairbus.broker.store import Done, Hindrance, IndexRow, PayloadRow, RecoveredStore, StateRow, StoredMessage, Write
 from pairbus.broker.store.commit_times import CommitTimes
 from pairbus.broker.store.committer import Committer, Totals
 from pairbus.broker.store.folder import is_store_file, own
-from pairbus.broker.store.group import Group
+from pairbus.broker.store.group import CommitGroup
 from pairbus.broker.store.migration import clear_remains, migrate
-from pairbus.broker.store.progress import Progress
-from pairbus.broker.store.reader import Reader
+from pairbus.broker.store.progress import PacedTelling
+from pairbus.broker.store.reader import StoreReader
 from pairbus.broker.store.schema import (
     FILE_NAME,
     VERSION,
@@ -62,11 +62,11 @@ class SqliteStore:
         self._loop = loop
         self._progress = progress
         self._lock: FolderLock | None = None
-        self._reader: Reader | None = None
+        self._reader: StoreReader | None = None
         self._committer: Committer | None = None
         self._thread: WriterThread | None = None
-        self._group = Group()
-        self._in_flight: Group | None = None
+        self._group = CommitGroup()
+        self._in_flight: CommitGroup | None = None
         self._handing_over = False
         self._closed: StoreError | None = None
         "Error for calls that come after the end."
@@ -75,7 +75,7 @@ class SqliteStore:
 
     # ── opening and closing ──
 
-    def recover(self) -> Recovered:
+    def recover(self) -> RecoveredStore:
         """Also opens the store. `index` and `remembered` add what they find to the same list of damage."""
         assert self._reader is None, "recover is called once"
         try:
@@ -92,7 +92,7 @@ class SqliteStore:
             self._release()
             raise
 
-    def _open(self) -> Recovered:
+    def _open(self) -> RecoveredStore:
         commits = CommitFile(self._folder)
         noted = commits.read()
         known = commits.path.exists()
@@ -105,11 +105,11 @@ class SqliteStore:
             create(self._path)
         version = recognise(self._path, ours=known)
         tighten_folder(self._folder, is_store_file)  # not before: a foreign folder is left as it is
-        progress = Progress(self._progress)
+        progress = PacedTelling(self._progress)
         if version < VERSION:
             migrate(self._path, noted, progress)
         clear_remains(self._folder)
-        self._reader = Reader(self._path, progress)
+        self._reader = StoreReader(self._path, progress)
         recovery = self._reader.recovery
         entities = recovery.recover()
         totals = recovery.totals
@@ -121,7 +121,7 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise store_error(error, self._path) from error
         self._committer = Committer(self._path, connection, totals, commits)
-        return Recovered(entities, recovery.damage, last_id, recovery.dropped)
+        return RecoveredStore(entities, recovery.damage, last_id, recovery.dropped)
 
     def _lost_commits(self, commits: CommitFile, noted: int | None, totals: Totals) -> list[str]:
         """Compare the number of commits with the write-ahead log (see disk/commit_file.py)."""
@@ -194,7 +194,7 @@ class SqliteStore:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        group, self._group = self._group, Group()
+        group, self._group = self._group, CommitGroup()
         if self._closed is not None or not group.steps:
             self._tell(group, self._closed)
             return
@@ -205,7 +205,7 @@ class SqliteStore:
         else:
             self.hindrance(group.takes_room, partial(self._commit_hindered, group))
 
-    def _commit_hindered(self, group: Group, error: StoreError | None) -> None:
+    def _commit_hindered(self, group: CommitGroup, error: StoreError | None) -> None:
         """Commit a group that had to wait, or not at all."""
         if error is not None:
             self._finished(group, error)
@@ -218,14 +218,14 @@ class SqliteStore:
             self._thread = WriterThread(self._committer, self._running_loop(), self._finished)
         return self._thread
 
-    def _finished(self, group: Group, error: StoreError | None) -> None:
+    def _finished(self, group: CommitGroup, error: StoreError | None) -> None:
         self._in_flight = None
         self.commit_times.end(is_durable=error is None)
         if self._group.steps:
             self._hand_over()  # before the callbacks, so that the writer works while they run
         self._tell(group, error)
 
-    def _tell(self, group: Group, error: StoreError | None) -> None:
+    def _tell(self, group: CommitGroup, error: StoreError | None) -> None:
         for done in group.callbacks:
             try:
                 done(error)
@@ -284,7 +284,7 @@ class SqliteStore:
         return self._open_reader.payloads_of(numbers)
 
     @property
-    def _open_reader(self) -> Reader:
+    def _open_reader(self) -> StoreReader:
         if self._closed is not None:
             raise self._closed
         assert self._reader is not None, "recover comes before the first read"

@@ -16,7 +16,7 @@ from threading import Lock, Thread
 
 from pairbus.broker.store import Done
 from pairbus.broker.store.committer import Committer
-from pairbus.broker.store.group import Group
+from pairbus.broker.store.group import CommitGroup
 from pairbus.errors import StoreError
 
 SWITCH_INTERVAL_S = 0.00005
@@ -54,18 +54,18 @@ class WriterThread:
         self,
         committer: Committer,
         loop: asyncio.AbstractEventLoop,
-        finished: Callable[[Group, StoreError | None], None],
+        finished: Callable[[CommitGroup, StoreError | None], None],
     ) -> None:
         self._committer = committer
         self._loop = loop
         self._finished = finished
-        self._inbox: SimpleQueue[Group | Done | None] = SimpleQueue()
+        self._inbox: SimpleQueue[CommitGroup | Done | None] = SimpleQueue()
         self._closed: asyncio.Future[None] = loop.create_future()
         # A daemon: a process that ends without closing its store must not hang; SQLite is made for that.
         self._thread = Thread(target=self._run, name="pairbus-store", daemon=True)
         self._thread.start()
 
-    def commit(self, group: Group) -> None:
+    def commit(self, group: CommitGroup) -> None:
         _switching.begin()
         self._inbox.put(group)
 
@@ -83,7 +83,7 @@ class WriterThread:
     def _run(self) -> None:
         while (work := self._inbox.get()) is not None:
             try:
-                if isinstance(work, Group):
+                if isinstance(work, CommitGroup):
                     self._loop.call_soon_threadsafe(self._finished, work, self._committer.commit(work))
                 else:
                     self._loop.call_soon_threadsafe(work, self._committer.probe())
