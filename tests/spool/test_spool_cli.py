@@ -225,7 +225,7 @@ def test_messages_of_another_pair_are_not_drained_unless_asked_for(
     [
         (["list", "{empty}"], 1, "There is no spool in"),
         (["drain", "{empty}", "--primary", NOBODY], 1, "There is no spool in"),
-        (["drain", "{folder}", "--primary", "@nowhere.cs"], 1, "the connection string cannot be read"),
+        (["drain", "{folder}", "--primary", "@nowhere.cs"], 1, "the file nowhere.cs cannot be read"),
         (["drain", "{folder}", "--primary", "nonsense"], 1, "pairbus: "),
         (["drain", "{folder}"], 2, "--primary"),
         (["drain", "{folder}", "--primary", NOBODY, "--primary-name", "a/b"], 2, "legal path segment"),
