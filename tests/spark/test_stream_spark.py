@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 import uuid
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.spark import drain, redrive
 from pairbus.spark.features import TELLS_START
+from pairbus.transport import Carrier
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
 from tests.spark.conftest import BROKER_PLACE
@@ -46,6 +49,26 @@ def test_a_drain_reads_everything_on_every_spark(
         runs = drain(writer(spark, queue_name, tmp_path))
         assert bodies_of(spark, tmp_path) == everything[:end] and bodies_in(broker, queue_name) == []
         assert runs == 1 if TELLS_START else runs >= 2
+
+
+def test_a_drain_waits_for_locks_of_a_receiver_that_is_gone(
+    spark: SparkSession, broker: BrokerProcess, make_queue: MakeQueue, tmp_path: Path
+) -> None:
+    """A batch that stays empty does not end a drain: the messages are there, and can be received in a moment."""
+    queue_name = make_queue(lock_duration=timedelta(seconds=5))
+    put(broker, queue_name, [text_message(body.decode()) for body in numbered(10)])
+    asyncio.run(lock_all(broker, queue_name, 10))
+    drain(writer(spark, queue_name, tmp_path))
+    assert bodies_of(spark, tmp_path) == numbered(10) and bodies_in(broker, queue_name) == []
+
+
+async def lock_all(broker: BrokerProcess, queue: str, count: int) -> None:
+    """Receive messages and settle none of them."""
+    async with Carrier(broker.connection_string()) as carrier:
+        receiver = await carrier.receiver(queue, credit=count)
+        held = 0
+        while held < count:
+            held += len(await receiver.receive(count, 5.0))
 
 
 @pytest.mark.skipif(not TELLS_START, reason="in this Spark a run with Trigger.AvailableNow is one batch")
