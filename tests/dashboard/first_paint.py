@@ -1,7 +1,6 @@
 """First paint of the page in headless Chromium, with many entities on a real broker.
 
     python -m tests.dashboard.first_paint --entities 1000 --rounds 10
-    python -m tests.dashboard.first_paint --screen-rows 25 100     # with and without a first screen of rows
     python -m tests.dashboard.first_paint --url http://127.0.0.1:5672/ --pid 1234    # a broker that runs
 
 Prints, for each round, the milliseconds from the navigation to the first content on the screen, as the browser tells
@@ -15,14 +14,11 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tests.brokers import BrokerProcess
-from tests.dashboard import changed_page
 from tests.report.chromium import Tab, browser
 
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
@@ -62,61 +58,49 @@ def main() -> None:
     parser.add_argument("--entities", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--watch", type=float, default=30.0, help="seconds for which the broker's CPU is measured")
-    parser.add_argument("--screen-rows", type=int, nargs="+", help="compare pages that paint so many rows first")
     parser.add_argument("--url", help="a page that is served already, instead of a new broker")
     parser.add_argument("--pid", type=int, help="process that serves it")
     given = parser.parse_args()
     with ExitStack() as opened:
         if given.url:
-            pages = [Served("page", given.url, given.pid)]
+            page = ServedPage(given.url, given.pid)
         else:
             folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
-            pages = [
-                serve(opened, folder / str(number), rows, given.entities)
-                for number, rows in enumerate(given.screen_rows or [None])
-            ]
-        report(opened.enter_context(browser()), pages, given.rounds, given.watch)
+            page = serve(opened, folder, given.entities)
+        report(opened.enter_context(browser()), page, given.rounds, given.watch)
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedPage:
     """A page that is measured."""
 
-    name: str
     url: str
     pid: int
 
 
-def serve(opened: ExitStack, folder: Path, rows: int | None, entities: int) -> Served:
-    """Start a broker with so many queues; its page paints `rows` first, None: as many as it does by itself."""
-    changed: dict[str, Any] = {"program": changed_page.__name__, "environment": {changed_page.VARIABLE: str(rows)}}
-    broker = opened.enter_context(BrokerProcess(folder, **({} if rows is None else changed)))
+def serve(opened: ExitStack, folder: Path, entities: int) -> ServedPage:
+    """Start a broker with so many queues."""
+    broker = opened.enter_context(BrokerProcess(folder))
     with broker.admin() as admin:
         for number in range(entities):
             admin.create_queue(f"queue-{number:05}")
-    name = "page" if rows is None else f"{rows} rows first"
-    return Served(name, f"http://127.0.0.1:{broker.ports['contoso']}/", broker.pid)
+    return ServedPage(f"http://127.0.0.1:{broker.ports['contoso']}/", broker.pid)
 
 
-def report(tab: Tab, pages: Sequence[Served], rounds: int, watch_s: float) -> None:
-    """Print the times of all rounds, the pages in turn, their medians, and the CPU of each while it is watched."""
+def report(tab: Tab, page: ServedPage, rounds: int, watch_s: float) -> None:
+    """Print the times of all rounds, their medians, and the broker's CPU while the page watches."""
     tab.call("Page.addScriptToEvaluateOnNewDocument", source=OBSERVER)
-    times: dict[str, list[tuple[float, float]]] = {page.name: [] for page in pages}
-    for number in range(rounds + 1):
-        for page in pages:
-            found = measured(tab, page.url)
-            if number:  # the first one warms the browser up
-                times[page.name].append(found)
-                print(f"{page.name}: first paint {found[0]:.0f} ms, first rows {found[1]:.0f} ms", flush=True)
-    for name, each in times.items():
-        paint_ms, rows_ms = (statistics.median(column) for column in zip(*each, strict=True))
-        print(f"median, {name}: first paint {paint_ms:.0f} ms, first rows {rows_ms:.0f} ms", flush=True)
-    for page in pages:
-        measured(tab, page.url)
-        before_s = cpu_s(page.pid)
-        time.sleep(watch_s)
-        used = 100 * (cpu_s(page.pid) - before_s) / watch_s
-        print(f"broker of {page.name}: {used:.2f} % of a core while one page watches", flush=True)
+    measured(tab, page.url)  # warms the browser up
+    times: list[tuple[float, float]] = []
+    for _ in range(rounds):
+        times.append(measured(tab, page.url))
+        print(f"first paint {times[-1][0]:.0f} ms, first rows {times[-1][1]:.0f} ms", flush=True)
+    paint_ms, rows_ms = (statistics.median(column) for column in zip(*times, strict=True))
+    print(f"median: first paint {paint_ms:.0f} ms, first rows {rows_ms:.0f} ms", flush=True)
+    before_s = cpu_s(page.pid)
+    time.sleep(watch_s)
+    used = 100 * (cpu_s(page.pid) - before_s) / watch_s
+    print(f"broker: {used:.2f} % of a core while one page watches", flush=True)
 
 
 if __name__ == "__main__":

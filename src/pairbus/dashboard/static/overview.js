@@ -5,10 +5,7 @@ import { ratesOf, state } from "./store.js";
 import { outageButton } from "./switches.js";
 import { bytes, duration, isBacklog, many, moment, number, rate, STATES } from "./words.js";
 
-const SCREEN_ROWS = 25; // painted first; the others follow when these are on the screen
 const FIRST_ROWS = 100;
-const REST_MS = 60;
-let rowsMax = 0;
 const view = { filter: "", sort: "path", down: false, nonEmpty: false, all: false };
 
 export const entityLink = (namespace, path, tab) => `#/entity/${encodeURIComponent(namespace)}/${encodeURIComponent(path)}${tab ? `/${tab}` : ""}`;
@@ -134,11 +131,7 @@ function chosen(rows) {
 
 function entities(look, rows, redraw) {
   const found = chosen(rows);
-  if (!rowsMax) {
-    rowsMax = SCREEN_ROWS;
-    setTimeout(() => { rowsMax = FIRST_ROWS; redraw(); }, REST_MS);
-  }
-  const shown = view.all ? found : found.slice(0, rowsMax);
+  const shown = view.all ? found : found.slice(0, FIRST_ROWS);
   const several = Object.keys(look.namespaces).length > 1;
   const column = (title, by, cell, minor) => ({ title: sortHead(title, by, redraw), class: `n${minor ? " minor" : ""}`, cell, sorted: view.sort === by ? (view.down ? "descending" : "ascending") : null });
   return section("entities", "Entities",
