@@ -30,6 +30,7 @@ from pairbus.spark.missing import FORGOTTEN_S, SharedDestinations
 from pairbus.spark.rounds import Quotas
 from pairbus.spark.syphon_source import SCHEMA, SyphonReader
 from pairbus.storage.folder import FolderStorage
+from pairbus.syphon import pump
 from pairbus.syphon.loads import AHEAD
 from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
 
@@ -43,8 +44,11 @@ def broker_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SyphonWor
 
 
 @pytest.fixture
-def world(broker_world: SyphonWorld, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SyphonWorld]:
+def world(
+    broker_world: SyphonWorld, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SyphonWorld]:
     """The same namespaces for all tests, a backlog queue and a location for each."""
+    monkeypatch.setattr(pump, "FIRST_WAIT_S", 20.0)  # one round must find its messages, however busy the machine is
     broker_world.location = tmp_path / "location"
     broker_world.sent.clear()
     broker_world.first_queue = _numbers[request.node.name] = len(_numbers) * 3

@@ -8,13 +8,19 @@
 Importing this package needs neither pyspark nor Java; both are asked for when a session is made.
 """
 
-from pairbus.errors import SparkGone
-from pairbus.spark.compaction import Compacted, compact
-from pairbus.spark.draining import drain
-from pairbus.spark.java import Java, find_java
-from pairbus.spark.rounds import Quotas
-from pairbus.spark.session import local_session, open_session, register, remote_session
-from pairbus.spark.syphon_job import redrive, syphon
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pairbus.errors import SparkGone
+    from pairbus.spark.compaction import Compacted, compact
+    from pairbus.spark.draining import drain
+    from pairbus.spark.java import Java, find_java
+    from pairbus.spark.rounds import Quotas
+    from pairbus.spark.session import local_session, open_session, register, remote_session
+    from pairbus.spark.syphon_job import redrive, syphon
 
 __all__ = [
     "Compacted",
@@ -31,3 +37,21 @@ __all__ = [
     "remote_session",
     "syphon",
 ]
+
+_HOMES = {
+    "pairbus.errors": ("SparkGone",),
+    "pairbus.spark.compaction": ("Compacted", "compact"),
+    "pairbus.spark.draining": ("drain",),
+    "pairbus.spark.java": ("Java", "find_java"),
+    "pairbus.spark.rounds": ("Quotas",),
+    "pairbus.spark.session": ("local_session", "open_session", "register", "remote_session"),
+    "pairbus.spark.syphon_job": ("redrive", "syphon"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when asked for: each Python process of Spark imports this package, most of them for the format alone."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'pairbus.spark' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)

@@ -38,6 +38,7 @@ from pairbus.transport.failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
 
+FIRST_WAIT_S = 1.0  # for the first message of a drain
 HELD_MAX = 2000  # deliveries left unsettled on one link before it is replaced: a service bounds them
 
 T = TypeVar("T")
@@ -167,6 +168,7 @@ class Pump:
     async def run_once(self, wait_s: float, *, later: bool = False) -> None:
         """Move the messages that are there now, until none comes for `wait_s`. Raises TransportError.
 
+        The first one may take longer, FIRST_WAIT_S: the link is new, and the peer may be far away or busy.
         Blocked messages stay in the queue, and are no longer locked when this returns. With `later`, messages that come
         meanwhile are moved too, and blocked ones stay locked: there will be another drain. Without `later` the drain
         ends however fast others fill the queue.
@@ -175,10 +177,11 @@ class Pump:
         self._order.hides_nothing()
         self._held, self._looks = [], False
         began_ms = self._shared.wall_ms()
+        waits_s = iter([max(wait_s, FIRST_WAIT_S)])
 
         async def take() -> list[ReceivedMessage]:
             link = await self._intake.open()
-            batch = await self._until_stop(self._intake.receive(link, wait_s)) or []
+            batch = await self._until_stop(self._intake.receive(link, next(waits_s, wait_s))) or []
             if self._until_ms is None and not later:
                 # The first messages were there, whatever our clock says about them.
                 self._until_ms = max([began_ms, *[enqueued_ms_of(message.payload) or 0 for message in batch]])

@@ -19,8 +19,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
-import aiohttp
-
 from pairbus.amqp.connection import ConnectionSettings, Trace
 from pairbus.amqp.performatives import Source, Target
 from pairbus.amqp.session import Session
@@ -38,7 +36,6 @@ from pairbus.transport.sender import Sender
 from pairbus.transport.session_filter import Wanted, filter_of, properties_of, wait_of
 from pairbus.transport.shared import Shared
 from pairbus.transport.steps import FAR_S, Steps
-from pairbus.transport.websocket import connect_websocket
 from pairbus.transport.wire import Wire
 
 CONNECT_TIMEOUT_S = 10.0
@@ -96,11 +93,13 @@ async def connect(  # noqa: PLR0913 - each is a setting of its own
     steps = Steps(where, silence_s, wire.loop.time() + timeout_s)
     try:
         if endpoint.transport == "websocket":
+            from pairbus.transport.websocket import connect_websocket  # an HTTP client, which few connections need
+
             await connect_websocket(endpoint, context, wire, steps, proxy)
         else:
             await dial(endpoint, wire, steps, context)
         await steps.step("SASL and the open", wire.opened, heard=lambda: wire.core.last_received)
-    except (OSError, aiohttp.ClientError) as error:
+    except OSError as error:
         wire.abort()
         raise ConnectionLost(f"no connection to {where}: {error}") from None
     except BaseException:

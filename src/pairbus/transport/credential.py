@@ -9,8 +9,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from azure.core.exceptions import ServiceRequestError, ServiceResponseError
-
 from pairbus.access import sas
 from pairbus.amqp.errors import UNAUTHORIZED_ACCESS
 from pairbus.amqp.sasl import SaslClient
@@ -101,7 +99,6 @@ class AzureToken(_TokenCredential):
         return Token(str(answer.token), JWT_KIND, float(answer.expires_on))
 
 
-_NO_ANSWER = (OSError, ServiceRequestError, ServiceResponseError)  # TimeoutError is an OSError
 _FAILED_AT = frozenset({408, 429, *range(500, 600)})
 
 
@@ -110,10 +107,13 @@ def _no_token(error: BaseException) -> TransportError:
 
     azure-identity wraps some network errors in ClientAuthenticationError, so the causes are asked first.
     """
+    from azure.core.exceptions import ServiceRequestError, ServiceResponseError  # its import takes longer than all else
+
     text = f"the credential gave no token: {type(error).__name__}: {error}"
+    no_answer = (OSError, ServiceRequestError, ServiceResponseError)  # TimeoutError is an OSError
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, _NO_ANSWER) or getattr(cause, "status_code", None) in _FAILED_AT:
+        if isinstance(cause, no_answer) or getattr(cause, "status_code", None) in _FAILED_AT:
             return ConnectionLost(text)
         cause = cause.__cause__
     return Refused(UNAUTHORIZED_ACCESS, text)

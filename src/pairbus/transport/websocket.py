@@ -136,7 +136,7 @@ def _signs(steps: Steps) -> aiohttp.TraceConfig:
 async def connect_websocket(
     endpoint: Endpoint, ssl: tls.SSLContext | None, wire: Wire, steps: Steps, proxy: str | None = None
 ) -> None:
-    """Open the web socket and join it to the wire. OSError, aiohttp.ClientError or Timeout when that fails."""
+    """Open the web socket and join it to the wire. OSError or Timeout when that fails."""
     connector = aiohttp.TCPConnector(resolver=_Resolver(), use_dns_cache=False)
     http = aiohttp.ClientSession(connector=connector, trace_configs=[_signs(steps)])
     try:
@@ -149,7 +149,9 @@ async def connect_websocket(
             timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
         )
         joined = await steps.step("the web socket", opening)
-    except BaseException:
+    except BaseException as error:
         await http.close()
+        if isinstance(error, aiohttp.ClientError) and not isinstance(error, OSError):
+            raise ConnectionError(str(error)) from None
         raise
     WebSocketTransport(http, joined, wire)
