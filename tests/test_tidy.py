@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spool": {"amqp", "disk", "errors", "ledger", "pairing", "process", "transport"},
     "syphon": {"amqp", "errors", "ledger", "pairing", "telemetry", "transport"},
     # The storage uses only the names of credentials from the transport.
-    "storage": {"disk", "errors", "transport"},
+    "storage": {"access", "disk", "errors", "transport"},
     "explorer": {"amqp", "errors", "filters", "pairing", "syphon", "transport"},
     "spark": {"access", "amqp", "disk", "errors", "ledger", "pairing", "process", "storage", "syphon", "transport"},
     "client": {
@@ -327,7 +327,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
         for folder in ("src", "tests", "bench", "tools", "examples")
         for path in sorted((ROOT / folder).rglob("*.py"))
         if "node_modules" not in path.parts
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         if node.value.value.startswith(VAGUE)
     ]

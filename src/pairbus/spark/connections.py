@@ -7,15 +7,13 @@ what nobody has used for a while is closed.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pairbus.access.connection_string import host_and_port
+from pairbus.access.secret_place import is_secret_place, read_secret
 from pairbus.errors import ConfigError
 from pairbus.process.forks import call_in_forked_child
 from pairbus.transport import Carrier, Endpoint
@@ -61,7 +59,7 @@ class Secret:
                     f"{option}: the credential must be 'default' or 'MODULE:CALLABLE', not {credential!r}"
                 )
             return cls(text, option, credential)
-        if text.removeprefix("env:") not in ("", text) or text.removeprefix("@") not in ("", text):
+        if is_secret_place(text):
             return cls(text, option)
         raise ConfigError(
             f"{option}: Spark shows options in its plans and pages, so give the place of the connection string and not"
@@ -75,17 +73,7 @@ class Secret:
 
     def read(self) -> str:
         """The connection string. ConfigError names the option, the place and the host, never what stands there."""
-        where = f"{self.option}: no connection string in {self.source} on host {socket.gethostname()}"
-        if self.source.startswith("env:"):
-            text = os.environ.get(self.source[4:], "")
-        else:
-            try:
-                text = Path(self.source[1:]).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"{where}: {error}") from None
-        if not text.strip():
-            raise ConfigError(f"{where}: it is not set, or empty")
-        return text.strip()
+        return read_secret(self.source, self.option, "no connection string")
 
     def endpoint(self, transport: TransportKind = "tcp") -> Endpoint:
         """Where it leads, and the key if there is one."""

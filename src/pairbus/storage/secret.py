@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from pairbus.access.secret_place import is_secret_place, read_secret
 from pairbus.errors import ConfigError
 from pairbus.transport.named_credential import is_credential_name, made_credential
 
@@ -32,7 +31,7 @@ class StorageSecret:
             return cls(f"env:{VARIABLE}" if os.environ.get(VARIABLE) else "default", option)
         if is_credential_name(text) and not text.startswith("env:"):
             return cls(text, option)
-        if text.removeprefix("env:") not in ("", text) or text.removeprefix("@") not in ("", text):
+        if is_secret_place(text):
             return cls(text, option)
         raise ConfigError(
             f"{option}: give the place of the secret and not the secret itself: 'env:NAME' for an environment variable"
@@ -45,12 +44,12 @@ class StorageSecret:
 
         ConfigError names the option, the place and the host.
         """
-        if not self.source.startswith(("env:", "@")):
+        if not is_secret_place(self.source):
             try:
                 return made_credential(self.source)
             except ConfigError as error:
                 raise ConfigError(f"{self.option}: {error}") from None
-        text = self._read()
+        text = read_secret(self.source, self.option, "nothing")
         if "sig=" in text and ";" not in text:
             return text.removeprefix("?")
         values = {
@@ -66,19 +65,6 @@ class StorageSecret:
         if named and named != account:
             raise ConfigError(f"{self.option}: {self.source} is for account {named}, the location is in {account}")
         return signature.removeprefix("?") if signature else {"account_name": account, "account_key": str(key)}
-
-    def _read(self) -> str:
-        where = f"{self.option}: nothing in {self.source} on host {socket.gethostname()}"
-        if self.source.startswith("env:"):
-            text = os.environ.get(self.source[4:], "")
-        else:
-            try:
-                text = Path(self.source[1:]).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"{where}: {error}") from None
-        if not text.strip():
-            raise ConfigError(f"{where}: it is not set, or empty")
-        return text.strip()
 
 
 def _account_of(endpoint: str) -> str | None:
