@@ -15,11 +15,8 @@ from pairbus.errors import ConfigError
 from pairbus.spark.batch_reader import PeekReader, spark_pushes_filters
 from pairbus.spark.features import BatchReader
 from pairbus.spark.options import Options, refuse_tables
-from pairbus.spark.peek_stream import PeekStreamReader
 from pairbus.spark.schema import check_written_columns, columns, spark_schema
-from pairbus.spark.several_stream import SeveralStreamReader
 from pairbus.spark.sink import BatchSink, StreamSink, message_sizes
-from pairbus.spark.stream_reader import StagedStreamReader
 
 
 class ServiceBusDataSource(DataSource):
@@ -70,6 +67,11 @@ class ServiceBusDataSource(DataSource):
 
 def stream_reader(options: Options, column_names: Sequence[str] | None = None) -> BatchReader:
     """Return the reader for the kind of stream that the options ask for."""
+    # Imported when needed: five Python processes of a batch that is written import this file, and need no stream.
+    from pairbus.spark.peek_stream import PeekStreamReader
+    from pairbus.spark.several_stream import SeveralStreamReader
+    from pairbus.spark.stream_reader import StagedStreamReader
+
     if not options.removes:
         return PeekStreamReader(options, column_names)
     return (SeveralStreamReader if options.reads_several else StagedStreamReader)(options, column_names)

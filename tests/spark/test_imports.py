@@ -1,0 +1,27 @@
+"""Imports of the format: Spark starts a Python process for each step of a query, and every one of them imports it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+SLOW = {
+    "aiohttp",
+    "azure",
+    "pairbus.ledger",
+    "pairbus.syphon",
+    "pairbus.spark.stream_reader",
+    "pairbus.spark.syphon_job",
+}
+"Modules that take together longer to import than the format itself."
+
+
+def test_the_format_imports_only_what_a_batch_needs() -> None:
+    """With these modules, saving 60 000 messages took a sixth longer."""
+    code = "import sys, pairbus.spark.source; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert SLOW.isdisjoint(done.stdout.split())
