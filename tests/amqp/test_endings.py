@@ -114,7 +114,7 @@ def test_a_server_that_refuses_the_connection_opens_and_closes_with_its_reason()
 
 
 def test_words_behind_a_close_are_not_heard() -> None:
-    """Neither the closed core nor its user hears frames after the close."""
+    """Frames after the close reach neither the closed core nor its user."""
     pair = Pair()
     pair.sender()
     pair.client.close()

@@ -177,7 +177,7 @@ transfers = st.builds(
 def test_the_fast_reader_of_transfers_agrees_with_the_table(
     transfer: p.Transfer, wide_list: bool, wide_booleans: bool, keep: int, payload: bytes
 ) -> None:
-    """Whatever form a peer chooses, also the second time, when the pattern is remembered."""
+    """A peer may choose any encoding; the second read uses the remembered pattern."""
     body = reencoded(transfer, wide_list, wide_booleans, keep)
     frame = b"head" + body + payload
     expected = general(transfer, 4 + len(body))

@@ -342,7 +342,7 @@ def test_a_sender_that_does_not_wait_for_the_attach_is_heard() -> None:
 
 
 def test_the_trace_tells_of_every_frame() -> None:
-    """Both ways, with its channel; transfers by their size alone."""
+    """Frames are traced in both directions, with their channel; transfers are traced by their size alone."""
     pair = Pair()
     told: list[tuple[str, int, str]] = []
     pair.client.trace = lambda *line: told.append(line)
