@@ -51,7 +51,7 @@ def description(text: bytes) -> Element:
     ],
 )
 def test_a_duration_is_read(text: str, duration_ms: int | None) -> None:
-    """Anything from .NET's longest TimeSpan on means: never. The Python SDK rounds its last digits."""
+    """Durations from .NET's longest TimeSpan on mean: never. The Python SDK rounds its last digits."""
     assert parse_duration(text) == duration_ms
 
 

@@ -246,7 +246,7 @@ def test_body_with_a_wrong_content_encoding_is_a_bad_request(
 
 
 def test_an_etag_never_matches(server: AdminServer) -> None:
-    """We give none out, so a conditional update of that kind must not overwrite anything."""
+    """The broker gives out no ETags, so an update with a condition on one must not overwrite an entity."""
     server.namespace.add("q")
     assert call(server, "PUT", "/q", body=ENTRY, headers={"If-Match": '"1"'}).status == 412
     assert call(server, "PUT", "/q", body=ENTRY, headers={"If-Match": "*"}).status == 200

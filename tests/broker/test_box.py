@@ -209,7 +209,7 @@ def test_a_look_before_the_shortest_lock_ends_frees_nothing() -> None:
 
 
 def test_a_shorter_lock_after_all_others_are_settled_is_the_next_to_end() -> None:
-    """Nothing of the longer ones may linger: the queue would look at all its locks for no reason."""
+    """The ends of the longer locks are forgotten: else the queue would look at all its locks for no reason."""
     world = World(lock_duration_ms=60_000)
     world.send(*numbered(2))
     world.settled(world.lock(), Outcome.COMPLETE)

@@ -143,7 +143,7 @@ def test_a_namespace_may_be_empty() -> None:
     ],
 )
 def test_a_wrong_property_is_named_with_file_namespace_and_queue(properties: dict[str, Any], words: list[str]) -> None:
-    """Somebody has to find it among many."""
+    """A user has to find the property among many."""
     text = refusal(queue_config(properties))
     for word in ["my.json", "namespace 'contoso'", "queue 'orders'", *words]:
         assert word in text

@@ -110,7 +110,7 @@ def test_a_duplicate_of_an_uncommitted_message_waits_for_its_commit() -> None:
 
 
 def test_duplicate_fails_with_the_first_commit_and_its_retry_is_stored() -> None:
-    """Neither is stored, so neither may be accepted, and the id must not stay known."""
+    """The two messages are not stored, so they must not be accepted, and the id must not stay known."""
     world = World(requires_duplicate_detection=True)
     first, second = world.offer(b"1", message_id="a"), world.offer(b"2", message_id="a")
     world.store.fail_next(DISK_FULL)

@@ -313,7 +313,7 @@ async def test_half_a_request_does_not_keep_the_broker_from_stopping() -> None:
 async def test_connections_that_never_say_what_they_are_count_against_the_limit(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each holds a file of the process for as long as the broker waits for its first byte."""
+    """Each connection holds a file of the process for as long as the broker waits for its first byte."""
     monkeypatch.setattr(server, "CONNECTIONS_MAX", 3)
     endpoint = Endpoint.parse(broker.connection_string("contoso"))
     streams = [await asyncio.open_connection(endpoint.host, endpoint.port) for _ in range(4)]
@@ -337,7 +337,7 @@ async def test_a_change_goes_on_when_whoever_asked_for_it_is_cancelled(broker: B
 
 
 async def test_a_receiver_that_waits_keeps_its_queue(broker: Broker, clock: Clock) -> None:
-    """Nothing happens on a quiet queue with a listener, and yet it is in use."""
+    """A quiet queue with a waiting receiver has no traffic, and yet it is in use."""
     namespace = broker.namespace("contoso")
     async with await connect(broker.connection_string("contoso")) as connection:
         receiver = await connection.receiver("passing")
@@ -412,9 +412,7 @@ def test_a_broker_that_cannot_be_meant_is_refused(options: list[NamespaceOptions
 
 
 def test_the_well_known_key_never_leaves_loopback() -> None:
-    """Anybody who can reach the port could enter with that key, wherever it came from: default, option, file or
-    rotation.
-    """
+    """A stranger who can reach the port could use that key, if it came from default, option, file or rotation."""
     own, known = SharedAccessKey(ROOT_KEY_NAME, "own"), SharedAccessKey("app", "own too", WELL_KNOWN_KEY)
     for key, keys in ((None, ()), (WELL_KNOWN_KEY, ()), ("own", (known,))):
         with pytest.raises(ConfigError, match="key of your own"):
@@ -426,7 +424,7 @@ def test_the_well_known_key_never_leaves_loopback() -> None:
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 async def test_no_other_user_can_read_what_a_broker_writes(tmp_path: Path, umask: int) -> None:
-    """Whatever the umask, and also what an older release left open; a folder shared with others keeps its mode."""
+    """The umask does not matter; files that an older release left open are closed. A shared folder keeps its mode."""
     data, meter = tmp_path / "data", tmp_path / "ledger"
     options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),))
     usual = os.umask(umask)

@@ -150,7 +150,7 @@ def test_a_chain_passes_messages_on_in_order_and_counts_hops() -> None:
 @pytest.mark.parametrize("end", ["failed", "killed"])
 @pytest.mark.parametrize("dead", [False, True])
 def test_a_move_that_is_not_committed_leaves_the_message_in_its_source(end: str, dead: bool) -> None:
-    """Neither lost nor there twice, and it is forwarded in the end."""
+    """The message is not lost and not there twice, and it is forwarded in the end."""
     chain = Chain(dead=dead)
     if dead:
         chain.bury("a", "1", "2")
@@ -269,7 +269,7 @@ def test_a_message_without_a_session_is_dead_lettered_before_a_session_queue() -
 
 
 def test_dead_letters_wait_for_a_destination_that_is_switched_off() -> None:
-    """Nothing is lost, and they go on when it takes messages again."""
+    """No dead letter is lost, and they go on when the destination takes messages again."""
     chain = Chain(dead=True, last={"status": "SendDisabled"})
     chain.bury("a", "1")
     chain.settle_down()

@@ -251,7 +251,7 @@ def test_the_oldest_messages_are_deleted_up_to_a_time_and_a_count(
 
 
 def test_a_deletion_ends_where_it_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that one request deletes is in memory until its commit; the client asks again for the rest."""
+    """The messages that one request deletes are in memory until its commit; the client asks again for the rest."""
     monkeypatch.setattr(settlement, "DELETED_SIZE_MAX", 5)
     world = World()
     world.send(*[b"four"] * 3)
@@ -307,7 +307,7 @@ def test_deferred_messages_are_not_received_by_the_gigabyte() -> None:
 
 @pytest.mark.parametrize("seqs", [(1, 2), (1, 99)])
 def test_receiving_deferred_messages_is_all_or_nothing(seqs: tuple[int, ...]) -> None:
-    """Neither a number that is unknown nor one that merely waits is a deferred message."""
+    """A number that is unknown is no deferred message, and neither is that of a waiting message."""
     world = World()
     world.send(b"1", b"2")
     world.settled(world.lock(), Outcome.DEFER)

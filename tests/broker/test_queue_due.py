@@ -105,7 +105,7 @@ def test_many_locks_that_expire_together_are_all_freed() -> None:
 def test_time_to_live_is_capped_by_the_queue(
     message_ttl_ms: int | None, default_ttl_ms: int | None, lives_ms: int | None
 ) -> None:
-    """None and 0 mean that the sender did not limit it."""
+    """A time to live of None or 0 means that the sender did not limit it."""
     world = World(default_ttl_ms=default_ttl_ms)
     world.send(b"1", ttl_ms=message_ttl_ms)
     assert world.queue.next_due_ms() == (None if lives_ms is None else world.now + lives_ms)
@@ -311,7 +311,7 @@ def test_cancelling_is_all_or_nothing() -> None:
 
 
 def test_a_crowd_of_scheduled_messages_is_activated_in_bounded_steps() -> None:
-    """All of them, in order, though never more than a chunk under way."""
+    """The messages are activated in order, and never more than a chunk at a time."""
     world = World()
     count = 3 * CHUNK_MAX
     bodies = [b"%d" % n for n in range(count)]

@@ -87,7 +87,7 @@ def test_a_settlement_that_is_under_way_when_its_lock_ends_succeeds() -> None:
 
 
 def test_releasing_needs_no_disk() -> None:
-    """Nothing is written, so a failing store cannot undo it."""
+    """A release writes no row, so a failing store cannot undo it."""
     world = World()
     world.send(b"1")
     answer = world.settle(world.lock(), Outcome.RELEASE)
@@ -267,7 +267,7 @@ def test_due_messages_that_cannot_be_read_are_tried_again_after_a_pause(fields: 
 
 
 def test_a_scheduled_message_whose_payload_is_lost_is_not_recovered() -> None:
-    """Nobody could receive it; the namespace counts and announces such rows."""
+    """The message could not be received; the namespace counts and announces such rows."""
     world = World()
     row = IndexRow(9, world.queue.main.number, 1, SCHEDULED, 0, world.now + 100, 10, 77, "")
     assert not world.queue.recover(row)

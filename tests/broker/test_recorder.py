@@ -29,7 +29,7 @@ def test_a_send_is_recorded_when_its_sender_hears_of_the_commit() -> None:
 
 
 def test_duplicates_and_forwarded_messages_are_not_recorded() -> None:
-    """Neither is a send of the application: the first was dropped, the second was recorded where it was sent."""
+    """The duplicate was dropped, and the forwarded message was recorded where the application had sent it."""
     world, recorder = World(requires_duplicate_detection=True), Recorder()
     world.queue.record_sends(recorder)
     world.send(b"1", b"again", message_id="a")

@@ -84,7 +84,7 @@ async def test_the_oldest_waiting_messages_are_deleted_together(broker: Broker, 
 
 
 async def test_locked_and_younger_messages_are_not_deleted(broker: Broker, connection: ClientConnection) -> None:
-    """Somebody is working on a locked message; one that came after the given time was not meant."""
+    """A receiver is working on a locked message; a message that came after the given time was not meant."""
     queue = broker.namespace("contoso").catalog.queues["orders"]
     assert lock_next(queue.main, time.time_ns() // 1_000_000) is not None
     assert await delete(connection, 10, Timestamp(time.time_ns() // 1_000_000 - 60_000)) == {}

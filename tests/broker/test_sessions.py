@@ -88,7 +88,7 @@ def test_a_receiver_gets_messages_of_its_session_only_in_order(world: SessionWor
 
 
 def test_the_next_session_is_that_of_the_oldest_message(world: SessionWorld) -> None:
-    """Nobody waits for ever while others come in."""
+    """No session waits for ever while messages of others come in."""
     for name in ("c", "a", "b"):
         world.put(name, b"x")
     assert [world.accept().session.id for _ in range(3)] == ["c", "a", "b"]

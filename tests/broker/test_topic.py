@@ -287,7 +287,7 @@ def test_a_damaged_scheduled_message_is_left_out() -> None:
 
 
 def test_copy_without_a_session_id_is_dead_where_sessions_are_required() -> None:
-    """Nobody could receive it there; an action of a rule may give it an id, or take it away."""
+    """The copy could not be received there; an action of a rule may give it a session id, or take its id away."""
     named = (TrueFilter(), SqlAction("SET sys.SessionId = 'given'"))
     world = TopicWorld(
         {"plain": {}, "held": {"requires_session": True}, "named": {"requires_session": True}}, {"named": [named]}
@@ -327,7 +327,7 @@ def test_a_subscription_that_stops_leaves_what_falls_due() -> None:
 
 
 def test_idleness_of_a_topic_counts_sends_and_of_a_subscription_receives() -> None:
-    """Each has a time of its own; a send does not keep a subscription alive that nobody reads."""
+    """Topic and subscription have a time each; a send does not keep a subscription alive that has no receiver."""
     world = TopicWorld({"a": {"auto_delete_on_idle_ms": 300_000}}, auto_delete_on_idle_ms=400_000)
     start = world.now
     world.now += 1_000
