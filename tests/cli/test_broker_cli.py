@@ -287,7 +287,7 @@ def test_wrong_values_are_told_in_one_line(
 def test_a_configuration_that_cannot_be_served_is_named(
     namespace: dict[str, object], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Nothing is started and nothing is left out silently."""
+    """The broker is not started, and no part of the configuration is left out silently."""
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
     error = refused(capsys, "--namespace", "a=0", "--data", tmp_path / "data", "--config", config)

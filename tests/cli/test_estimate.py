@@ -115,7 +115,7 @@ def test_what_is_not_understood_is_told(
 
 
 def test_a_json_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Such as a folder of that name."""
+    """The file is a folder here."""
     assert run("--json", tmp_path) == 1
     assert capsys.readouterr().err.count("\n") == 1
 

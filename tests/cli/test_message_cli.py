@@ -99,7 +99,7 @@ def test_terminal_escapes_are_shown_not_obeyed(messages: Messages, queue_name: s
 
 
 def test_messages_are_chosen_by_sql_and_by_text(messages: Messages, queue_name: str) -> None:
-    """Both may be given; a wrong filter is explained, and nothing happens."""
+    """The two options may be combined; a wrong filter is explained, and no message is touched."""
     for number in range(4):
         messages.done("send", queue_name, f"body {number}", "-p", f"n:int={number}")
     assert messages.bodies(queue_name, "--where", "n > 1") == ["body 2", "body 3"]

@@ -136,7 +136,7 @@ def test_key_without_send_at_home_fails(pair: Pair) -> None:
 
 
 def test_side_that_is_away_leaves_the_other_checked(pair: Pair) -> None:
-    """Nobody listens on this port any more."""
+    """The primary's port is closed."""
     pair.create()
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]

@@ -114,7 +114,7 @@ def test_wrong_usage_is_exit_code_2(
 
 
 def test_a_secondary_that_nobody_answers_for_is_one_line(server: AdminServer, pair_create: Command) -> None:
-    """Nothing listens on port 1."""
+    """Port 1 is closed."""
     code, _, err = pair_create("--secondary", server.connection_string(host="127.0.0.1").replace(str(server.port), "1"))
     assert code == 1 and "cannot be reached" in err and len(err.splitlines()) == 1
 

@@ -69,7 +69,7 @@ def test_unknown_counts_are_said_to_be_unknown(capsys: pytest.CaptureFixture[str
 def test_on_a_terminal_the_live_line_counts_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is printed for each try; the line that is written over tells the seconds."""
+    """The tries print no lines; the line that is written over tells the seconds."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     teller = Teller(capsys)
     teller.counted = Counted(1, 1, START)

@@ -244,7 +244,7 @@ def test_export_has_the_emulators_properties_only(pairbus: Command, server: Admi
 
 
 def test_export_writes_no_key(pairbus: Command, server: AdminServer) -> None:
-    """Neither in the file nor on the terminal; how many were left out is told."""
+    """Keys are neither in the file nor on the terminal; the number of rules left out is told."""
     key = AuthorizationRule("app", ("Send",), "primary-secret", "secondary-secret")
     asyncio.run_coroutine_threadsafe(
         server.namespace.create(QueueDescription("orders", authorization=(key,))), server.loop
