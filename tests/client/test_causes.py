@@ -176,7 +176,7 @@ async def test_restart_of_a_moment_is_retried_and_diverts_nothing(pair: Pair, fl
 
 @pytest.mark.parametrize("kind", ["refuse", "black-hole"])
 async def test_lost_data_centre_fails_over_entities_as_they_are_used(pair: Pair, flavour: Flavour, kind: str) -> None:
-    """One by one: what nobody sends to is not failed over."""
+    """Entities fail over one by one: an entity without sends is not failed over."""
     client = await pair.client(flavour, **HASTE)
     with pair.primary.outage(kind):
         await client.sender(ORDERS).send(message("diverted"))

@@ -284,7 +284,7 @@ async def test_a_reserved_property_is_refused_healthy_or_not(stage: Stage, flavo
 
 
 def snapshot(value: Any, above: tuple[int, ...] = ()) -> Any:
-    """Everything reachable from a message, as plain values; the SDK's objects know each other in circles."""
+    """Return the values reachable from a message, as plain values; the SDK's objects know each other in circles."""
     if id(value) in above:
         return "above"
     above = (*above, id(value))

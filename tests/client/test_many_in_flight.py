@@ -217,7 +217,7 @@ async def test_a_silent_loss_with_many_in_flight_is_over_soon(world: World, flav
 
 
 async def test_an_entity_that_stalls_is_diverted_and_its_neighbour_is_not(world: World, flavour: Flavour) -> None:
-    """Both are on one connection, and the neighbour's answers are no sign of life of the other."""
+    """The two entities share a connection, and answers of the neighbour are no sign of life of the other."""
     stalled, lively = world.namespaces.make_queue(), world.namespaces.make_queue()
     nemesis = world.nemesis()
     client = await world.client(flavour, ping_primary_interval=60)

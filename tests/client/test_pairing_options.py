@@ -53,7 +53,7 @@ async def test_pairing_finds_or_creates_the_queues_and_tells_how_many(world: Wor
 
 
 async def test_pairing_without_the_manage_claim_is_an_authorization_error(world: World, flavour: Flavour) -> None:
-    """Nothing may be sent, not even to the primary, because the application believes that it is paired."""
+    """No message may be sent, not even to the primary: the application believes that it is paired."""
     queue = world.namespaces.make_queue()
     client = world.new_client(flavour, secondary=send_only(world))
     with pytest.raises(PairingUnauthorized, match="Manage claim") as raised:

@@ -113,7 +113,7 @@ async def test_failed_ping_is_metered_only_when_it_is_a_message(
 async def test_a_refused_ping_is_told_once_and_the_entity_stays_away(
     stage: Stage, flavour: Flavour, condition: str
 ) -> None:
-    """Somebody deleted the queue or turned a key in the outage: waiting will not heal it, but a person can."""
+    """A user deleted the queue or changed a key in the outage: waiting does not heal it, but a person can."""
     client = await lost(stage, flavour)
     stage.primary.on("attach", Reject(condition), path="orders")
     await until(lambda: len(client.told(PingSent)) >= 3, "three pings")
@@ -127,7 +127,7 @@ async def test_a_refused_ping_is_told_once_and_the_entity_stays_away(
 
 
 async def test_receivers_never_hand_out_a_ping(stage: Stage, flavour: Flavour) -> None:
-    """Somebody else's, on a namespace that does not hide them."""
+    """Pings of other clients arrive on a namespace that does not hide them."""
     stage.primary.hides_pings = False
     ping = Message(properties=Properties(message_id="p", content_type=PING), data=[b""]).encode()
     real = Message(properties=Properties(message_id="real"), data=[b"x"]).encode()

@@ -114,7 +114,7 @@ async def test_a_backlog_queue_in_another_case_is_the_same_queue(world: World, f
 
 
 async def test_backlog_queues_have_the_settings_of_the_specification(world: World, flavour: Flavour) -> None:
-    """Nothing is lost in them: not by age, not by idleness, not by being received too often."""
+    """The queues lose no message by age, by idleness, or by being received too often."""
     await world.client(flavour)
     for path in world.backlog:
         queue = world.namespaces.admin("secondary").get_queue(path)
@@ -127,7 +127,7 @@ async def test_backlog_queues_have_the_settings_of_the_specification(world: Worl
 
 
 async def test_a_queue_that_exists_is_used_as_it_is(world: World, flavour: Flavour) -> None:
-    """Somebody may have had a reason for another description; it is neither changed nor refused."""
+    """A user may have had a reason for another description; it is neither changed nor refused."""
     queue, admin = world.namespaces.make_queue(), world.namespaces.admin("secondary")
     there = world.namespaces.make_queue(
         "secondary",
@@ -147,7 +147,7 @@ async def test_a_queue_that_exists_is_used_as_it_is(world: World, flavour: Flavo
 
 
 def described(queue: Any) -> dict[str, Any]:
-    """All that can be chosen of a queue."""
+    """Return the properties of a queue that can be chosen."""
     return {name: value for name, value in queue.items() if not name.endswith("_utc")}
 
 

@@ -38,7 +38,7 @@ CONDITIONS = (
     "com.microsoft:entity-already-exists",
     "com.contoso:never-heard-of",
 )
-"All but server-busy, for which the paired client waits."
+"Conditions except server-busy, on which the paired client waits."
 
 
 async def said(stage: Stage, who: Who, flavour: Flavour, method: str, *args: Any) -> tuple[str, str]:

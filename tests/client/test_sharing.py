@@ -143,7 +143,7 @@ DEAF: list[tuple[Any, Any]] = [
 async def test_all_users_of_a_shared_sender_divert_within_two_seconds(
     world: World, flavour: Flavour, loss: str
 ) -> None:
-    """One of them finds out for all: whoever tries again keeps his turn, instead of going to the end of the line."""
+    """A call that tries again keeps its turn instead of going to the end of the line: it finds out for all others."""
     queue = world.namespaces.make_queue()
     nemesis = world.nemesis()
     client = await world.client(flavour)

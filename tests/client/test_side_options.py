@@ -291,7 +291,7 @@ async def test_key_and_its_update_sign_the_token(stage: Stage, flavour: Flavour)
 
 
 async def test_signature_and_its_update_are_put_as_they_are(stage: Stage, flavour: Flavour) -> None:
-    """Somebody else made it; the client has no key."""
+    """The signature comes from elsewhere; the client has no key."""
     signed = [
         f"SharedAccessSignature sr=sb%3a%2f%2fh&sig={number}&se={int(time.time()) + 3600}&skn=k" for number in "12"
     ]

@@ -272,7 +272,7 @@ async def test_idle_worker_does_not_adopt_a_left_spool(stage: Stage, flavour: Fl
 
 
 def test_after_a_fork_every_client_is_looked_after(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever is wrong with one of them: another would go on speaking on the sockets of the parent."""
+    """An error in one client must not stop the others: they would go on using the parent's sockets."""
     seen = []
 
     class Failing:

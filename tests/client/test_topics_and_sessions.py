@@ -157,7 +157,7 @@ async def test_a_trial_brings_topics_and_session_queues_back(world: World, flavo
 async def test_spooled_messages_reach_topic_and_session_queue_in_order(
     world: World, flavour: Flavour, tmp_path: Path
 ) -> None:
-    """Neither namespace was there: what this machine kept goes where it belongs, with its session."""
+    """The two namespaces were away: spooled messages go where they belong, with their session."""
     nemeses = world.nemesis(), world.nemesis("secondary")
     topic, queue = make_topic(world), world.namespaces.make_queue(requires_session=True)
     client = await world.client(flavour, spool_dir=tmp_path / "spool", backlog_retry_interval=1)

@@ -346,7 +346,7 @@ class World:
         return check(self.recorder.history(), drain_ended_ms=time.time_ns() // 1_000_000)
 
     async def _empty(self, path: str) -> None:
-        """Everything that the queue holds, into the history."""
+        """Receive all messages of the queue into the history."""
         counts = self.namespaces.admin("primary").get_queue_runtime_properties(path)
         waiting = counts.active_message_count or 0
         assert waiting == counts.total_message_count, f"{path} holds messages that are not active"
