@@ -1,4 +1,4 @@
-"""Nothing acknowledged is ever lost: the broker is killed again and again in the middle of everything.
+"""An acknowledged message is never lost: the broker is killed again and again, at any moment of its work.
 
 `PAIRBUS_KILL_ROUNDS` makes it longer, `PAIRBUS_SEED` repeats the choices of a run. The moment at which the kernel stops
 the process is not the seed's, so a repetition need not fail in the same way.

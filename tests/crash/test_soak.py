@@ -111,7 +111,7 @@ def silent_words(enemy: Enemy) -> dict[str, bytes]:
 
 
 async def floods(enemy: Enemy) -> None:
-    """One after the other, so that each is met by a broker that has survived those before it."""
+    """Run one attack after the other, so that each meets a broker that has survived those before it."""
     source = random.Random("garbage")
     for words in hostile.garbage(source):
         await asyncio.wait_for(hostile.pour(enemy, [words], greeting=False), 10)

@@ -12,7 +12,7 @@ State = bytes | None
 
 @dataclass(slots=True)
 class Told:
-    """Everything that is known of one message."""
+    """Facts known about one message."""
 
     made: Made
     tries: int = 0
@@ -65,7 +65,7 @@ class Rules:
 
 
 class Oracle:
-    """Everything that was told to the clients of one namespace, and the faults in it."""
+    """Answers that the clients of one namespace were given, and the faults in them."""
 
     def __init__(self) -> None:
         self.messages: dict[str, Told] = {}
@@ -138,7 +138,7 @@ class Oracle:
     # ── judging ──
 
     def faults(self) -> list[str]:
-        """One sentence for each thing that must not be, when everything is drained."""
+        """Return one sentence for each broken promise, when all entities are drained."""
         found = list(self.wrong)
         for message_id, told in self.messages.items():
             if not told.is_accepted and not told.seen:  # no subscription has the message: otherwise all must have it
