@@ -63,7 +63,7 @@ def test_waiting_for_an_unsigned_owner_ends(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_killed_owner_leaves_the_folder_free(tmp_path: Path) -> None:
-    """Nobody has to clean up, and the name of the dead one is wiped."""
+    """The lock needs no cleaning up, and the name of the dead owner is wiped."""
     code = (
         "import sys, pathlib, pairbus.disk.locks as locks\n"
         "lock = locks.FolderLock(pathlib.Path(sys.argv[1])); lock.sign(); print('held', flush=True); sys.stdin.read()"
@@ -119,7 +119,7 @@ def test_lock_ends_with_its_owner_though_a_child_lives_on(tmp_path: Path, take: 
 
 
 def test_child_of_a_foreign_fork_does_not_unlock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that Python has not heard of has the descriptor still, and another process id."""
+    """A child that Python did not fork still has the descriptor, under another process id."""
     lock = FolderLock(tmp_path)
     of_the_parent = os.dup(lock._fd)
     with monkeypatch.context() as patch:
