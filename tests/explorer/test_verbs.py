@@ -161,7 +161,7 @@ async def test_move_onto_itself_is_refused() -> None:
 
 
 async def test_move_to_a_missing_entity_gives_everything_back() -> None:
-    """Nothing may be lost to a slip of the pen."""
+    """A misspelt destination must not lose a message."""
     async with world() as w:
         await w.put(*(message(number) for number in range(3)))
         with pytest.raises(EntityNotFound):
@@ -265,7 +265,7 @@ async def test_copy_that_is_refused_leaves_the_original() -> None:
 
 
 async def test_deferred_and_scheduled_messages_are_sent_again() -> None:
-    """Neither can be received from a link."""
+    """Deferred and scheduled messages cannot be received from a link."""
     async with world() as w:
         await w.put(message(0))
         receiver = await w.carrier.receiver("orders")
