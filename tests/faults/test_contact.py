@@ -35,7 +35,7 @@ def one_message() -> bytes:
 
 
 async def test_refused_connections_and_cut_ones(world: World) -> None:
-    """Nothing listens, as when the broker is down; the port stays the namespace's own, and listens again."""
+    """The port is closed, as when the broker is down; the namespace keeps its port, and listens again."""
     sender, admin = await world.sender(), await world.admin()
     await admin.get_queue("orders")
     world.faults.add("refuse")
