@@ -129,7 +129,7 @@ def test_every_setting_of_the_kit_is_a_word_of_the_sdk() -> None:
     ],
 )
 def test_wrong_setting_is_named(settings: dict[str, Any], error: type[Exception]) -> None:
-    """Nothing is created when a setting is wrong."""
+    """No queue is created when a setting is wrong."""
     with BrokerThread() as broker:
         with pytest.raises(error, match="|".join(settings) + "|lock_duration"):
             broker.create_queue("orders", **settings)

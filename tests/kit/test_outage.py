@@ -56,7 +56,7 @@ def test_faults_are_switched_from_blocking_code(broker: BrokerThread, namespace:
 
 
 def test_wrong_fault_is_named_in_the_thread_of_the_caller(namespace: ServiceBusNamespace) -> None:
-    """Nothing is switched on."""
+    """No fault is switched on."""
     with pytest.raises(InvalidFault, match="earthquake"):
         namespace.faults.add("earthquake")
     with pytest.raises(InvalidFault, match="takes no entity"):
@@ -66,7 +66,7 @@ def test_wrong_fault_is_named_in_the_thread_of_the_caller(namespace: ServiceBusN
 
 
 def test_many_threads_switch_faults(namespace: ServiceBusNamespace) -> None:
-    """Each gets numbers of its own, and clears what it added."""
+    """Each thread gets numbers of its own, and clears the faults that it added."""
 
     def switch(number: int) -> list[int]:
         added = [namespace.faults.add("quota", entity=f"q{number}") for _ in range(EACH)]

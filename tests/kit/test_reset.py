@@ -215,7 +215,7 @@ async def test_restart_brings_back_nothing_from_before_a_reset(tmp_path: Path) -
 
 
 async def test_sends_during_resets_are_before_or_after(tmp_path: Path) -> None:
-    """Each is accepted; those of after the last reset are all there, and the store holds nothing else."""
+    """Each send is accepted; messages sent after the last reset are all there, and the store holds no others."""
     async with world(data=tmp_path) as here:
         await here.namespace.create(QueueDescription("orders"))
         sender = await here.sender("orders")
