@@ -1,4 +1,4 @@
-"""Whatever happens to the disk, callers notice nothing, and what is missing is told."""
+"""Trouble of the disk never reaches callers, and the ledger tells how many rows are missing."""
 
 from __future__ import annotations
 

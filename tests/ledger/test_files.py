@@ -21,7 +21,7 @@ def moved(*ids: str) -> Moved:
 
 
 def test_a_file_names_its_day_client_and_process_and_is_private(tmp_path: Path) -> None:
-    """Whatever the client is called; ids and paths are nobody else's business."""
+    """The client's name may have any characters; ids and paths are private."""
     ledger = Ledger(tmp_path / "new" / "ledger", client="orders/api é", clock=Clock())
     send(ledger)
     assert ledger.close(FLUSH_S)
