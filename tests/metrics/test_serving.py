@@ -51,7 +51,7 @@ async def test_token_must_be_shown_where_there_is_one() -> None:
 
 
 async def test_bad_places_are_clear_errors() -> None:
-    """Each says what is right."""
+    """Each error says what a right value is."""
     with pytest.raises(ConfigError, match="PAIRBUS_METRICS_TOKEN"):
         MetricsPort("0.0.0.0", 0, None, list)
     with pytest.raises(ConfigError, match="empty"):
