@@ -48,7 +48,7 @@ class Left(NamedTuple):
 
 @dataclass(slots=True)
 class Record:
-    """Everything that the processes of a round were told."""
+    """Results that the processes of a round were told."""
 
     sent: dict[str, Sent] = field(default_factory=dict)
     "In the order in which each worker sent them."
