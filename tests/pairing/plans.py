@@ -39,7 +39,7 @@ class Answer:
     unknown: bool = False
     is_alive: bool = False
     meanwhile: Callable[[float], object] | None = None
-    "Something else happens while the command is under way; it is told when."
+    "Called with the time while the command is under way: lets another event happen meanwhile."
 
 
 OK = Answer()

@@ -118,7 +118,7 @@ OTHERS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS.keys())
 def test_message_of_another_form_is_read_in_full(other: bytes, looked: list[bytes]) -> None:
-    """Whatever differs from the messages before it, the short cut is not taken, and nothing is guessed."""
+    """A message that differs in any way from those before it is read without the short cut, and without guesses."""
     queue = Reader()
     queue.unwrap(delivered(1))
     assert queue.unwrap(other) == unwrap(other)

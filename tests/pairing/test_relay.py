@@ -245,7 +245,7 @@ def test_messages_without_an_order_hold_nobody_back() -> None:
 
 
 def test_message_that_never_comes_back_frees_its_lane() -> None:
-    """Somebody else may have taken it."""
+    """Another receiver may have taken the message."""
     lanes = Lanes()
     lanes.waits(home(3), locked_until=60.0, now=0.0)
     assert not may_go(lanes, home(4), 60.0 + LANE_MEMORY_S)
@@ -440,12 +440,12 @@ def test_a_clock_that_is_wrong_is_told_from_a_late_delivery() -> None:
     ],
 )
 def test_dead_letters_go_back_to_their_entity(path: str, entity: str) -> None:
-    """Nothing can be sent to a subscription: its topic is where its messages came from."""
+    """A subscription cannot be sent to: its dead letters go back to the topic from which they came."""
     assert entity_of_dead_letters(path) == entity
 
 
 def test_the_settings_are_those_of_the_options() -> None:
-    """One place where names meet."""
+    """Names of options and names of settings meet in this one function."""
     options = SendAvailabilityPairedNamespaceOptions(
         syphon_retry_interval=5,
         missing_destination_grace=6,

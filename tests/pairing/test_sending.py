@@ -204,7 +204,7 @@ def test_sends_before_the_interval_get_the_error_and_after_it_are_stored() -> No
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.TOO_LARGE, Kind.INVALID)])
 def test_send_in_flight_at_the_failover_is_rerouted(kind: Kind) -> None:
-    """Whatever its answer, unless the message is to blame: the entity is away, and this send is one of its sends."""
+    """The send is rerouted after any answer that does not blame the message, because its entity has failed over."""
     world = World(failover_interval=60)
     with pytest.raises(Unsent):
         world.send(LOST, LOST, LOST)
@@ -357,7 +357,7 @@ def test_a_request_never_goes_to_the_spool() -> None:
 
 @pytest.mark.parametrize("spool", [False, True])
 def test_a_request_on_a_slow_primary_gets_its_time_out(spool: bool) -> None:
-    """Neither counted nor spooled: a request is no message."""
+    """The failure is not counted and the request is not spooled: a request is no message."""
     world = World(failover_interval=0, spool=spool)
     with pytest.raises(Unsent) as raised:
         world.request(SLOW)
