@@ -20,7 +20,7 @@ from tests.proxy.conftest import World, by_proxy, encoded, message, running, unt
 
 
 async def test_refused_connections_and_cut_ones(world: World) -> None:
-    """Nothing listens, as when the endpoint is down; the port stays the proxy's own."""
+    """The port is closed, as when the endpoint is down; the proxy keeps its port."""
     sender = await world.sender()
     world.faults.add("refuse")
     with pytest.raises(ServiceBusConnectionError):
@@ -42,7 +42,7 @@ async def test_refuse_with_a_count_resets_new_connections_only(world: World) -> 
 
 
 async def test_black_hole_freezes_and_swallows(world: World) -> None:
-    """Nothing answers, nothing is closed, nothing is lost: open and new connections go on afterwards."""
+    """No answer comes, no connection is closed, no message is lost: open and new connections go on afterwards."""
     sender = await world.sender()
     world.faults.add("black-hole")
     sending = asyncio.create_task(sender.send_messages(message("frozen"), timeout=10))
