@@ -40,7 +40,7 @@ def executable() -> str:
 
 
 class Tab:
-    """One page, and everything that it complained about or asked the network for."""
+    """One page, with the errors that it reported and the network requests that it made."""
 
     def __init__(self, address: str) -> None:
         self._socket = websocket.create_connection(address, timeout=ANSWER_S, suppress_origin=True)

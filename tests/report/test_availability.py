@@ -17,7 +17,7 @@ COUNTS = ("sent", "diverted", "failed", "moved", "duplicated", "maybe_duplicated
 
 @pytest.mark.spark
 def test_every_count_of_an_entity_is_that_of_its_rows(world: World) -> None:
-    """Whatever the case in which clients write its path; entities of which nothing is to be said are left out."""
+    """Clients may write a path in any case; entities with no counts are left out."""
     rows, shown = world.read.rows, world.report.availability
     names = {row.entity for row in rows} | {letter[0] for letter in world.read.dead}
     expected = {

@@ -190,7 +190,7 @@ def test_prices_in_another_currency_are_not_compared() -> None:
 
 
 def test_without_an_outage_pairing_costs_its_polls_and_connections() -> None:
-    """Nothing is pinged, diverted or moved."""
+    """There are no pings, and no messages are diverted or moved."""
     made = estimate(assumed(outage_s=0, messages_per_second=Decimal(5)))
     assert made.paired.operations - made.alone.operations == 28_800
     assert (made.pings, made.diverted, made.drain_s, made.crossing_bytes) == (0, 0, 0, 0)

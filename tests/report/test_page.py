@@ -421,7 +421,7 @@ def test_the_summary_says_the_same_in_plain_lines(report: Report) -> None:
 
 
 def test_the_summary_of_an_empty_report_is_short() -> None:
-    """Nothing happened: the figures say so."""
+    """Without any event the figures alone say so."""
     assert len(summary(empty_report()).plain.splitlines()) < 16
 
 

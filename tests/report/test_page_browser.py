@@ -158,7 +158,7 @@ def test_light_and_dark_differ(tab: Tab, tmp_path: Path) -> None:
 
 
 def test_an_empty_report_fits_a_phone(tab: Tab, tmp_path: Path) -> None:
-    """Nothing is drawn, and nothing complains."""
+    """The page draws no figure, and the browser reports no error."""
     opened(tab, empty_report(), tmp_path, 360, "light")
     assert tab.ask("document.querySelectorAll('svg').length") == 0
     assert tab.ask(PALE)["pale"] == []

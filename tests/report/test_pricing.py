@@ -51,7 +51,7 @@ FREE, SECOND, THIRD = 13 * MILLION, 100 * MILLION, 2_500 * MILLION
     ],
 )
 def test_operations_cost_what_their_tier_says(before: int, operations: int, money: str) -> None:
-    """One below, at and one above each edge, across several, and from the middle of one. 1369.60 is Infracost's sum."""
+    """The counts are around each edge of a tier, across several tiers, and within one. 1369.60 is Infracost's sum."""
     assert STANDARD.charge(before, operations) == Decimal(money)
 
 
@@ -231,7 +231,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_the_sheets_that_come_along_are_four() -> None:
-    """Each is named as its file, and says when and from where its prices are."""
+    """Each sheet is named like its file, and says when and from where its prices are."""
     assert names() == ("basic", "geo-replication", "premium", "standard")
     for name in names():
         sheet = load(name)
@@ -303,7 +303,7 @@ def test_a_sheet_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -
 
 
 def test_a_file_that_is_not_text_is_told(tmp_path: Path) -> None:
-    """Such as a spreadsheet."""
+    """A spreadsheet is an example of such a file."""
     (tmp_path / "prices.xls").write_bytes(b"\xd0\xcf\x11\xe0")
     with pytest.raises(ConfigError, match=r"prices\.xls is not text"):
         load(tmp_path / "prices.xls")
