@@ -63,7 +63,7 @@ class ScriptedEndpoint(OnLoop):
         self.settlements: list[tuple[str, str]] = []
         "(path, outcome): accepted, released, modified, rejected."
         self.steps: list[Occasion] = []
-        "All that clients did, in order."
+        "Steps of all clients, in order."
         self.peers: list[ScriptedPeer] = []
         self._script = Script()
         self._server: asyncio.Server | None = None
@@ -78,7 +78,7 @@ class ScriptedEndpoint(OnLoop):
         self.port = int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Nothing listens any more, connections are reset. What was received stays; `start` may follow."""
+        """Close the port and reset connections. Received messages stay; `start` may follow."""
         if self._server is not None:
             self._server.close()
             self.reset()

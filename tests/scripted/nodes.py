@@ -65,7 +65,7 @@ class Session:
     """Choice of the messages that a receiver is meant to get."""
 
     session_id: str | None
-    "None: all."
+    "None: messages of all sessions."
 
     def take(self, waiting: deque[bytes]) -> bytes | None:
         for payload in waiting:

@@ -70,7 +70,7 @@ class _Move:
 
 
 class ScriptedPeer(asyncio.Protocol):
-    """One connection."""
+    """Server side of one connection."""
 
     def __init__(self, endpoint: ScriptedEndpoint, number: int) -> None:
         self.number = number
