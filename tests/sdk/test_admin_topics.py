@@ -312,7 +312,7 @@ BAD_RULES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("rule", BAD_RULES.values(), ids=BAD_RULES.keys())
 async def test_bad_rule_is_refused_by_name(sdk_admin: Admin, rule: dict[str, Any]) -> None:
-    """Nothing is created."""
+    """The rule is not created."""
     topic = await _topic_with_subscription(sdk_admin)
     with pytest.raises(HttpResponseError, match="rule 'bad'") as refused:
         await sdk_admin.calls.create_rule(topic, "s", "bad", **rule)

@@ -37,7 +37,7 @@ DEAD = ServiceBusSubQueue.DEAD_LETTER
 
 
 def rule_of(n: int) -> dict[str, Any]:
-    """One of the two hundred rules: every second one is a SQL filter, the others are correlation filters."""
+    """Return rule `n` of two hundred: the odd ones are SQL filters, the others are correlation filters."""
     sql = {"FilterType": "Sql", "SqlFilter": {"SqlExpression": f"n = {n} OR every = TRUE"}}
     correlation = {"FilterType": "Correlation", "CorrelationFilter": {"Properties": {"n": n}}}
     return {"Name": f"rule._-{n}", "Properties": sql if n % 2 else correlation}
@@ -92,7 +92,7 @@ async def test_sessions_of_a_subscription(sdk: Sdk, sdk_admin: Admin) -> None:
 
 
 async def test_deferred_scheduled_and_peeked_messages_of_a_subscriptions_session(sdk: Sdk, sdk_admin: Admin) -> None:
-    """Each belongs to its session alone, wherever it was before."""
+    """Each message belongs to its session alone, wherever it was before."""
     topic = await topic_of(sdk_admin, s={"requires_session": True})
     sender = await sdk.topic_sender(topic)
     await sender.send_messages([*of("a", "1", "2"), *of("b", "other")])
