@@ -44,7 +44,7 @@ CONDITIONS = [
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 async def test_a_refused_message_has_the_plain_sdks_class_and_text(condition: str) -> None:
-    """Both meet the same endpoint; code that was written for the plain SDK sees no difference."""
+    """The paired and the plain client meet the same endpoint; code written for the SDK sees no difference."""
     with ScriptedThread() as endpoint:
         endpoint.on("transfer", Reject(condition, TEXT), path="orders")
         theirs = await asyncio.to_thread(plain_error, endpoint.connection_string)

@@ -126,7 +126,7 @@ async def test_with_no_backlog_queue_at_all_pairing_fails(is_aio: bool, server: 
 
 
 async def test_the_least_rights_ask_nobody(strings: Strings, free_port: int) -> None:
-    """Nobody listens there, and nobody is asked."""
+    """The port is closed, and the call does not try it."""
     side, options = Side.from_connection_string(strings.at(free_port)), Options(create_backlog_queues=False)
     paths = await provision(side, "contoso", options)
     assert len(paths) == 10 and paths[9] == "contoso/x-servicebus-transfer/9"

@@ -129,7 +129,7 @@ async def test_in_receive_and_delete_a_ping_is_simply_gone(world: World) -> None
 
 
 async def test_operations_are_told_to_the_meter(world: World) -> None:
-    """Each is billed, pings too."""
+    """Each operation is billed, receiving a ping too."""
     await world.send(ServiceBusMessage(b"12345"), ping())
     receiver = await world.receiver()
     [message] = await receiver.receive_messages(2, max_wait_time=3)
