@@ -101,7 +101,7 @@ class Queue:
     # ── in ──
 
     def store(self, payloads: list[bytes], via: str) -> list[str]:
-        """All of them, or Refused; the ids of those that were not recognised as duplicates."""
+        """Store all payloads, or raise Refused; return the ids of those that are no duplicates."""
         self.refuse(attaching=False)
         stored, now = [], self.loop.time()
         for payload in payloads:
@@ -205,9 +205,9 @@ class Namespace:
         self.refuses = False
         "No connection is taken."
         self.is_silent = False
-        "Nothing comes through, in either direction."
+        "No byte comes through, in either direction."
         self.drops_answers = False
-        "Whatever is asked is done, and nobody hears of it."
+        "Requests are carried out, and their answers are lost."
         self.slowness = 1.0
 
     def queue(self, path: str) -> Queue:

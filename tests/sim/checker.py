@@ -46,7 +46,7 @@ class History:
     _doubts: dict[asyncio.Future[Any], list[str]] = field(default_factory=dict)
 
     def in_doubt(self, request: asyncio.Future[Any], ids: list[str]) -> None:
-        """Something was done about these; until its answer is heard, nobody knows."""
+        """Note a request that concerns these ids; its outcome is unknown until its answer is heard."""
         self._doubts[request] = ids
 
     def heard(self, request: asyncio.Future[Any]) -> None:
@@ -114,7 +114,7 @@ def _check_report(world: World, call: Call, copies: list[Copy]) -> list[str]:
 
 
 def _check_rest(world: World) -> list[str]:
-    """Nothing waits, nothing is out, nobody is away, once the world is healed."""
+    """Check that no message waits, no queue is out of the rotation and no entity is away, once the world is healed."""
     found = []
     for queue in world.secondary.queues.values():
         found += [f"left behind: {copy.message_id} in {queue.path}" for copy in queue.copies.values()]

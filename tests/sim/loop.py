@@ -19,7 +19,7 @@ THREAD_DELAY_MAX_S = 0.02  # before work handed to a thread begins, and before i
 
 
 class Stuck(Exception):
-    """Nothing is ready and nothing ever will be, or callbacks follow each other without end."""
+    """No callback is ready or will ever be, or callbacks follow each other without end."""
 
 
 class _Future(asyncio.Future[Any]):

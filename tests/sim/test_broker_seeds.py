@@ -29,7 +29,7 @@ REGRESSIONS: dict[int, str] = {
 
 @pytest.mark.parametrize("first", SEEDS[::PART])
 def test_whatever_happens_no_broker_breaks_a_promise(first: int) -> None:
-    """Nothing lost, invented, altered or misrouted; nothing comes again, out of order, or to two receivers at once."""
+    """No message is lost, invented, altered, misrouted, repeated, out of order, or with two receivers at once."""
     broken = [play(seed) for seed in range(first, first + PART)]
     told = [f"seed {report.seed}: {line}" for report in broken for line in report.found]
     hint = "python -m tests.sim --only broker --seed N --trace tells it step by step"

@@ -34,7 +34,7 @@ REGRESSIONS: dict[int, str] = {
 
 @pytest.mark.parametrize("first", SEEDS[::PART])
 def test_whatever_happens_no_promise_is_broken(first: int) -> None:
-    """Nothing lost, misrouted or altered; twice only where an outcome was unknown; in the end all is drained."""
+    """No message is lost, misrouted or altered; only unknown outcomes duplicate; at the end all queues are drained."""
     broken = [play(seed) for seed in range(first, first + PART)]
     told = [f"seed {report.seed}: {line}" for report in broken for line in report.found]
     assert not told, "\n".join([*told[:20], "python -m tests.sim --seed N --trace tells it step by step"])

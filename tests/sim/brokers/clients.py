@@ -43,7 +43,7 @@ class SessionReceiver:
 
 
 class Client:
-    """Somebody who receives and settles."""
+    """Client that receives and settles messages."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world

@@ -21,7 +21,7 @@ Description = QueueDescription | TopicDescription | SubscriptionDescription
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One entity."""
+    """Entity of the broker, with its description and rules."""
 
     path: str
     description: Description
