@@ -75,7 +75,7 @@ class SyphonWorld:
                 await asyncio.gather(*answers)
 
     def found(self, *paths: str) -> dict[str, list[bytes]]:
-        """Everything at home, taken for good: path → messages."""
+        """Receive and delete all messages at home; return path → messages."""
         return asyncio.run(self._found(paths))
 
     async def _found(self, paths: tuple[str, ...]) -> dict[str, list[bytes]]:
@@ -90,11 +90,11 @@ class SyphonWorld:
         return got
 
     def check(self, *paths: str) -> int:
-        """All of these, and everything that was diverted, exactly once."""
+        """Check that the paths hold each message that was sent exactly once."""
         return self.check_found(self.found(*paths), duplicates_max=0)
 
     def check_found(self, found: dict[str, list[bytes]], *, duplicates_max: int) -> int:
-        """Nothing lost, misrouted or altered; how many came more than once."""
+        """Check that no message is lost, misrouted or altered; return the number of duplicates."""
         copies: Counter[str] = Counter()
         for path, payloads in found.items():
             for payload in payloads:

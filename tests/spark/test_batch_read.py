@@ -76,7 +76,7 @@ def test_the_ends_are_found_whatever_the_gaps(numbers: set[int], one: int, other
 
 
 def test_a_million_messages_are_measured_with_few_peeks() -> None:
-    """Each is an operation that is paid for."""
+    """Each peek is an operation that is paid for."""
     queue = Numbers(set(range(5, 1_000_000)))
     assert asyncio.run(extent(queue, 0, (1 << 63) - 1)) == (5, 999_999)  # type: ignore[arg-type]
     assert queue.asked <= 35

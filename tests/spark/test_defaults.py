@@ -16,7 +16,7 @@ from tests.spark.stream_world import Stream
 
 
 def test_the_same_names_give_the_same_folder(tmp_path: Path) -> None:
-    """One for each set of names, without regard to case; a relative variable counts for nothing."""
+    """Each set of names has one folder, without regard to case; a relative path in the variable is ignored."""
     environment = {"XDG_STATE_HOME": str(tmp_path)}
     folder = defaults.state_folder("staging", "Contoso", "Orders/Subscriptions/a", environment=environment)
     assert folder.parent == tmp_path / "pairbus" / "staging"

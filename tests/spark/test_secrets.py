@@ -112,7 +112,7 @@ def key_of(connection_string: str) -> str:
 def test_plans_checkpoints_and_stages_do_not_have_the_key(
     spark: SparkSession, broker: BrokerProcess, queue_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All that Spark can show is the place."""
+    """Spark can only show where the key stands."""
     key = key_of(broker.connection_string())
     put(broker, queue_name, [text_message("m")])
     frame = spark.read.format("servicebus").option("connectionString", BROKER_PLACE).load(queue_name)

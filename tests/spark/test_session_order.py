@@ -116,7 +116,7 @@ def test_a_session_sealed_elsewhere_meanwhile_is_not_sealed(broker: BrokerProces
 def test_a_task_whose_session_was_overtaken_receives_again(
     broker: BrokerProcess, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that it had goes back first, and nothing is lost."""
+    """The task first gives back all its messages, and none is lost."""
     fill(broker, queue, "a", 4)
     stream = new_stream(broker, queue, tmp_path, sessions="true", partitions="1")
     seal, calls = intake.SealTracker.try_to_seal, []

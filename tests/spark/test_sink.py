@@ -105,7 +105,7 @@ def test_a_row_that_is_too_large_is_named_before_anything_is_sent() -> None:
 
 
 def test_a_row_without_an_entity_is_named() -> None:
-    """Neither the column nor the option says where it should go."""
+    """The destination is given neither by the column nor by the option."""
     with pytest.raises(BadRow, match="row 1, column entity: null, and option entity is not given"):
         sealed(an_outbox(None), rows(body=["a", "b"], entity=["orders", None]))
 

@@ -79,7 +79,7 @@ def test_a_task_makes_at_most_six_calls(
 def test_a_batch_of_one_task_needs_no_list(
     broker: BrokerProcess, queue_name: str, place: str, calls: list[str]
 ) -> None:
-    """Neither in its task nor in the driver: a list is as slow as the location is old."""
+    """Neither the task nor the driver lists objects: a list takes longer the more objects the location has."""
     stream = stream_at(broker, queue_name, place, partitions="1")
     for text in ("a", "b", "c"):
         stream.send(text)
