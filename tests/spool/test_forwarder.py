@@ -288,7 +288,7 @@ async def test_what_was_accepted_is_removed_when_the_forwarder_is_cancelled(
 
 
 async def test_a_batch_that_is_refused_for_the_moment_keeps_its_order(world: World, endpoint: ScriptedEndpoint) -> None:
-    """All of it or nothing: no message overtakes one that was turned down."""
+    """A batch is sent whole or not at all: no message overtakes one that was turned down."""
     endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=7)
     world.spool.append(entries(range(150)))
     assert await world.forwarder.drain_once() == {}
@@ -378,7 +378,7 @@ async def test_lane_does_not_wait_while_the_other_side_accepts(
 
 
 async def test_a_way_that_opens_later_is_found(world: World, endpoint: ScriptedEndpoint) -> None:
-    """Neither side is back when the messages come; asking costs nothing until one is."""
+    """The two sides are away when the messages come; asking for a way costs no operation until one is back."""
     world.ways.default = None
     async with world.running():
         world.spool.append(entries(range(3)))

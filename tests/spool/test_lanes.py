@@ -48,7 +48,7 @@ VERDICTS = [
 
 @pytest.mark.parametrize(("kind", "way", "count", "verdict"), VERDICTS)
 def test_only_a_message_that_is_itself_to_blame_steps_aside(kind: Kind, way: Way, count: int, verdict: Verdict) -> None:
-    """Everything else may heal; keys, entities and quotas are an operator's business, and the messages wait for it."""
+    """Other failures may heal; keys, entities and quotas are an operator's work, and the messages wait for it."""
     assert Lane("orders").failed(way, Failure(kind, "no"), count, now=0.0) is verdict
 
 

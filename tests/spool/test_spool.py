@@ -84,7 +84,7 @@ def test_a_removed_number_is_not_given_again(spool: Spool) -> None:
 
 
 def test_a_full_spool_stores_nothing_of_what_does_not_fit(tmp_path: Path) -> None:
-    """All or none: the caller is told that it still owns every one of them; what is forwarded makes room."""
+    """A list is stored whole or not at all, so its caller still owns all of it; forwarded messages make room."""
     spool = Spool(tmp_path / "spool", max_bytes=3 * entry(0).size)
     spool.append(entries(range(2)))
     with pytest.raises(SpoolFull, match="not stored"):
