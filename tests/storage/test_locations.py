@@ -113,7 +113,7 @@ def test_what_is_no_secret_of_a_storage_account_is_refused(tmp_path: Path) -> No
 
 
 def test_drafts_of_dead_writers_are_removed_by_a_list(tmp_path: Path) -> None:
-    """Nobody else looks for them; young ones may be in use."""
+    """A list is the only call that looks for drafts; young ones may be in use."""
     storage = FolderStorage(tmp_path)
     storage.put("log/1", b".")
     for name, age_s in ((".2.aa", DRAFT_AGE_S + 60), (".3.bb", 60)):
