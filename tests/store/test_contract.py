@@ -235,7 +235,7 @@ async def test_a_group_fails_whole_and_the_next_one_succeeds(opened: Opened, wro
 
 
 async def test_callbacks_come_later_in_order_and_each_once(opened: Opened) -> None:
-    """Everything that a connection says stays in order behind its commit."""
+    """Answers of a connection stay in order, each behind its commit."""
     told: list[tuple[int, StoreError | None]] = []
 
     def note(n: int) -> Callable[[StoreError | None], None]:
@@ -253,7 +253,7 @@ async def test_callbacks_come_later_in_order_and_each_once(opened: Opened) -> No
 
 
 async def test_a_callback_after_the_last_write_shares_the_fate_of_its_group(opened: Opened) -> None:
-    """`None` means that everything written before is durable, also when the group was already on its way."""
+    """The result `None` means that all earlier writes are durable, also when the group was already on its way."""
     told: list[StoreError | None] = []
     opened.store.write(Insert(BOX, [message(1), message(1)]))
     opened.store.after_commit(told.append)

@@ -55,7 +55,7 @@ async def test_a_message_damaged_while_running_is_reported_and_never_returned(
 
 
 async def test_damage_of_a_payload_is_damage_of_every_message_that_shares_it(tmp_path: Path) -> None:
-    """None of them may be served with another body, or with none; other messages are served."""
+    """The messages that share it are not served, with another body or an empty one; other messages are served."""
     store = SqliteStore(tmp_path)
     store.recover()
     shared = [StoredMessage(seq, b"", n=seq + 10, payload=1 + seq % 2) for seq in range(4)]
@@ -70,7 +70,7 @@ async def test_damage_of_a_payload_is_damage_of_every_message_that_shares_it(tmp
 
 
 async def test_a_payload_that_no_message_shares_is_swept_at_the_start(tmp_path: Path) -> None:
-    """Nothing writes one; if one is there all the same, it must not stay for ever."""
+    """The broker never writes such a payload; if one is there all the same, it must not stay for ever."""
     store = SqliteStore(tmp_path)
     store.recover()
     payloads = InsertPayload(1, 1, b"shared"), InsertPayload(2, 1, b"orphan")

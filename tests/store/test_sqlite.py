@@ -299,7 +299,7 @@ async def test_the_log_is_copied_back_while_running(tmp_path: Path) -> None:
 
 
 async def test_callback_after_a_group_in_flight_shares_its_fate(tmp_path: Path) -> None:
-    """`None` means that everything written before is durable, and here it is not."""
+    """The result `None` means that all earlier writes are durable, and here they are not."""
     store = SqliteStore(tmp_path)
     store.recover()
     store.write(Insert(BOX, [sample_message(1), sample_message(1)]))
