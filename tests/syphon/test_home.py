@@ -118,7 +118,7 @@ async def test_many_syphons_share_the_work() -> None:
 
 
 async def test_a_crash_between_acceptance_and_completion_duplicates_and_never_loses() -> None:
-    """Whatever dies there, the backlog still has the message; it comes again when its lock has run out."""
+    """If the syphon dies there, the backlog still has the message; it comes again when its lock has run out."""
     async with pair(ORDERS, lock_s=1.0) as world:
         await world.divert("orders", [message(number) for number in range(10)])
         secondary = await world.secondary.connection()

@@ -284,7 +284,7 @@ async def test_a_destination_without_credit_costs_one_time_out_and_nobody_else_a
 
 
 async def test_what_waited_for_credit_until_its_lock_was_over_is_not_sent() -> None:
-    """Somebody else may have it by then."""
+    """Another receiver may have the message by then."""
     now = 1000.0
     async with pair() as world, Server(Script(credits={"orders": 1})) as server:
         primary = Carrier(server.connection_string)
