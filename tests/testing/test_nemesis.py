@@ -105,7 +105,7 @@ async def test_a_black_hole_before_the_connection_is_silent(world: World) -> Non
 
 @pytest.mark.slow
 async def test_a_black_hole_swallows_what_open_connections_say(world: World) -> None:
-    """Neither end hears of it; when the network heals, such a connection is of no use and is reset."""
+    """The two ends do not notice it; when the network heals, such a connection is of no use and is reset."""
     sender = await world.sender("orders")
     world.nemesis.black_hole(open_connections=True)
     assert isinstance(await error_of(send(sender, "lost", 1)), OperationTimeoutError)
