@@ -48,7 +48,7 @@ class Script:
     "Take the connection and say nothing at all."
     sasl: Callable[[str, bytes], bool] = lambda mechanism, response: True
     cbs_status: int | None = 202
-    "None: never answer a put-token."
+    "None: a put-token is never answered."
     cbs_text: str = "as told"
     tokens_max: int = 1000
     "Tokens that a connection takes; one more is refused, as Azure does."
@@ -80,7 +80,7 @@ class Script:
 
 
 class Peer(asyncio.Protocol):
-    """One connection."""
+    """Server side of one connection."""
 
     def __init__(self, server: Server) -> None:
         script = server.script
@@ -294,7 +294,7 @@ class Server:
         await self._server.wait_closed()
 
     def told(self) -> None:
-        """Something arrived or ended: whoever waits in `until` looks again."""
+        """Wake up callers of `until`: a message arrived or a connection ended."""
         self._changed.set()
 
     async def until(self, holds: Callable[[], object]) -> None:

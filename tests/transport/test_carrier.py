@@ -83,7 +83,7 @@ async def test_a_caller_that_gives_up_leaves_the_attempt_to_the_others() -> None
 
 
 async def test_a_refusal_reaches_every_caller_and_the_next_call_asks_again() -> None:
-    """Nothing is remembered of a failure: it may be over."""
+    """A failure is not remembered: its cause may be over."""
     script = Script(refuse={"orders": Error("amqp:not-found", "no such entity")})
     async with Server(script) as server, Carrier(server.connection_string) as carrier:
         answers = await asyncio.gather(*[carrier.sender("orders") for _ in range(3)], return_exceptions=True)
@@ -115,7 +115,7 @@ async def test_drop_ends_an_attempt_that_hangs() -> None:
 
 
 async def test_a_closed_carrier_says_so() -> None:
-    """Nothing is opened behind the back of whoever closed."""
+    """The carrier opens no connection after its owner has closed it."""
     async with Server() as server:
         carrier = Carrier(server.connection_string)
         await carrier.sender("orders")

@@ -105,7 +105,7 @@ async def test_one_token_serves_all_links_of_an_audience() -> None:
 
 
 async def test_the_last_link_of_an_audience_takes_its_token_with_it() -> None:
-    """Nothing is renewed for entities that nobody uses any more."""
+    """Tokens are not renewed for entities without links."""
     async with Server() as server, await connect(server.connection_string) as connection:
         first, second = await connection.sender("q"), await connection.sender("q")
         await first.close()

@@ -129,7 +129,7 @@ async def test_a_send_that_is_not_answered_times_out_with_the_outcome_unknown() 
 
 
 async def test_a_late_answer_to_a_send_that_was_given_up_is_ignored() -> None:
-    """Neither a time-out nor a cancellation leaves anything behind that the late answer could trip over."""
+    """A time-out or a cancellation leaves no state behind that the late answer could disturb."""
     async with Server(Script(outcome=None)) as server, await connect(server.connection_string) as connection:
         sender = await connection.sender("q", timeout_s=5)
         with pytest.raises(Timeout):

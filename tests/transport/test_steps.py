@@ -50,7 +50,7 @@ def test_each_step_has_its_own_clock() -> None:
 
 
 def test_signs_of_life_start_the_clock_again_until_the_deadline() -> None:
-    """Whatever the peer says, the caller's time is over when it is over."""
+    """Signs of life do not move the caller's deadline."""
 
     async def work() -> None:
         loop = asyncio.get_running_loop()

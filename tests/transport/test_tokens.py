@@ -57,7 +57,7 @@ class Identity:
 
 @pytest.mark.slow
 async def test_a_thousand_entities_are_open_within_ten_seconds_at_a_distance() -> None:
-    """One after the other they would take 200 s at a round trip of 100 ms. A busy machine has twice the time."""
+    """Opened one after the other they would take 200 s at a round trip of 100 ms. A busy machine has twice the time."""
     async with Server() as server, Line(server.port, round_trip_s=0.1) as line:
         carrier = Carrier(server.connection_string.replace(f":{server.port};", f":{line.port};"))
         began = time.monotonic()

@@ -117,7 +117,7 @@ async def test_a_scheduled_message_is_cancelled_by_its_number(broker: BrokerProc
 
 
 async def test_unknown_entities_and_wrong_keys_are_refused_by_name(broker: BrokerProcess, queue_name: str) -> None:
-    """Neither is an outage: no failover may start because of them."""
+    """The two refusals are no outage: no failover may start because of them."""
     async with await connect(broker.connection_string()) as connection:
         with pytest.raises(Refused, match="amqp:not-found"):
             await connection.sender("no-such-queue")
