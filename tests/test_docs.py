@@ -293,7 +293,7 @@ def test_the_refused_application_properties_are_those_on_the_page() -> None:
 
 
 def test_every_logger_of_a_client_is_on_the_page() -> None:
-    """Somebody who turns one up must know its name; brokers and Spark jobs are other processes."""
+    """A user who raises the level of a logger must know its name; brokers and Spark jobs are other processes."""
     found = set()
     for file in sorted((ROOT / "src/pairbus").rglob("*.py")):
         if file.parent.name != "cli":

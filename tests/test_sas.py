@@ -136,7 +136,7 @@ def test_a_scope_covers_itself_and_what_lies_below_it(resource: str, path: str, 
     ],
 )
 def test_a_text_that_is_no_token_is_malformed(text: str) -> None:
-    """Both a refusal and a ValueError: whoever only parses need not know of refusals."""
+    """The error is a refusal and a ValueError: code that only parses tokens need not know of refusals."""
     with pytest.raises(MalformedToken):
         parse(text)
     with pytest.raises(TokenNotValid):
@@ -218,7 +218,7 @@ def entity_token(resource: str, name: str = "app", key: str = "app-key") -> str:
     "path", ["orders", "ORDERS/$management", "orders/$DeadLetterQueue", "orders/Subscriptions/s", "orders/$Transfer/x"]
 )
 def test_entity_key_opens_its_entity_and_its_nodes(path: str) -> None:
-    """Either key does, for a token of the entity or of the node itself."""
+    """Each of the two keys gives access, with a token for the entity or for the node itself."""
     for resource, key in (("Orders", "app-key"), (path, "app-key-2")):
         grant = entity_ring().check(entity_token(resource, key=key), path, RING_NOW_S)
         assert grant.rights == {SEND}

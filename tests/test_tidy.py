@@ -321,7 +321,7 @@ VAGUE = (
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
-    """Nobody can search for a pronoun: a sentence has a subject that is named."""
+    """A pronoun cannot be searched for: each sentence names its subject."""
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.value.value[:60]!r}"
         for folder in ("src", "tests", "bench", "tools", "examples")
