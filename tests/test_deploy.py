@@ -41,7 +41,7 @@ def test_image_is_checked_by_health_and_runs_without_root() -> None:
 
 
 def test_workflow_runs_what_ci_runs() -> None:
-    """One list of commands: green here means green there."""
+    """Workflow and CI have one list of commands: if one passes, so does the other."""
     workflow = re.findall(r"- run: (.*)", (ROOT / ".github/workflows/ci.yml").read_text())
     ci = re.findall(r"^make .*", (ROOT / ".ci/run").read_text(), re.MULTILINE)
     assert workflow == ci

@@ -55,7 +55,7 @@ def test_a_resource_encoded_with_lower_case_digits_keeps_its_signature() -> None
 
 
 def test_endlessly_encoded_percent_signs_are_refused() -> None:
-    """Each round is a pass over the whole text: 64 KB of them from a stranger would hold the broker for seconds."""
+    """Each round of decoding reads the whole text: 64 KB of percent signs would hold the broker for seconds."""
     assert resource_path("sb://h/%252525") == "%"
     assert resource_path("sb://h/%" + "25" * 100).startswith("%25")
 

@@ -297,7 +297,7 @@ def test_an_attempt_at_a_backlog_queue_that_failed_is_marked_as_failed(flavour: 
 
 @pytest.fixture(scope="module", params=["sync", "aio"])
 def played(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """One message home, one diverted and moved, one refused; all received ones are settled."""
+    """Play a program: a message goes home, one is diverted and moved, one is refused; received ones are settled."""
     found: dict[str, Any] = json.loads(run(OPERATIONS, request.param))
     return found
 

@@ -144,7 +144,7 @@ def answer_nothing(connection: Connection, event: AmqpEvent) -> None:
 
 
 class Pair:
-    """Both ends. `pump` carries bytes both ways until nobody has anything to say."""
+    """Client and server core. `pump` carries bytes both ways until both have no more output."""
 
     def __init__(
         self, client: dict[str, Any] | None = None, server: dict[str, Any] | None = None, answer: Answer | None = None

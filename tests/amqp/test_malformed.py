@@ -130,7 +130,7 @@ LATE = {
 
 @pytest.mark.parametrize("late", LATE.values(), ids=LATE.keys())
 def test_a_late_frame_on_a_channel_that_has_ended_is_ignored(late: tuple[int, Any]) -> None:
-    """Both ends may end a session at once: what was under way then must not cost the others their connection."""
+    """Both ends may end a session at once: a frame then under way must not cost other sessions their connection."""
     events = heard(PROLOGUE + raw((0, End()), late, (1, Begin(None, 0, 1, 1))))
     assert isinstance(events[-1], SessionBegun)
 
@@ -201,7 +201,7 @@ def test_a_conversation_cut_off_at_any_byte_is_no_error(name: str, as_client: bo
 
 @pytest.mark.parametrize(("name", "as_client"), CONVERSATIONS)
 def test_a_flipped_bit_anywhere_does_no_harm(name: str, as_client: bool) -> None:
-    """One bit of each byte, another one each time; the promises are asserted inside `check`."""
+    """A bit of each byte is flipped, a different one each time; the promises are asserted inside `check`."""
     data = (CORPUS / name).read_bytes()
     for at in range(len(data)):
         flipped = bytearray(data)

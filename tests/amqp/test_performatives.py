@@ -299,7 +299,7 @@ def test_a_tag_of_33_bytes_from_a_peer_is_refused() -> None:
 def test_disposition_frames_say_what_the_table_would(
     channel: int, role: bool, first: int, last: int, settled: bool, state: Any
 ) -> None:
-    """One delivery or a range, a short state or a long error."""
+    """The frames settle one delivery or a range, with a short state or a long error."""
     for said in (state, p.Rejected(p.Error("c", "long " * 80))):
         raw = disposition_frame(channel, role, first, last, settled, said.encode())
         assert raw[:8] == len(raw).to_bytes(4, "big") + b"\x02\x00" + channel.to_bytes(2, "big")

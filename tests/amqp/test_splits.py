@@ -87,7 +87,7 @@ def test_byte_by_byte_a_recorded_conversation_is_the_same(name: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(RECORDED), st.data())
 def test_any_cuts_of_a_recorded_conversation_change_nothing(name: str, draw: st.DataObject) -> None:
-    """Many cuts at once, wherever."""
+    """The stream is cut at many random places at once."""
     data = (CORPUS / f"{name}.client").read_bytes()
     cuts = draw.draw(st.lists(st.integers(0, len(data)), max_size=30))
     assert hear(data, cuts) == hear(data, [])

@@ -297,7 +297,7 @@ def test_deliveries_of_two_links_may_be_interleaved() -> None:
     ids=["another id inside a delivery", "a delivery without id and tag"],
 )
 def test_frames_that_fit_no_delivery_are_an_error(second: Transfer) -> None:
-    """One delivery per link at a time, and each begins with its id and tag."""
+    """A link carries one delivery at a time, and each begins with its id and tag."""
     pair = Pair()
     link, _ = pair.sender()
     if second.delivery_id is not None:

@@ -27,7 +27,7 @@ TURNS = 20  # turns of the event loop: more than a commit in memory and its answ
 
 
 class Client:
-    """One connection. What the broker says is kept twice: as frames, and as events of our core."""
+    """Connection to a namespace of its own. The broker's output is kept twice: as frames, and as events of our core."""
 
     def __init__(self, strictness: Strictness, *, login: bytes = b"\0root\0key", **settings: Any) -> None:
         self.loop = asyncio.get_running_loop()

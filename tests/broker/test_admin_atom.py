@@ -82,7 +82,7 @@ def test_an_entry_is_read_by_namespace_and_not_by_prefix_or_order() -> None:
 
 
 def test_empty_elements_are_settings_that_were_not_made() -> None:
-    """Some clients write them."""
+    """Some clients write empty elements."""
     assert new_queue(body("<LockDuration/><ForwardTo></ForwardTo><Status> </Status>")) == (QueueDescription("q"))
 
 

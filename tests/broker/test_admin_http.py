@@ -52,7 +52,7 @@ def call(
     expires_s: int = FAR_S,
     headers: dict[str, str] | None = None,
 ) -> Answer:
-    """One request with an own Host header if `headers` has one, signed unless `key` is false."""
+    """Send one request, signed unless `key` is false; `headers` may have a Host header of its own."""
     given = headers or {}
     if key:
         token = sign(f"http://localhost:{server.port}", ROOT_KEY.name, ROOT_KEY.key, expires_s)

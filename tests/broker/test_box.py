@@ -320,7 +320,7 @@ def test_received_messages_leave_no_trace_of_their_time_to_live() -> None:
 
 
 def test_a_message_that_is_released_for_ever_leaves_no_trace_either() -> None:
-    """Each return is another entry of the same message."""
+    """Each release adds another entry of the same message to the order of expiry."""
     world = World()
     world.send(b"1", ttl_ms=86_400_000)
     for _ in range(3 * SLACK):

@@ -293,7 +293,7 @@ def test_deferred_messages_are_received_by_number_only() -> None:
 
 
 def test_deferred_messages_are_not_received_by_the_gigabyte() -> None:
-    """One answer holds them all, and so does memory. A single one passes, whatever its size."""
+    """The answer holds all messages in memory. A request for a single one passes, whatever its size."""
     world = World(max_message_size_kb=102_400)
     world.send(b"x" * DEFERRED_SIZE_MAX, b"y")
     for _ in range(2):

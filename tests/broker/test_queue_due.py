@@ -72,7 +72,7 @@ def test_a_deferred_message_whose_lock_expires_is_deferred_again() -> None:
 
 
 def test_many_locks_that_expire_together_are_all_freed() -> None:
-    """One step does a bounded part; the due time stays until all is done."""
+    """One step frees a bounded number of locks; the queue stays due until all are freed."""
     world = World(lock_duration_ms=5_000)
     count = 3 * CHUNK_MAX + 1
     world.offer(*[b"x"] * count)
@@ -210,7 +210,7 @@ def test_a_crowd_of_expired_messages_is_removed_in_bounded_steps(restarted: bool
 
 
 def test_a_receiver_that_meets_only_expired_messages_is_called_again() -> None:
-    """One search removes a bounded number; without the announcement a live message behind them would lie there."""
+    """A search removes a bounded number; unless it announces itself again, a live message behind them stays there."""
     world = World()
     world.offer(*[b"x"] * (EXPIRED_MAX + 5), ttl_ms=100)
     world.offer(b"live")
@@ -292,7 +292,7 @@ def test_message_due_during_downtime_is_activated_at_the_start() -> None:
 
 
 def test_cancelling_is_all_or_nothing() -> None:
-    """One unknown number refuses all of them."""
+    """One unknown number refuses the whole request."""
     world = World()
     first, second = world.schedule(b"1", b"2", at=world.now + 100)
     world.send(b"3")

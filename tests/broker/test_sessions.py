@@ -96,7 +96,7 @@ def test_the_next_session_is_that_of_the_oldest_message(world: SessionWorld) -> 
 
 
 def test_a_held_session_cannot_be_held_by_another(world: SessionWorld) -> None:
-    """One receiver at a time: otherwise there is no order."""
+    """A session has one receiver at a time: otherwise there is no order."""
     world.put("a", b"x")
     world.accept("a")
     with pytest.raises(Refusal, match="session-cannot-be-locked"):

@@ -65,7 +65,7 @@ def test_order_does_not_depend_on_how_many_messages_stay_loaded(
 
 
 def test_a_message_that_is_released_for_ever_leaves_no_trace_of_its_time_to_live(world: SessionWorld) -> None:
-    """Each return is another entry of the same message."""
+    """Each release adds another entry of the same message to the order of expiry."""
     world.put("a", b"1", ttl_ms=86_400_000)
     hold = world.accept("a")
     for _ in range(SLACK + 10):

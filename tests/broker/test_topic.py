@@ -147,7 +147,7 @@ def test_a_payload_counts_once_until_its_last_copy_is_gone() -> None:
 
 
 def test_a_single_copy_has_its_body_and_no_payload() -> None:
-    """One row is cheaper than two."""
+    """A row with the body is cheaper than a row and a payload."""
     world = TopicWorld(TWO, {"b": [(FalseFilter(), None)]})
     world.send(draft("1"))
     assert list(world.store.payloads()) == []

@@ -232,7 +232,7 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 def test_the_book_tells_lost_duplicated_and_altered_apart() -> None:
-    """One message of each fate; none is counted twice, and one that nobody was told about is not lost."""
+    """The book has one message of each fate; none is counted twice, and one without an answer is not lost."""
     book = Book(1)
     fates = ("good", "gone", "twice", "changed", "silent")
     sent = {name: book.new_message(ENTITIES["orders"], name, number) for number, name in enumerate(fates)}

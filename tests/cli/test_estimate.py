@@ -121,7 +121,7 @@ def test_a_json_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: 
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    """One example for the common case, one for a price sheet of the user's own."""
+    """The help has an example for the common case, and one for a price sheet of the user's own."""
     assert run("--help") == 0
     shown = capsys.readouterr().out
     assert "pairbus estimate --entities 50 --clients 100" in shown and "--prices contract.toml" in shown

@@ -76,7 +76,7 @@ def test_properties_keep_their_types_for_the_sdk(messages: Messages, queue_name:
 
 
 def test_every_format_has_the_fields_that_programs_rely_on(messages: Messages, queue_name: str) -> None:
-    """One array, or one object a line, or a table with one line for each message."""
+    """The formats are one array, one object a line, and a table with one line for each message."""
     messages.done("send", queue_name, "--lines", stdin=b"a\nb\n")
     array = json.loads(messages.done("peek", queue_name, "-o", "json"))
     lines = [json.loads(line) for line in messages.done("peek", queue_name, "-o", "jsonl").splitlines()]

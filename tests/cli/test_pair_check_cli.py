@@ -147,7 +147,7 @@ def test_side_that_is_away_leaves_the_other_checked(pair: Pair) -> None:
 
 
 def test_same_namespace_twice_is_no_pair(pair: Pair) -> None:
-    """One outage would take both."""
+    """One outage would take both sides of such a pair."""
     done = pair.command("pair", "check", "--secondary", pair.primary.connection_string)
     assert done.code == 1 and "a pair needs two" in done.err
 

@@ -75,7 +75,7 @@ async def arrived(broker: BrokerProcess) -> None:
 
 
 async def test_an_idle_syphon_costs_its_long_polls(broker: BrokerProcess, tmp_path: Path) -> None:
-    """One list at the start, and none until something is moved."""
+    """The syphon asks for one list at the start, and for none until a message is moved."""
     running = Running(broker, tmp_path / "idle")
     await asyncio.sleep(2.0)
     assert (await running.end())["management"] == 1

@@ -97,7 +97,7 @@ def test_wrong_options_are_told_before_spark_is_started(
 
 
 def test_a_machine_without_spark_is_told_what_to_install(ledger: Path, tmp_path: Path) -> None:
-    """One line, no traceback."""
+    """The last line of the error says which package to install."""
     (tmp_path / "pyspark.py").write_text("raise ImportError('no pyspark here')\n", encoding="utf-8")
     done = run(ledger, PYTHONPATH=str(tmp_path))
     assert done.returncode == 1 and done.stdout == ""

@@ -181,7 +181,7 @@ def test_lines_that_nobody_reads_do_not_end_a_drain(broker: BrokerProcess, queue
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_summary_that_cannot_be_written_is_an_error(broker: BrokerProcess, unbuffered: str) -> None:
-    """One line on standard error. A script that reads the number would take none for nothing."""
+    """The error ends with one line and no traceback. A script that gets no number must not read it as zero."""
     command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME, "--once"]
     with open("/dev/full", "w") as full:
         env = {**environment(broker), "PYTHONUNBUFFERED": unbuffered}

@@ -22,7 +22,7 @@ FLAVOURS: tuple[Flavour, ...] = ("sync", "aio")
 
 
 class Application:
-    """One client that sends to `orders`, which is lost, and to `invoices`, which nobody may touch."""
+    """Client that sends to `orders`, which is lost, and to `invoices`, which the loss must not touch."""
 
     def __init__(self, world: World, loss: Loss, client: Client, **settings: Any) -> None:
         self.world = world
@@ -97,7 +97,7 @@ class Application:
 async def outage(
     world: World, loss: Loss, settings: dict[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[Outage]:
-    """Both applications work, then the loss happens; at the end it heals, if the test did not do so itself."""
+    """Let both applications work, then cause the loss; at the end heal it, unless the test has done so."""
     loss.prepare(world)
     applications = [
         Application(world, loss, await world.client(flavour, **options), **(settings or {})) for flavour in FLAVOURS

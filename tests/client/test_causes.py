@@ -101,7 +101,7 @@ async def until_healthy(client: Client, *queues: str) -> None:
 
 @pytest.mark.slow
 async def test_throttled_sends_wait_ten_seconds_and_divert_nothing(pair: Pair) -> None:
-    """Each caller waits for itself: who sends elsewhere meanwhile is not held up."""
+    """Each call waits by itself: a send to another entity is not held up."""
     clients = [await pair.client(flavour) for flavour in FLAVOURS]
     pair.primary.faults.add("throttle", entity=ORDERS, direction="send", count=len(clients))
     sends = [asyncio.create_task(client.sender(ORDERS).send(message("patient"))) for client in clients]

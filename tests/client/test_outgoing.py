@@ -129,7 +129,7 @@ def test_a_message_keeps_its_number() -> None:
 
 
 def test_stored_messages_are_taken_off_and_told() -> None:
-    """Another queue, or the spool, gets only the rest."""
+    """Another queue, or the spool, gets only the messages that are not stored yet."""
     going = going_of(messages(3))
     going.stored(2, "b/0")
     assert (going.ids, going.stored_ids, going.untold) == (["id-2"], ["id-0", "id-1"], (("b/0", ("id-0", "id-1")),))

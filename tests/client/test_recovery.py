@@ -179,7 +179,7 @@ async def test_endless_throttling_counts_when_an_operator_says_so(
 
 
 async def test_the_failure_policy_can_be_replaced(stage: Stage, flavour: Flavour) -> None:
-    """One row of the table, for whoever sees it differently: here a disabled entity is an outage."""
+    """A user may change rows of the table: here a disabled entity is an outage."""
     policy = FailurePolicy({**REACTIONS, Kind.DISABLED: Reaction.COUNT, Kind.INTERNAL: Reaction.RAISE})
     client = stage.client(flavour, policy=policy)
     sender = client.sender("orders")

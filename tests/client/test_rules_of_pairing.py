@@ -279,7 +279,7 @@ def by_credential(world: World, flavour: Flavour, **options: Any) -> Client:
 
 
 async def test_keywords_of_the_sdks_client_are_passed_on_to_their_side(world: World, flavour: Flavour) -> None:
-    """Each side has its own: here the identifier of the primary and the retries of the secondary."""
+    """Each side has its own keywords: here the user agent of the primary and the retries of the secondary."""
     client = world.new_client(
         flavour, primary_kwargs={"user_agent": "orders/1.0"}, secondary_kwargs={"retry_total": 5}
     ).client

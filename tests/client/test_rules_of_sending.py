@@ -131,7 +131,7 @@ async def test_an_authentication_that_gets_no_answer_counts(world: World, flavou
 
 @both_flavours
 async def test_an_attempt_that_times_out_is_not_repeated(world: World, flavour: Flavour) -> None:
-    """One attempt until its time-out has cost the caller enough."""
+    """A single attempt that runs into its time-out has cost the caller enough."""
     queue, sender = await sent_by(world, flavour, attempt_timeout=2, ping_primary_interval=60)
     world.nemesis().stall_transfers(queue)
     took_s = await sender.send(message())

@@ -201,7 +201,7 @@ async def test_each_message_that_is_moved_costs_four_operations(world: World, fl
 
 
 async def test_each_message_comes_home_to_its_destination_in_queue_order(world: World, backlog: Backlog) -> None:
-    """Several destinations in a batch, several batches of up to a hundred; paths are the same in any case."""
+    """A batch has several destinations, and there are several batches of up to a hundred; case of paths is ignored."""
     orders, bills = world.namespaces.make_queue(), world.namespaces.make_queue()
     sent = names(240)
     for number, one in enumerate(sent):

@@ -37,7 +37,7 @@ async def assert_each_once(world: World, queue: str, ids: set[str]) -> None:
 
 
 def by_threads(sender: Any, ids: list[list[str]]) -> list[BaseException]:
-    """Each thread sends its own, all at once; what went wrong. Nobody waits for a thread that hangs."""
+    """Let each thread send its own ids, all at once; return the errors. A thread that hangs is not waited for."""
     errors: list[BaseException] = []
     begin = threading.Barrier(len(ids))
 
@@ -171,7 +171,7 @@ async def test_a_burst_of_schedules_says_nothing_about_a_healthy_primary(world: 
 
 
 async def with_stages(check: Any, flavour: Flavour) -> None:
-    """Several rows at once, each on endpoints of its own: the time goes into waiting.
+    """Check several rows at once, each on endpoints of its own: most of the time is waiting.
 
     Fewer with asyncio: a sender of the SDK that waits for its answer takes all the time of the loop that it can get.
     """

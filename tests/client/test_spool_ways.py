@@ -65,7 +65,7 @@ def test_a_lane_keeps_its_backlog_queue_until_that_fails(state: PairState) -> No
 
 
 def test_a_spooled_message_is_the_trial_that_a_probe_earned(state: PairState) -> None:
-    """One message asks the primary; accepted, the entity is healthy, refused, the others go on to the backlog."""
+    """One message goes to the primary; if it is refused, the others go to the backlog, else the entity is healthy."""
     ways = SpoolWays(state)
     ways.failed("orders", PRIMARY, Failure(Kind.COMMUNICATION, "gone"), 0.0)
     entity = state.pair.entity("orders", 0.0)

@@ -93,7 +93,7 @@ async def say_and_wait(enemy: Enemy, words: bytes) -> float:
 
 
 async def say_slowly(enemy: Enemy, words: bytes, pause_s: float) -> None:
-    """One byte at a time."""
+    """Send one byte at a time."""
     async with enemy.dialled() as (_, writer):
         with suppress(*LOST):
             for byte in words:

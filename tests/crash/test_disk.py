@@ -151,7 +151,7 @@ async def test_a_full_disk_rejects_sends_and_works_again_when_there_is_space(
 async def test_file_size_limit_rejects_sends_until_it_is_lifted(
     tmp_path: Path, new_broker: Callable[[Path], BrokerProcess]
 ) -> None:
-    """Any other write error of the system: the store goes on by itself when the cause is gone."""
+    """The limit stands for any write error of the system: the store goes on by itself when the cause is gone."""
     broker = new_broker(tmp_path / "data")
     _, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
     async with await connect(broker.connection_string()) as connection:

@@ -44,7 +44,7 @@ def new_broker(folder: Path) -> BrokerProcess:
 
 
 async def load_for(load: Load, broker: BrokerProcess, seconds: float, *, kill: bool) -> int:
-    """One round: the exit code of a broker that was asked to stop, -9 for one that was killed."""
+    """Run one round; return the exit code of a broker that was asked to stop, or -9 after a kill."""
     work = asyncio.create_task(load.round(broker.connection_string()))
     await asyncio.wait([work], timeout=seconds)
     assert not work.done(), f"the clients ended before the broker: {work}"

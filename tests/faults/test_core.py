@@ -177,7 +177,7 @@ def test_shown_fault_says_what_is_left() -> None:
 
 
 def test_number_of_faults_is_bounded() -> None:
-    """Each event looks at all of them."""
+    """Each event looks at all active faults."""
     active = faults()
     for _ in range(ACTIVE_MAX):
         active.add(fault("quota"), 0.0)

@@ -16,7 +16,7 @@ PAGE = "docs/testing.md"
 
 @pytest.mark.slow
 def test_every_example_of_the_page_passes(tmp_path: Path) -> None:
-    """Each block in a file of its own."""
+    """Each block of code runs in a file of its own."""
     code = blocks(PAGE, "python")
     count = sum(len(re.findall(r"^(?:async )?def test_", block, re.MULTILINE)) for block in code)
     assert count == 10

@@ -245,7 +245,7 @@ def test_a_month_of_idle_polls_costs_what_the_specification_says(tmp_path: Path)
 
 
 def test_a_tally_counts_as_a_meter_does(tmp_path: Path) -> None:
-    """Each operation in its own second, whenever it is told; several senders of an entity share one."""
+    """Each operation is counted in its own second; several senders of an entity share a tally."""
     clock = Clock()
     ledger = Ledger(tmp_path, client="c", clock=clock)
     tally = ledger.tally("primary", HOST, "orders", "send")

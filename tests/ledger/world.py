@@ -29,7 +29,7 @@ def send(ledger: Ledger, entity: str = "orders", size_bytes: int = 100, count: i
 
 
 def rows_of(folder: Path) -> list[Row]:
-    """All rows, when none is torn."""
+    """Return all rows, and assert that none is torn."""
     rows = read(folder)
     found = list(rows)
     assert rows.skipped == 0

@@ -197,7 +197,7 @@ def test_annotation_that_sets_no_time_is_left_alone(annotation: tuple[Symbol, An
 
 
 def test_session_and_schedule_get_the_sections_that_they_need() -> None:
-    """Other software may leave out properties and annotations that would say nothing else."""
+    """Other software may leave out sections of properties and annotations that would be empty."""
     home = opened(
         Message(
             application_properties={

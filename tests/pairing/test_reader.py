@@ -87,7 +87,7 @@ def test_reader_learns_each_destination_once(looked: list[bytes]) -> None:
 
 
 def test_long_properties_and_short_bodies_are_known_too(looked: list[bytes]) -> None:
-    """Both forms of a size, of one byte and of four, are measured without a second look."""
+    """Sizes of one byte and of four are measured without reading the message in full."""
     queue = Reader()
     for number in range(10):
         payload = Message(
@@ -146,7 +146,7 @@ def test_unusual_or_large_message_is_not_learned_from(message: Message, looked: 
 
 
 def test_damaged_annotations_of_the_usual_size_are_not_trusted() -> None:
-    """One annotation twice and another one not at all."""
+    """One annotation is there twice and another one is missing."""
     queue, good = Reader(), delivered(1)
     assert isinstance(queue.unwrap(good), Home)
     number = good.index(b"\xa3\x15x-opt-sequence-number")

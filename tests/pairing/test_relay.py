@@ -77,7 +77,7 @@ def test_a_missing_destination_is_waited_for_as_long_as_its_grace() -> None:
 
 
 def test_a_destination_that_was_missing_days_ago_is_waited_for_again() -> None:
-    """Another syphon may have delivered there since: only what was seen again and again was missing all the time."""
+    """Another syphon may have delivered there since: only failures in short succession prove a missing destination."""
     destinations = Destinations(900)
     failed(destinations, Kind.NOT_FOUND, 0.0)
     days = 3 * 86_400.0

@@ -1,4 +1,4 @@
-"""One send as a plan, away from home: backlog queues, trials, the spool, and whatever happens."""
+"""One send as a plan, away from home: backlog queues, trials, the spool, and any order of answers."""
 
 from __future__ import annotations
 

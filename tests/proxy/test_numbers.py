@@ -1,4 +1,4 @@
-"""Each peer hears of its own numbers, whatever was taken out of the session between them."""
+"""Each peer hears of its own numbers, also after frames were taken out of the session between them."""
 
 from __future__ import annotations
 

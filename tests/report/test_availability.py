@@ -140,7 +140,7 @@ def test_rates_are_the_sends_of_each_span(world: World) -> None:
 
 
 def test_dead_letters_are_counted_by_entity_and_reason(world: World) -> None:
-    """Each message once for a reason; where nobody knows its entity, under the backlog queue."""
+    """Each message counts once for a reason; where its entity is unknown, it counts for the backlog queue."""
     letters = world.read.dead
     expected = {(entity, reason): 0 for entity, _, reason, _ in letters}
     for entity, _, reason, _ in letters:
@@ -235,7 +235,7 @@ def test_a_recovery_from_nothing_is_nothing() -> None:
 
 
 def test_a_failover_by_hand_is_marked_and_needs_no_suspicion() -> None:
-    """Such an outage begins with the failover itself."""
+    """An outage that was forced begins with the failover itself."""
     (outage,) = merged(seen(step("FailedOver", 4, forced=True), step("Recovered", 5)))
     assert outage.forced
     assert outage.begins_ms == outage.failed_over_ms == 4000

@@ -93,7 +93,7 @@ def test_bandwidth_base_and_geo_replication_are_those_of_the_sheets(world: World
 
 @pytest.mark.spark
 def test_an_outage_costs_its_pings_and_the_way_of_its_messages(world: World) -> None:
-    """Each step at the average of the rows of its queue."""
+    """Each step costs the average of the rows of its queue."""
     outages = world.read.outages
     assert len(world.report.bill.outages) == len(outages)
     for number, shown in enumerate(world.report.bill.outages):

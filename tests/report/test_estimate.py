@@ -161,7 +161,7 @@ def test_the_bill_is_the_sum_of_its_parts() -> None:
 
 
 def test_the_money_of_the_lines_is_that_of_the_operations() -> None:
-    """Each operation costs the same, as in the report; to the digits that a division leaves."""
+    """Each operation costs the same, as in the report; the sums agree except for the rounding of a division."""
     made = estimate(assumed(messages_per_second=Decimal(77), counting="strict"))
     assert sum(operations(made).values()) == made.paired.operations
     assert abs(sum(money(made).values()) - made.paired.operations_money) < Decimal("1e-20")

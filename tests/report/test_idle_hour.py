@@ -40,7 +40,7 @@ class InTurn(Random):
 
 
 class Pipe:
-    """One direction: bytes arrive in order, a little later."""
+    """One direction of a connection: bytes arrive in order, a little later."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, arrives: Callable[[bytes], None]) -> None:
         self._loop = loop

@@ -344,7 +344,7 @@ def test_a_large_report_stays_small() -> None:
 
 
 def test_a_reader_who_does_not_see_it_can_follow(page: Page) -> None:
-    """One h1, no level left out, ids that are unique, names for every plot and table."""
+    """The page has one h1, no level left out, ids that are unique, and names for every plot and table."""
     levels = [int(name[1]) for name, _ in page.elements if re.fullmatch("h[1-6]", name)]
     assert levels.count(1) == 1 and levels[0] == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))

@@ -39,7 +39,7 @@ Key = tuple[str, str, str]
 
 
 class Process:
-    """One client; `ask` waits for its answer."""
+    """Client in a process of its own; `ask` waits for its answer."""
 
     def __init__(self, *arguments: object) -> None:
         self._process = subprocess.Popen(
@@ -253,7 +253,7 @@ def total(rows: Iterable[Row], kind: str, namespace: str, entity: str | None, ca
 
 
 def test_failed_sends_are_what_callers_saw(run: Run) -> None:
-    """Each time that a call ended with an error: not an attempt, and no operation."""
+    """The row counts calls that ended with an error: it counts no attempts, and costs no operation."""
     rows = [row for row in run.clients if row.kind == "failed send"]
     assert sum(row.count or 0 for row in rows) == run.failed > 0
     assert {row.cause for row in rows} == {"application"}

@@ -58,7 +58,7 @@ class Reject(Action):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Action):
-    """Any delivery state, also those that no good broker would say; for transfers and settlements."""
+    """Answers with any delivery state, also one that no good broker would send; for transfers and settlements."""
 
     state: Composite | bytes
     settled: bool = True
@@ -68,7 +68,7 @@ class Answer(Action):
 
 @dataclass(frozen=True, slots=True)
 class Reply(Action):
-    """Any answer to a `$management` request."""
+    """Answers a `$management` request with any status and body."""
 
     status: int = 200
     body: Any = field(default_factory=dict)

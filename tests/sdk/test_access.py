@@ -155,7 +155,7 @@ async def test_a_token_for_another_entity_is_refused(users: Users, secured: Brok
 async def test_a_changed_token_is_not_authenticated(
     users: Users, secured: BrokerProcess, field: str, spoilt: str
 ) -> None:
-    """Another signature, and a signature that was made for another expiry."""
+    """The token has another signature, or a signature that was made for another expiry."""
     token = secured.token("orders", key=_key(ROOT_KEY_NAME)).replace(field, spoilt)
     with pytest.raises(ServiceBusAuthenticationError):
         await users.with_token(token).sender("orders")
@@ -195,7 +195,7 @@ async def test_an_unknown_queue_is_not_found(sdk: Sdk) -> None:
 async def test_namespaces_do_not_see_each_others_queues(
     broker: BrokerProcess, flavour: Flavour, queue_name: str
 ) -> None:
-    """One process, two namespaces, nothing shared."""
+    """One process serves two namespaces that share no entities."""
     other = Sdk(flavour, broker.connection_string("fabrikam"))
     with pytest.raises(MessagingEntityNotFoundError):
         await other.sender(queue_name)

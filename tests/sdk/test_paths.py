@@ -59,7 +59,7 @@ async def test_a_path_may_have_260_characters(
 async def test_paths_compare_without_case(
     sdk: Sdk, make_queue: MakeQueue, admin: ServiceBusAdministrationClient
 ) -> None:
-    """One queue, however it is spelt; the creator's spelling is kept."""
+    """All spellings mean one queue; the creator's spelling is kept."""
     path = make_queue(_unique("Orders/{}/New"))
     sender, receiver = await sdk.sender(path.upper()), await sdk.receiver(path.lower())
     await sender.send_messages(ServiceBusMessage("hello"), timeout=10)

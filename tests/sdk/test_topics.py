@@ -173,7 +173,7 @@ async def test_receivers_hear_when_their_subscription_or_its_topic_is_deleted(sd
 
 
 async def test_fifty_subscriptions_get_fifty_copies(sdk: Sdk, sdk_admin: Admin) -> None:
-    """One send, one payload, and every subscription tells the same count."""
+    """A body is stored once for all subscriptions, and every subscription tells the same count."""
     names = [f"s{n}" for n in range(50)]
     topic = await make_topic(sdk_admin, *names)
     sender = await sdk.topic_sender(topic)

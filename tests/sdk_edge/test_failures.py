@@ -155,5 +155,5 @@ def test_every_exception_has_its_kind(error: Exception, kind: Kind) -> None:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError(), ImportError("websocket"), KeyError()])
 def test_a_bug_or_an_interruption_is_left_alone(error: Any) -> None:
-    """Such an exception must reach somebody who can answer it."""
+    """The exception must reach code that can handle it, so it is no failure of a send."""
     assert failure_of(error) is None

@@ -43,7 +43,7 @@ async def test_every_private_attribute_is_there(owner: str, names: str, use: str
 
 
 async def test_both_flavours_of_the_client_keep_the_same_things() -> None:
-    """One row of the list speaks for both."""
+    """A row of the list for the sync client holds for the aio client too."""
     client = owners()["ServiceBusClient (aio)"]
     names = [name for owner, names, _ in PRIVATE if owner == "ServiceBusClient" for name in names.split()]
     assert names and all(hasattr(client, name) for name in names)

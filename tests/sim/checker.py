@@ -61,7 +61,7 @@ class History:
 
 
 def violations(world: World) -> list[str]:
-    """One line for each broken promise; none for a world in which all were kept."""
+    """Return one line for each broken promise; none for a world in which all were kept."""
     history = world.history
     history.close()
     found = [f"asyncio: {complaint}" for complaint in world.loop.complaints]

@@ -364,7 +364,7 @@ class Report:
 
 
 def play(seed: int, variants: Variants = GENUINE, *, tell: Callable[[str], None] | None = None) -> Report:
-    """One seed, one history."""
+    """Run the history of one seed."""
     began = time.perf_counter()
     world = World(seed, variants, tell=tell)
     found = world.run()

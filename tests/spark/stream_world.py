@@ -66,7 +66,7 @@ class Stream:
         return list(worker.read(share))
 
     def end(self, results: Sequence[list[pa.RecordBatch]]) -> list[bytes]:
-        """All tasks have succeeded: the batch is committed."""
+        """Commit the batch, after all its tasks have succeeded; return its bodies."""
         bodies = [body for batches in results for batch in batches for body in batch.column("body").to_pylist()]
         self.bodies += bodies
         self.committed, self.open = self.open, None

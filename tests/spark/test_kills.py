@@ -145,7 +145,7 @@ class Reading:
 
 @contextmanager
 def competitor(connection_string: str, queue: str) -> Iterator[list[bytes]]:
-    """Another consumer, who completes two of three messages and gives one back; what it has taken for good."""
+    """Run another consumer, which completes two of three messages and gives one back; yield the completed ones."""
     taken: list[bytes] = []
     over = threading.Event()
 

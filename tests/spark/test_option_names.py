@@ -22,7 +22,7 @@ PEEK = {"use": "stream", "entity": "o", "mode": "peek"}
 
 
 def test_the_aliases_on_the_page_are_those_of_the_code() -> None:
-    """Both tables, and every name leads to an option."""
+    """The page has the names of both tables, and every name leads to an option."""
     section = PAGE.split("### Names of other connectors\n")[1].split("\n## ")[0]
     shown = re.findall(r"^\| (`.*?`) \| `([\w.]+)` \| (same|near) \|$", section, re.MULTILINE)
     found = {(name, ours, how) for names, ours, how in shown for name in re.findall(r"`([\w.]+)`", names)}

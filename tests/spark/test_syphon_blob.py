@@ -37,7 +37,7 @@ def place(azurite: Azurite) -> Location:
 
 
 def test_every_message_is_in_the_journal_when_it_is_home(world: SyphonWorld, place: Location) -> None:
-    """One object for each append; the report says the same, and a closed day is not read again."""
+    """The journal has one object for each append; the reports agree, and a closed day is not read again."""
     world.divert(30, "orders")
     job = world.job(location=place)
     reader = world.reader(job)

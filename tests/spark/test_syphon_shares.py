@@ -126,7 +126,7 @@ def test_long_gaps_between_rounds_are_made_up_for(gap_s: float, start_s: float, 
 
 
 def test_a_share_begins_empty_and_grows_when_others_end() -> None:
-    """Many short tasks must not each begin with a burst; what the others do not need any more is not lost."""
+    """Many short tasks must not each begin with a burst; budget that other tasks do not need any more is not lost."""
     share = BudgetShare(100.0, 4, 0.0)
     assert share.take(5, 0.0) == pytest.approx(0.2)
     share.shared_by(1, 0.2)

@@ -79,7 +79,7 @@ def test_a_batch_read_peeks_a_subscription(broker: BrokerProcess, topic: str, na
 def test_sessions_are_read_one_after_another(
     broker: BrokerProcess, make_queue: MakeQueue, topic: str, kind: str, tmp_path: Path
 ) -> None:
-    """Each message once, those of a session in one task and in their order; nothing stays in the entity."""
+    """Each message comes once, those of a session in one task and in their order; the entity is empty at the end."""
     write, read = (topic, f"{topic}/Subscriptions/cases")
     if kind == "queue":
         write = read = make_queue(requires_session=True)

@@ -21,7 +21,7 @@ QUEUE = "contoso/x-servicebus-transfer/0"
 
 
 class Ways:
-    """One way for all paths, unless a path has its own."""
+    """Ways to send: one for all paths, unless a path has its own."""
 
     def __init__(self, way: Way | None = PRIMARY, **paths: Way | None) -> None:
         self.default = way

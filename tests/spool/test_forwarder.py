@@ -258,7 +258,7 @@ async def test_messages_of_one_session_go_in_batches_and_in_order(world: World, 
 async def test_messages_that_go_one_by_one_leave_the_spool_together(
     world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each fsync costs as much as a send; without them the lane is outrun by those who send."""
+    """An fsync costs as much as a send; with one for each message the lane would be slower than its senders."""
     forwarded, removals = world.spool.forwarded, []
 
     def remove(gone: Sequence[int]) -> None:
@@ -310,7 +310,7 @@ async def test_an_error_that_comes_quickly_counts_when_it_was_tried_three_times(
 
 
 async def test_a_time_out_counts_at_once(world: World, endpoint: ScriptedEndpoint) -> None:
-    """One attempt until its time-out has cost enough."""
+    """A single attempt that runs into its time-out has cost enough."""
     endpoint.on("attach", Silent(), path="orders", times=1)
     world.spool.append([entry(1)])
     assert await world.forwarder.drain_once() == {}
@@ -346,7 +346,7 @@ async def test_stopping_lets_the_send_under_way_end(world: World, endpoint: Scri
 
 
 async def test_every_send_is_metered_with_its_outcome(world: World, endpoint: ScriptedEndpoint) -> None:
-    """Both namespaces bill for them; the reason is the spool."""
+    """The namespace bills for each of the two sends; the ledger's reason is the spool."""
     endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=1)
     world.spool.append(entries(range(2)))
     await world.forwarder.drain_once()

@@ -83,7 +83,7 @@ def test_a_large_object_appears_when_it_is_published(storage: LargeStorage) -> N
 
 
 def test_a_record_has_what_was_appended_in_order(storage: LargeStorage) -> None:
-    """One file or many objects: read in the order of their names they are the record."""
+    """A record is one file or many objects: read in the order of their names they are the record."""
     record = storage.appender("journal/day=1/a.jsonl")
     for line in (b"1\n", b"2\n", b"3\n"):
         record.append(line)

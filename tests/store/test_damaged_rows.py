@@ -102,7 +102,7 @@ async def test_messages_of_an_entity_that_is_not_there_are_announced_and_kept(tm
 
 
 async def test_counters_are_right_before_and_after_they_are_folded(tmp_path: Path) -> None:
-    """Each commit writes what it changed into one row; now and again the rows are put together."""
+    """Each commit writes the counters that it changed into one row; now and again the rows are put together."""
     store = SqliteStore(tmp_path)
     store.recover()
     await commit(store, *[PutEntity(entity_id, "{}") for entity_id in range(1, 60)])

@@ -70,7 +70,7 @@ async def test_the_genuine_sdk_reads_what_came_home() -> None:
 
 
 async def test_each_message_comes_home_to_its_destination_in_queue_order() -> None:
-    """Several destinations in one batch, and more than one batch."""
+    """A batch has messages for several destinations, and there is more than one batch."""
     async with pair(ORDERS, BILLS) as world:
         payloads = [message(number) for number in range(250)]
         await world.put(BACKLOG, [wrap(one, Away(("Orders", "bills")[n % 2])) for n, one in enumerate(payloads)])

@@ -92,7 +92,7 @@ async def test_after_a_kill_the_next_syphon_keeps_the_order() -> None:
 
 
 async def test_lanes_that_could_not_be_given_back_are_waited_for() -> None:
-    """Such messages are locked for another while, and so are those that the link had fetched behind them."""
+    """The messages stay locked for a while, and so do those that the link had fetched behind them."""
     skew_s = 0.0
     async with pair(ORDERS) as world, Server(Script(settlement=None)) as server:
         world.secondary = Carrier(server.connection_string)

@@ -77,7 +77,7 @@ async def test_messages_for_a_topic_reach_every_matching_subscription() -> None:
 
 
 async def test_messages_for_a_session_queue_are_in_their_sessions_again() -> None:
-    """One send carries messages of several sessions only where each has its own id back."""
+    """A send carries messages of several sessions, and each message has its own session id back."""
     async with world_with_topic() as world:
         await world.divert("cases", [labelled(number) for number in range(9)])
         assert (await world.syphon().run_once(0.2)).moved == 9
@@ -86,7 +86,7 @@ async def test_messages_for_a_session_queue_are_in_their_sessions_again() -> Non
 
 
 async def test_batches_for_sessions_and_partitions_say_where_they_go() -> None:
-    """Such an entity refuses a batch without the id, session and key of its first message in its envelope."""
+    """The entity refuses a batch whose envelope lacks the id, session and key of its first message."""
     async with world_with_topic() as world:
         await world.divert("parts", [labelled(number) for number in range(9)])
         assert (await world.syphon().run_once(0.2)).moved == 9

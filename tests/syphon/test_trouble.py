@@ -344,7 +344,7 @@ async def test_messages_that_cannot_go_home_are_dead_lettered_with_a_reason() ->
 
 
 async def test_bytes_that_are_no_message_do_not_stop_the_pump() -> None:
-    """Another broker may have let them in."""
+    """Another broker may have accepted such bytes."""
     async with Server() as server, pair(ORDERS) as world:
         server.put(BACKLOG, b"\x00\x53", wrap(message(1), Away("orders")))
         world.secondary = Carrier(server.connection_string)

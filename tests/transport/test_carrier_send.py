@@ -1,4 +1,4 @@
-"""One call sends: it finds or opens the link, and what the service ended while it was idle costs nobody an error."""
+"""One call sends: it finds or opens the link; a link that the service ended while idle costs no caller an error."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ async def test_unknown_entities_and_wrong_keys_are_refused_by_name(broker: Broke
 
 
 async def test_tls_and_web_sockets_reach_the_same_queue(broker: BrokerProcess, queue_name: str) -> None:
-    """One port, whatever the way."""
+    """Plain AMQP, TLS and web sockets are served on one port."""
     plain = Endpoint.parse(broker.connection_string())
     tls = Endpoint.parse(broker.connection_string().replace(";UseDevelopmentEmulator=true", ""))
     websocket = Endpoint.parse(broker.connection_string(), transport="websocket")

@@ -148,7 +148,7 @@ def test_new_id_is_a_guid() -> None:
 
 
 def test_fields_of_the_properties_section_are_set() -> None:
-    """All settable system properties, and those that stand elsewhere in the stored form."""
+    """The action sets all settable system properties, also those that are stored in another section."""
     text = (
         "SET sys.MessageId = 'id'; SET sys.To = 't'; SET sys.Label = 'l'; SET sys.ReplyTo = 'r'; "
         "SET sys.CorrelationId = 5; SET sys.ContentType = 'text/html'; SET sys.SessionId = 's'; "

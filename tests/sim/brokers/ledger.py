@@ -29,7 +29,7 @@ class Told(Enum):
 
 @dataclass(slots=True)
 class Call:
-    """One send, one cancellation: texts that share a fate."""
+    """One send or one cancellation, and the texts that share its outcome."""
 
     texts: list[str]
     began: int

@@ -184,7 +184,7 @@ class World:
 
 
 def play(seed: int, *, tell: Callable[[str], None] | None = None) -> Report:
-    """One seed, one history."""
+    """Run the history of one seed."""
     began = time.perf_counter()
     world = World(seed, tell=tell)
     found = world.run()
