@@ -23,7 +23,7 @@ SAID = {
 
 @pytest.mark.parametrize(("state", "step"), list(itertools.product(EndpointState, Step)))
 def test_every_step_in_every_state_leads_on_or_is_an_error(state: EndpointState, step: Step) -> None:
-    """An absent row is the error of whoever made the step: ProtocolError for the peer, AssertionError for us."""
+    """An absent row is the fault of the end that made the step: ProtocolError for the peer, AssertionError for us."""
     if (state, step) in TRANSITIONS:
         assert after(state, step, "x") is TRANSITIONS[state, step]
     elif step in (Step.GOT_OPEN, Step.GOT_CLOSE):

@@ -1,4 +1,4 @@
-"""Attach and detach in every order, refusals, names and handles used again, and what is said too late."""
+"""Attach and detach in every order, refusals, names and handles used again, and late frames."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_half_a_message_goes_with_its_link() -> None:
 
 
 def test_deliveries_of_a_link_that_is_gone_are_forgotten() -> None:
-    """A late disposition for them tells nobody."""
+    """A late disposition for them causes no event."""
     pair = Pair()
     link, far = pair.sender()
     link.send(b"m", b"1")

@@ -56,7 +56,7 @@ def composites(cls: type[p.Composite]) -> st.SearchStrategy[Any]:
 
 @pytest.mark.parametrize("cls", p.BY_CODE.values(), ids=[cls.NAME for cls in p.BY_CODE.values()])
 def test_a_composite_comes_back_as_it_was(cls: type[p.Composite]) -> None:
-    """From every row of every table: what is encoded decodes to an equal object."""
+    """An object of every row of every table is encoded, and decodes to an equal object."""
 
     @given(composites(cls))
     def holds(made: Any) -> None:
@@ -235,7 +235,7 @@ def test_the_fast_reader_of_dispositions_agrees_with_the_table(
 
 
 def test_patterns_invented_without_end_are_not_kept() -> None:
-    """The memory of patterns is bounded, and what was forgotten is still read."""
+    """The memory of patterns is bounded, and a pattern that was forgotten is still read."""
     from pairbus.amqp import transfers as module
 
     for number in range(4 * TAILS_MAX):
@@ -280,7 +280,7 @@ def test_frame_heads_say_what_the_table_would(
 
 
 def test_a_tag_of_33_bytes_is_our_own_mistake() -> None:
-    """The standard allows 32; whoever makes tags is asserted, not the peer."""
+    """The standard allows 32; a longer tag is a bug of ours, so it is asserted."""
     with pytest.raises(AssertionError):
         TransferHeads(0, 0).first(0, b"x" * 33, 0, False, False, 0)
 

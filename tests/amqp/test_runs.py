@@ -31,7 +31,7 @@ GREETING = b"AMQP\x00\x01\x00\x00" + b"".join(
 
 
 def hear(pieces: list[bytes], *, one_by_one: bool) -> tuple[list[str], bytes, list[tuple[int, int, int]]]:
-    """(every event, all that was answered, what the links count) of a server that settles nothing."""
+    """Return events, answers and counters of the links, for a server that settles no delivery."""
     limits = ConnectionSettings(
         "server", max_frame_size=FRAME_SIZE_MAX, incoming_window=WINDOW, unsettled_max=UNSETTLED_MAX, idle_time_out_ms=0
     )

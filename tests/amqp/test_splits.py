@@ -69,7 +69,7 @@ def test_a_recorded_conversation_is_understood_whole(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_every_single_cut_of_a_recorded_conversation_changes_nothing(name: str) -> None:
-    """At each byte of what is not payload: the conversation up to the large message, and its last bytes."""
+    """The stream is cut at each byte that is no payload: up to the large message, and in its last bytes."""
     data = (CORPUS / f"{name}.client").read_bytes()
     expected = hear(data, [])
     near = range(1, min(len(data), 2200), 7 if len(data) > 5000 else 1)
