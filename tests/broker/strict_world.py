@@ -59,7 +59,7 @@ class Client:
     # ── the script ──
 
     async def turn(self) -> None:
-        """Say what there is to say, all of it in one read of the broker's, and hear the answers."""
+        """Send all output of the core in one read of the broker's, and hear the answers."""
         for _ in range(TURNS):
             if self.core.has_output:
                 self.peer.data_received(self.core.data_to_send())

@@ -85,14 +85,14 @@ def test_health_and_the_ca_certificate_need_no_key(server: AdminServer) -> None:
 
 
 def test_queues_may_be_called_like_the_open_doors(server: AdminServer) -> None:
-    """Every administration client shows a token; whoever shows none asks for the door."""
+    """Every administration client shows a token; a request without one asks for the open page of that name."""
     assert call(server, "PUT", "/health", body=ENTRY).status == 201
     assert "<QueueDescription" in call(server, "GET", "/health").text
     assert call(server, "GET", "/ca.pem").status == 404
 
 
 def test_everything_else_needs_a_token(server: AdminServer) -> None:
-    """The answer says what is missing."""
+    """The answer says that the Authorization header is missing."""
     for path in ("/", "/q", "/$namespaceinfo", "/$Resources/queues"):
         answer = call(server, "GET", path, key=False)
         assert answer.status == 401

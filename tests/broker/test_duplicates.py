@@ -59,7 +59,7 @@ def test_a_scheduled_duplicate_gets_no_number_that_another_message_could_bear() 
 
 
 def test_a_duplicate_is_accepted_and_dropped() -> None:
-    """The sender cannot know whether its first attempt arrived; that is what the window is for."""
+    """The sender cannot know whether its first attempt arrived; the window exists for this case."""
     world = World(requires_duplicate_detection=True, duplicate_window_ms=20_000)
     world.send(b"1", message_id="a")
     world.send(b"2", message_id="a")

@@ -187,7 +187,7 @@ def test_a_duplicate_at_the_destination_is_dropped_with_the_move() -> None:
 
 
 def test_a_claimed_id_at_the_destination_is_waited_for() -> None:
-    """A message must not leave the source while nobody knows whether the destination takes it."""
+    """A message must not leave the source before the destination is known to take it."""
     chain = Chain(last={"requires_duplicate_detection": True})
     chain.send("a", "again", message_id="m")
     chain.queues["b"].send([draft("first", message_id="m")], chain.now, Answer())

@@ -17,7 +17,7 @@ from tests.broker.queue_world import DISK_FULL, PENDING, Answer, World
 
 
 def test_a_message_is_receivable_and_acknowledged_only_after_its_commit() -> None:
-    """Accepted means committed, and nobody may see what could still vanish."""
+    """Accepted means committed: a message that could still vanish is shown to no client."""
     world = World()
     answer = world.offer(b"1")
     assert (answer.value, world.bodies(), world.peeked(), world.ready) == (PENDING, [], [], [])
@@ -86,7 +86,7 @@ def test_a_full_queue_refuses_and_uncommitted_messages_count() -> None:
 
 
 def test_space_comes_back_with_every_way_out() -> None:
-    """The size is the sum of what is stored, in all states and in both boxes."""
+    """The size is the sum of the stored messages, in all states and in both boxes."""
     world = World(max_delivery_count=100)
     world.offer(b"12345", b"123", b"1", b"12")
     world.schedule(b"1234567", at=world.now + 50_000, annotations=b"89")
@@ -122,7 +122,7 @@ def test_completing_removes_the_message_once_and_for_all() -> None:
 def test_abandoning_counts_as_a_delivery_and_releasing_does_not(
     outcome: Outcome, counts: tuple[int, int, int, int], delivery_count: int
 ) -> None:
-    """A client that closes gives back what it never looked at."""
+    """A client that closes gives back the messages that it never looked at."""
     world = World()
     world.send(b"1")
     world.settled(world.lock(), outcome)

@@ -167,7 +167,7 @@ def test_a_locked_message_does_not_expire_when_many_others_wait_either(restarted
 
 
 def test_deferred_and_dead_messages_do_not_expire() -> None:
-    """Deferred messages wait for somebody who knows their number, dead letters for a person."""
+    """Deferred messages wait for a receiver that knows their number, dead letters for a person."""
     world = World()
     world.send(b"1", b"2", ttl_ms=100)
     world.settled(world.lock(), Outcome.DEFER)
@@ -191,7 +191,7 @@ def test_what_expired_while_the_broker_was_down_is_not_delivered() -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_crowd_of_expired_messages_is_removed_in_bounded_steps(restarted: bool) -> None:
-    """A million messages that expire at once must not be loaded at once, nor hide what lies behind them."""
+    """A million messages that expire at once must not be loaded at once, and must not hide those behind them."""
     world = World(dead_letter_on_expiration=True)
     count = 2000
     world.offer(*[b"x"] * count, ttl_ms=100)

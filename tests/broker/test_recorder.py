@@ -1,4 +1,4 @@
-"""Recorded sends of a queue: what its senders were told is accepted, and nothing else."""
+"""Recorded sends of a queue: exactly the messages that its senders were told are accepted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_duplicates_and_forwarded_messages_are_not_recorded() -> None:
 
 
 def test_recorded_sends_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest go first, by count and by bytes; the last one stays whatever its size."""
+    """The oldest go first, by count and by bytes; the last one stays, with any size."""
     monkeypatch.setattr(recording, "RECORDED_MAX", 3)
     monkeypatch.setattr(recording, "RECORDED_BYTES_MAX", 10)
     recorder, answers = Recorder(), list[object]()

@@ -135,7 +135,7 @@ async def test_only_the_holder_of_a_session_deletes_its_messages(broker: Broker,
 
 
 async def test_messages_received_by_number_carry_their_lock_token(connection: ClientConnection) -> None:
-    """In the delivery annotations, as every delivery under lock does; the same one that the answer names."""
+    """The token is in the delivery annotations, as with every lock, and is the one that the answer names."""
     receiver = await connection.receiver("orders")
     (first,) = await receiver.receive(1, timeout_s=5)
     annotations = Message.decode(first.payload).delivery_annotations or {}
@@ -152,7 +152,7 @@ async def test_messages_received_by_number_carry_their_lock_token(connection: Cl
 
 
 async def test_an_answer_that_takes_too_long_is_a_time_out() -> None:
-    """The client names how long it waits; what comes later is not said, because nobody listens."""
+    """The client says how long it waits; a later answer is not sent, because its client has given up."""
     client = await Client(LENIENT).open()
     await client.queue("orders")
     session = await client.session()

@@ -114,7 +114,7 @@ def test_a_receiver_that_meets_expired_messages_gets_the_next_live_one(world: Se
 
 
 def test_messages_of_a_session_that_cannot_be_read_still_wait(world: SessionWorld) -> None:
-    """A read that fails once must not lose what it was about to read, nor change its order."""
+    """A read that fails once must not lose its messages or change their order."""
     world.put("a", b"1", b"2")
     world.restart()
     hold = world.accept("a")
@@ -138,7 +138,7 @@ def test_expired_messages_that_cannot_be_read_are_tried_again(world: SessionWorl
 
 @pytest.mark.parametrize("found_by", ["receiver", "clock"])
 def test_damaged_messages_of_a_session_are_left_out(world: SessionWorld, found_by: str) -> None:
-    """The store reports them; the session goes on with what is intact, or ends with the last of them."""
+    """The store reports them; the session goes on with the intact messages, or ends with the last of them."""
     world.put("a", b"1", ttl_ms=100)
     world.put("b", b"2", ttl_ms=100)
     world.put("b", b"3")

@@ -1,4 +1,4 @@
-"""Publishing: which subscription gets which copies, in one commit, and what a topic keeps of them."""
+"""Publishing: which subscription gets which copies, in one commit, and what a topic stores of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TWO: dict[str, dict[str, Any]] = {"a": {}, "b": {}}
 
 
 def test_every_matching_subscription_has_its_copy_after_one_commit() -> None:
-    """Accepted means that none of them can miss the message any more; before the commit nobody sees it."""
+    """Accepted means that no subscription can miss the message any more; before the commit no receiver sees it."""
     world = TopicWorld(
         {"all": {}, "red": {}, "none": {}, "blue": {}},
         {"red": [(SqlFilter("color = 'red'"), None)], "blue": [(SqlFilter("color = 'blue'"), None)], "none": []},
@@ -43,7 +43,7 @@ def test_every_matching_subscription_has_its_copy_after_one_commit() -> None:
 
 
 def test_a_copy_has_a_number_of_its_subscription_and_remembers_the_topics() -> None:
-    """Numbers are contiguous within each subscription, whatever others got."""
+    """Numbers are contiguous within each subscription, and do not depend on other subscriptions."""
     world = TopicWorld(TWO, {"b": [(SqlFilter("n = 2"), None)]})
     for n in (1, 2, 3):
         world.send(draft(f"{n}", n=n))
@@ -120,7 +120,7 @@ def test_the_time_to_live_is_the_lowest_of_message_topic_and_subscription() -> N
 
 
 def test_a_payload_counts_once_until_its_last_copy_is_gone() -> None:
-    """However many subscriptions hold it, in whatever box; a restart counts the same."""
+    """Any number of subscriptions may hold the payload, in any box; after a restart the size is the same."""
     world = TopicWorld({"a": {}, "b": {}, "c": {}})
     body = draft("x" * 200)
     world.send(body)
