@@ -272,7 +272,7 @@ def test_other_addresses_than_loopback_need_a_key(
 def test_wrong_values_are_told_in_one_line(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The line says what would be right."""
+    """The error says what a right value is."""
     assert words in refused(capsys, *arguments)
 
 

@@ -73,7 +73,7 @@ def test_list_shows_state_cause_and_counts(world: World) -> None:
 
 
 def test_unknown_entity_is_refused_and_known_ones_are_named(world: World) -> None:
-    """A misspelt name must not look as if something had been done; `--new` is for an entity that nobody used yet."""
+    """A misspelt name must not seem to work; `--new` is for an entity that has not been used yet."""
     client = world.client()
     client.get_queue_sender(QUEUE)
     done = world.run("force-failover", QUEUE, "ordres")

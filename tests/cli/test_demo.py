@@ -188,7 +188,7 @@ def test_a_folder_that_is_not_there_is_told_before_anything_starts(capsys: pytes
 def test_a_file_that_cannot_be_written_is_told_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder of that name, or one in which nobody may write; also where an earlier report lies."""
+    """The path is a folder, or in a folder without write permission; an earlier report may lie there."""
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_starts(
 def test_without_spark_the_engine_spark_is_refused_with_the_fix(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before an outage is staged whose backlog nobody could bring home."""
+    """The error comes before an outage is staged whose backlog could not be brought home."""
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
     assert run("--engine", "spark") == 1
     assert "pip install 'pairbus[spark-local]'" in capsys.readouterr().err

@@ -120,7 +120,7 @@ def test_quiet_pair_exits_with_0(pair: Pair) -> None:
 
 
 def test_waiting_messages_are_counted_with_age_and_destination(pair: Pair) -> None:
-    """Exit code 1: somebody has to bring them home."""
+    """The exit code is 1: an operator has to bring the messages home."""
     pair.create(range(2))
     pair.divert("orders", 3)
     pair.divert("invoices", 2, queue=1)

@@ -214,7 +214,7 @@ def test_a_name_without_backlog_queues_is_an_error(broker: BrokerProcess, second
 def test_backlog_queues_that_cannot_be_listed_are_tried(
     broker: BrokerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With Listen and Send alone, as far as there are any: one that was deleted does not hide those behind it."""
+    """A key with Listen and Send tries the queues by number: a deleted one does not hide those behind it."""
     with broker.admin("fabrikam") as admin:
         admin.create_queue(f"{NAME}/x-servicebus-transfer/11")
         bodies = divert(broker, queue_name, 2, queue=2) + divert(broker, queue_name, 1, queue=11)
@@ -262,7 +262,7 @@ def test_a_target_takes_what_the_primary_never_will(broker: BrokerProcess, queue
 
 
 def test_once_that_is_stopped_exits_with_1_and_says_so(broker: BrokerProcess, queue_name: str) -> None:
-    """A stopped drain cannot know that it had everything. It counts what is left, as far as there is time."""
+    """A stopped drain may not have moved all messages. It counts those that are left, as far as there is time."""
     divert(broker, queue_name, 900)
     command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME, "--once"]
     with subprocess.Popen(
@@ -340,7 +340,7 @@ def test_dead_letters_go_back_to_their_queue(broker: BrokerProcess, queue_name: 
 
 
 def test_a_redrive_loses_nothing_where_the_queue_detects_duplicates(broker: BrokerProcess) -> None:
-    """The queue is asked for its window: what it remembers stays, or goes under a new id when that is wanted."""
+    """The queue is asked for its window: letters that it may remember stay, or go under new ids if wanted."""
     admin = broker.admin("contoso")
     for name in ("remembers", "renamed"):
         admin.create_queue(name, requires_duplicate_detection=True)
@@ -359,7 +359,7 @@ def test_a_redrive_loses_nothing_where_the_queue_detects_duplicates(broker: Brok
 def test_a_redrive_that_may_not_ask_takes_the_longest_window(
     broker: BrokerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A key without the Manage claim is no reason to lose anything; whoever knows the queue says so."""
+    """A key without the Manage claim must not lose messages; a user who knows the window gives it as an option."""
 
     def refuse(_: Side) -> None:
         raise ClientAuthenticationError("Manage claim is required")

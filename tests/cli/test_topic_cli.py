@@ -219,7 +219,7 @@ def test_export_to_a_wrong_place_is_told(
 
 
 def test_export_has_the_emulators_properties_only(pairbus: Command, server: AdminServer) -> None:
-    """The official emulator refuses what it does not know."""
+    """The official emulator refuses properties that it does not know."""
     pairbus("queue", "create", "orders", "--ttl", "P1DT2H", "--lock-duration", "30")
     document = json.loads(pairbus("namespace", "export", "--name", "sbemulatorns").out)
     [namespace] = document["UserConfig"]["Namespaces"]
