@@ -95,7 +95,7 @@ FILLING = "filling"
 
 
 async def _fill(world: World, paths: list[str]) -> Heal:
-    """Up to the limit. What fills a queue has a subject that tells, and is taken out again."""
+    """Fill the queues up to their limit, with messages of a subject of their own, which are removed when it heals."""
     filling = Message(properties=Properties(message_id="x", subject=FILLING), data=[bytes(200_000)]).encode()
     async with await connect(world.namespaces.connection_string("primary")) as connection:
         for path in paths:

@@ -190,7 +190,7 @@ async def test_lost_data_centre_fails_over_entities_as_they_are_used(pair: Pair,
 
 
 async def test_messages_come_home_when_contact_is_back(pair: Pair, flavour: Flavour) -> None:
-    """Where the syphon runs, the backlog is moved without anybody's hand."""
+    """Where the syphon runs, the backlog is moved without an operator."""
     client = await pair.client(flavour, enable_syphon=True)
     bodies = [f"diverted {number}" for number in range(3)]
     with pair.primary.outage("refuse"):
@@ -229,7 +229,7 @@ async def test_entity_that_cannot_be_received_from_is_sent_to(pair: Pair, flavou
 
 
 async def test_namespaces_that_cannot_be_managed_are_sent_to(pair: Pair, flavour: Flavour) -> None:
-    """Once it is paired, a client needs no administration, neither to send home nor to divert."""
+    """A client that is paired needs no administration, to send home or to divert."""
     client = await pair.client(flavour)
     for side in (pair.primary, pair.secondary):
         side.faults.add("internal-error", direction="manage")

@@ -1,4 +1,4 @@
-"""Messages of every kind go through an outage and come back byte for byte; what cannot is refused in clear words."""
+"""Messages of every kind go through an outage and come back byte for byte; others are refused in clear words."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def sent_directly(world: World, queue: str, messages: list[Any]) -> None:
 
 
 async def test_every_property_type_and_every_body_comes_home_byte_for_byte(world: World, flavour: Flavour) -> None:
-    """Compared with what the plain SDK leaves in a queue; the envelope must leave no trace."""
+    """The result is compared with a message sent by the plain SDK; the envelope must leave no trace."""
     here, there = world.namespaces.make_queue(), world.namespaces.make_queue()
     messages = list(of_every_kind().values())
     await sent_directly(world, here, list(of_every_kind().values()))
@@ -246,7 +246,7 @@ async def test_message_that_fits_only_the_primary_warns_and_cannot_divert(
 
 
 async def test_a_part_that_fails_is_told_with_the_ids_of_both_parts(stage: Stage, flavour: Flavour) -> None:
-    """So that the caller sends again what is not stored, and no others."""
+    """The caller can then send again the messages that are not stored, and no others."""
     client = stage.client(flavour)
     await client.pair()
     client.client.force_failover("orders")

@@ -1,4 +1,4 @@
-"""Links and connections that the service ended for idling: opened again within the call, and nobody hears of it."""
+"""Links and connections that the service ended for idling: opened again within the call, without any error."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ async def assert_where_told(world: World, client: Client, queue: str, crowd: Cro
 
 @pytest.mark.parametrize("how", ["reset", "cut"])
 async def test_a_cut_link_loses_nothing_that_was_in_flight(world: World, flavour: Flavour, how: str) -> None:
-    """The connection breaks once, with everything on its way: a fresh one takes it, and nobody hears an error."""
+    """The connection breaks once, with all sends under way: a fresh one takes them, and no caller gets an error."""
     queue = world.namespaces.make_queue()
     nemesis = world.nemesis()
     client = await world.client(flavour)
@@ -112,7 +112,7 @@ async def test_a_cut_link_loses_nothing_that_was_in_flight(world: World, flavour
 
 @pytest.mark.parametrize("interval_s", [0, 60], ids=["failing over", "suspect only"])
 async def test_lost_answers_are_told_to_each_caller(world: World, flavour: Flavour, interval_s: int) -> None:
-    """Every third answer is lost: those messages are stored and nobody knows it; the others are simply accepted."""
+    """Every third answer is lost: those messages are stored with an unknown outcome; the others are accepted."""
     queue = world.namespaces.make_queue()
     nemesis = world.nemesis()
     client = await world.client(flavour, failover_interval=interval_s, attempt_timeout=1.5, ping_primary_interval=20)

@@ -41,7 +41,7 @@ def send_only(world: World) -> str:
 
 
 async def test_pairing_finds_or_creates_the_queues_and_tells_how_many(world: World, flavour: Flavour) -> None:
-    """The second client finds what the first one created."""
+    """The second client finds the queues that the first one created."""
     first = await world.client(flavour)
     assert first.client.options.backlog_queue_count == 2
     assert [event.backlog_queues for event in first.told(Paired)] == [2]
@@ -64,7 +64,7 @@ async def test_pairing_without_the_manage_claim_is_an_authorization_error(world:
 
 
 async def test_send_rights_are_enough_where_the_queues_exist(world: World, flavour: Flavour) -> None:
-    """Least rights: somebody with Manage made the queues once."""
+    """The client has the least rights: a user with Manage made the queues once."""
     await world.client(flavour)
     queue = world.namespaces.make_queue()
     client = world.new_client(flavour, secondary=send_only(world), create_backlog_queues=False)
@@ -157,7 +157,7 @@ async def test_clearing_the_pairing_leaves_a_plain_client_behind(world: World, f
 
 
 async def test_an_operator_moves_an_entity_away_and_back(world: World, flavour: Flavour) -> None:
-    """By hand it stays away, whatever pings would say."""
+    """An entity that is held over by hand stays away, also if pings would succeed."""
     queue, other = world.namespaces.make_queue(), world.namespaces.make_queue()
     client = await world.client(flavour)
     sender = client.sender(queue)
@@ -176,7 +176,7 @@ async def test_an_operator_moves_an_entity_away_and_back(world: World, flavour: 
 async def test_an_entity_cannot_be_moved_away_where_there_is_no_other_place(
     stage: Stage, flavour: Flavour, tmp_path: Path
 ) -> None:
-    """An operator who is told that it was held over relies on it that nothing reaches the primary any more."""
+    """An operator who is told that an entity is held over relies on this: no message reaches the primary any more."""
     await stage.secondary.stop()
     away = {"create_backlog_queues": True, "require_secondary": False}
     client = stage.client(flavour, **away)

@@ -98,7 +98,7 @@ async def test_ping_messages_can_be_forced(stage: Stage, flavour: Flavour) -> No
 async def test_failed_ping_is_metered_only_when_it_is_a_message(
     stage: Stage, flavour: Flavour, tmp_path: Path, ping: str, hides: bool, is_metered: bool
 ) -> None:
-    """To open a link is no operation, whatever becomes of it; only where a message is meant is one paid for."""
+    """Opening a link is no operation, with any result; only a ping that is a message is paid for."""
     stage.primary.hides_pings = hides
     client = await lost(stage, flavour, ping=ping, ledger=tmp_path)
     stage.primary.on("attach", Reject("amqp:internal-error"), path="orders")

@@ -154,7 +154,7 @@ def described(queue: Any) -> dict[str, Any]:
 async def test_extra_queue_with_messages_is_reported_and_left_alone(
     world: World, flavour: Flavour, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Messages in an extra queue would wait there for a syphon that nobody runs."""
+    """Messages in an extra queue would wait there for a syphon that is not running."""
     queue = world.namespaces.make_queue()
     extra = [f"{world.primary_name}/x-servicebus-transfer/{index}" for index in (5, 7)]
     for path in extra:

@@ -205,7 +205,7 @@ async def test_primary_silent_at_any_step_is_left_within_five_seconds(flavour: F
 
 
 async def test_no_send_outlives_its_time_out_when_neither_namespace_answers(flavour: Flavour) -> None:
-    """The caller's time-out is a promise whatever the peers do."""
+    """The caller's time-out is a promise, also with peers that never answer."""
 
     async def check(stage: Stage, step: Any, action: Any) -> None:
         stage.primary.on(step, action)
@@ -249,7 +249,7 @@ async def test_no_other_call_of_a_sender_outlives_its_time_out(flavour: Flavour)
 
 @pytest.mark.parametrize("mid_send", [True, False], ids=["mid-send", "in line"])
 async def test_a_cancelled_send_leaves_the_sender_usable(world: World, mid_send: bool) -> None:
-    """A web server cancels when its client hangs up; the sender is everybody else's too."""
+    """A web server cancels when its client hangs up; other callers use the same sender."""
     queue = world.namespaces.make_queue()
     nemesis = world.nemesis()
     client = await world.client("aio")

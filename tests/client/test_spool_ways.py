@@ -40,7 +40,7 @@ def state() -> Iterator[PairState]:
     ],
 )
 def test_a_failure_of_the_spool_counts_as_one_of_a_send(state: PairState, kind: Kind, left: State) -> None:
-    """While messages wait in the spool every send queues behind them: nobody else would find out."""
+    """While messages wait in the spool every send queues behind them, so only the spool can ask the primary."""
     ways = SpoolWays(state)
     assert ways.way("orders", 0.0) == PRIMARY
     ways.failed("orders", PRIMARY, Failure(kind, "no"), 1.0)

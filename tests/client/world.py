@@ -113,7 +113,7 @@ class Client:
                 await in_thread(self._hear)
 
     def _hear(self) -> None:
-        """Wait until the listener of a sync client, which has a thread of its own, has heard what was told."""
+        """Wait until the listener of a sync client, which has a thread of its own, has heard all events."""
         if self.client._listener is not None:
             self.client._listener.flush(1.0)
 
@@ -210,7 +210,7 @@ def new_client(flavour: Flavour, primary: str, secondary: str, **options: Any) -
 
 
 class Stage:
-    """Two scripted endpoints instead of namespaces, for what no broker can be asked to do."""
+    """Two scripted endpoints instead of namespaces, for answers that a real broker cannot be made to give."""
 
     BACKLOG = ("stage/x-servicebus-transfer/0", "stage/x-servicebus-transfer/1")
 
@@ -306,7 +306,7 @@ class World:
         return found
 
     async def bring_home(self, **settings: Any) -> SyphonProgress:
-        """A syphon, once, past every proxy: one that has been there for longer than locks last, as lanes want it."""
+        """Run a syphon once, past every proxy. Its start lies longer ago than locks last, as lanes need it."""
         ago_s = LOCK_S
         ends = [self.namespaces.connection_string(side) for side in ("primary", "secondary")]
         async with Carrier(ends[0]) as primary, Carrier(ends[1]) as secondary:
@@ -324,7 +324,7 @@ class World:
     # ── the history ──
 
     async def send(self, sender: Sender, message: ServiceBusMessage, **how: Any) -> float:
-        """A send in the history: how long it took. Errors are raised, and noted as what they say."""
+        """Send and record it in the history; return how long it took. Errors are recorded and raised."""
         failed: list[BaseException] = []
         began = time.monotonic()
         with self.recorder.sending(sender.sender.entity_name, message):
