@@ -1,4 +1,4 @@
-"""The socket itself: where it is, who may open it, what it answers, and when it goes."""
+"""The socket itself: its place and mode, its answers, and when it is removed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_socket_and_folder_are_their_users_alone(world: World, own_dir: Path) ->
 
 
 def test_no_socket_unless_told(world: World, own_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no socket by default, and none with False, whatever the environment says."""
+    """There is no socket by default, and none with False, with any environment."""
     new_client(world, control_socket=None).close()
     monkeypatch.setenv("PAIRBUS_CONTROL_SOCKET", "1")
     new_client(world, control_socket=False).close()
