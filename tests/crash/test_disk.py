@@ -1,4 +1,4 @@
-"""A disk that is full, limited, read-only, or already somebody else's."""
+"""A disk that is full, limited, read-only, or used by another owner."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Disk:
         self._ballast = folder / "ballast"
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Take what is free, also after a first time."""
+        """Fill the free space, also a second time."""
         free = shutil.disk_usage(self.folder).free
         with self._ballast.open("ab") as ballast:
             ballast.write(bytes(max(free - leave_bytes, 0)))
@@ -130,7 +130,7 @@ async def drained(broker: BrokerProcess) -> dict[str, str]:
 async def test_a_full_disk_rejects_sends_and_works_again_when_there_is_space(
     disk: Disk, new_broker: Callable[[Path], BrokerProcess]
 ) -> None:
-    """Without a restart; what was acknowledged stays, what was rejected is not there, and a kill changes neither."""
+    """There is no restart; acknowledged messages stay, rejected ones are not there, and a kill changes neither."""
     broker = new_broker(disk.data)
     async with await connect(broker.connection_string()) as connection:
         writer = Writer(connection)

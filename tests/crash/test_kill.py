@@ -60,7 +60,7 @@ def _kill(broker: BrokerProcess) -> int:
 
 
 def kill_while_it_starts(broker: BrokerProcess, seconds: float) -> None:
-    """A start that is cut short must not harm what the next one finds."""
+    """A start that is cut short must not harm the data for the next one."""
     command = [sys.executable, "-m", "pairbus", "broker", "--namespace", "contoso=0", "--data", str(broker.data_dir)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
@@ -100,7 +100,7 @@ async def drained_and_judged(load: Load, broker: BrokerProcess) -> tuple[str, ..
 
 
 async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(tmp_path: Path) -> None:
-    """Twenty lives on one data folder. What was received and deleted may be lost on its way, up to the credit."""
+    """Twenty lives on one data folder. Messages received and deleted may be lost on their way, up to the credit."""
     print(f"PAIRBUS_SEED={SEED}")
     source = random.Random(SEED)
     load = Load(Recorder(), source)

@@ -74,7 +74,7 @@ async def watch(pid: int, stop: asyncio.Event) -> int:
 
 
 async def settled(reading: Callable[[], int], limit: int, within_s: float = 5.0) -> int:
-    """The reading, as soon as it is within the limit; otherwise the last one."""
+    """Return the reading as soon as it is within the limit; otherwise the last one."""
     deadline = time.monotonic() + within_s
     value = reading()
     while value > limit and time.monotonic() < deadline:

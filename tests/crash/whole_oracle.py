@@ -56,7 +56,7 @@ class Rules:
         self._versions[colour] += 1
 
     def found(self, colour: str, exists: bool) -> list[str]:
-        """Compare with what a broker tells after its start; the fault, if there is one."""
+        """Compare with a rule as the broker tells it after its start; return the fault, if there is one."""
         if exists in self._possible[colour]:
             if len(self._possible[colour]) > 1:
                 self.changed(colour, exists)
