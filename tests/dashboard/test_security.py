@@ -34,7 +34,7 @@ def test_policy_allows_nothing_inline_and_no_frame() -> None:
 
 
 def test_no_get_changes_anything() -> None:
-    """Links, images and prefetching are GETs that nobody asked for."""
+    """Links, images and prefetching cause GETs that the user did not ask for."""
     changing = ("send", "resend", "purge", "move", "redrive", "import", "cancel")
     for method, pattern, _ in ROUTES:
         if any(pattern.pattern.endswith(word) for word in changing):
