@@ -44,7 +44,7 @@ def numbered(*numbers: int) -> list[str]:
 
 
 async def test_peek_begins_at_any_sequence_number() -> None:
-    """Browsing goes on where a page ended, and skips what is not there."""
+    """Browsing goes on where a page ended, and skips numbers without a message."""
     async with world() as w:
         await w.put(*(message(number) for number in range(5)))
         numbers = [sequence_number_of(one) or 0 for one in await peek(w.carrier, ORDERS)]
@@ -117,7 +117,7 @@ async def test_receive_completes_after_the_messages_were_taken() -> None:
 
 
 async def test_receive_and_delete_takes_no_more_than_asked() -> None:
-    """Messages beyond the limit would be gone without anybody having seen them."""
+    """Messages beyond the limit would be deleted without having been shown."""
     async with world() as w:
         await w.put(*(message(number) for number in range(300)))
         taken: list[bytes] = []
@@ -227,7 +227,7 @@ async def test_purge_deletes_all_or_those_chosen() -> None:
 
 
 async def test_message_is_edited_and_sent_again() -> None:
-    """The original is gone, the copy has the changes, and every other field as it was."""
+    """The original is gone, the copy has the changes, and all other fields are unchanged."""
     async with world() as w:
         await w.put(message(0), message(1, b"wrong", subject="s"), message(2))
         number = sequence_number_of((await peek(w.carrier, ORDERS))[1])
@@ -243,7 +243,7 @@ async def test_message_is_edited_and_sent_again() -> None:
 
 @pytest.mark.slow
 async def test_largest_message_is_edited_and_sent_again() -> None:
-    """A message of 100 MB takes seconds to come: it must not be taken for one that another receiver has."""
+    """A message of 100 MB takes seconds to arrive: the verb must not conclude that another receiver has it."""
     queue = QueueDescription("large", max_message_size_kb=102_400)
     async with Broker([NamespaceOptions("contoso", queues=(queue,))], data=None) as broker:
         carrier, large = Carrier(Endpoint.parse(broker.connection_string("contoso"))), Address("large")
@@ -294,7 +294,7 @@ async def test_scheduled_messages_are_listed_and_cancelled() -> None:
 
 
 async def test_states_of_sessions_are_shown() -> None:
-    """Reading one takes its lock for a moment; one that another receiver has is told."""
+    """Reading a state takes the session's lock for a moment; a session that another receiver has is told."""
     async with world() as w:
         await w.put(*(message(n, group_id=f"s{n}") for n in range(2)), path="meetings")
         connection = await w.carrier.connection()
