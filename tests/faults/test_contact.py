@@ -63,7 +63,7 @@ def refuses(world: World) -> bool:
 
 
 async def test_refuse_can_begin_and_end_in_one_turn(world: World) -> None:
-    """The listeners follow the last word, whatever was said while they turned."""
+    """The listeners follow the last call, after any calls made while they changed."""
     for _ in range(3):
         world.faults.add("refuse")
         world.faults.clear()
@@ -197,7 +197,7 @@ async def test_latency_makes_every_answer_late(world: World) -> None:
 
 
 async def test_bytes_that_are_late_leave_when_latency_ends(world: World) -> None:
-    """In order: what comes later must not overtake them."""
+    """The bytes leave in order: later ones must not overtake them."""
     sender = await world.sender()
     world.faults.add("latency", delay_s=60)
     sending = asyncio.create_task(sender.send_messages(ServiceBusMessage("late"), timeout=30))

@@ -64,7 +64,7 @@ async def test_kind_of_the_proxy_is_refused_by_the_broker(world: World) -> None:
 
 
 async def test_fault_ends_by_itself(world: World) -> None:
-    """Without any event that it could meet: whoever waits is let go by a timer."""
+    """A timer ends the fault and lets callers go, without any event that the fault could meet."""
     world.faults.add("stall", for_s=0.05)
     await until(lambda: not world.faults.acts)
     assert world.faults.list() == []
