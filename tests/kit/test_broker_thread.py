@@ -76,7 +76,7 @@ def test_namespaces_have_their_own_entities_and_clocks() -> None:
 
 
 def test_removed_namespace_leaves_its_data(tmp_path: Path) -> None:
-    """Added again, it has what was stored."""
+    """The namespace has its messages again when it is added again."""
     with BrokerThread(["contoso"], data=tmp_path) as broker:
         first = broker.add_namespace("fabrikam")
         first.create_queue("orders")
@@ -201,7 +201,7 @@ def test_further_namespace_costs_little_and_waits_for_nobody() -> None:
 
 
 def test_nothing_of_a_removed_namespace_stays_in_memory() -> None:
-    """A run of ten thousand tests removes as many, with clients that nobody closed."""
+    """A run of ten thousand tests removes as many namespaces, with clients that were not closed."""
     with BrokerThread() as broker:
         namespace = broker.add_namespace("first")
         namespace.create_queue("orders")

@@ -24,7 +24,7 @@ def test_every_example_of_the_page_passes(tmp_path: Path) -> None:
 
 
 def test_every_attribute_of_a_recorded_send_is_on_the_page() -> None:
-    """A reader finds what a test can compare."""
+    """A reader finds the fields that a test can compare."""
     named = set(re.findall(r"`(\w+)`", " ".join(row[0] for row in cells(section(PAGE, "Recorded sends")))))
     assert named - {"attribute"} == set(SentMessage.__slots__)
 

@@ -1,4 +1,4 @@
-"""Outages of the tester's kit: faults that blocking code switches, and that end whatever a test does."""
+"""Outages of the tester's kit: faults that blocking code switches on, and that end with the test."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_outages_end_one_by_one(namespace: ServiceBusNamespace) -> None:
 
 @pytest.mark.parametrize("how", ["count", "time", "clear", "reset"])
 def test_block_of_an_outage_that_is_over_ends_quietly(namespace: ServiceBusNamespace, how: str) -> None:
-    """The outage's count is used up, its time is over, or somebody has cleared it."""
+    """The outage's count is used up, its time is over, or a call has cleared it."""
     ends_by_itself: dict[str, dict[str, Any]] = {"count": {"count": 1}, "time": {"for_s": 0.01}}
     with namespace.outage("throttle", direction="send", **ends_by_itself.get(how, {})):
         if how == "count":

@@ -1,4 +1,4 @@
-"""Reset: everything is empty or gone after one call, and whoever is connected goes on."""
+"""Reset: all entities are empty or gone after one call, and connected clients go on."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_reset_empties_every_entity(world: World) -> None:
 
 
 async def test_open_links_go_on_after_a_reset(world: World) -> None:
-    """The sender sends, the receiver receives what came later, with numbers that go on; its old lock is lost."""
+    """The sender sends, the receiver gets later messages, with numbers that go on; its old lock is lost."""
     await world.namespace.create(QueueDescription("orders"))
     sender, receiver = await world.sender("orders"), await world.receiver("orders")
     dead = await world.receiver("orders", sub_queue=ServiceBusSubQueue.DEAD_LETTER)
@@ -100,7 +100,7 @@ async def test_waiting_receiver_gets_the_next_message(world: World) -> None:
 
 
 async def test_session_receiver_holds_its_session_on(world: World) -> None:
-    """The state is empty, new messages of the session come, nobody else gets it; one who waits for a session waits."""
+    """The state is empty, new messages come, no other receiver gets the session; one that waits for a session waits."""
     await world.namespace.create(QueueDescription("chats", requires_session=True, lock_duration_ms=MINUTE_MS))
     sender = await world.sender("chats")
     await sender.send_messages(ServiceBusMessage("old", session_id="ann"))
@@ -256,7 +256,7 @@ async def test_reset_over_http(world: World, body: Any, left: list[str]) -> None
 
 @pytest.mark.parametrize("body", [{"entities": "all"}, {"entities": None}, {"entity": "keep"}, []])
 async def test_wrong_reset_changes_nothing(world: World, body: Any) -> None:
-    """The answer names what is possible."""
+    """The answer names the possible values."""
     await world.namespace.create(QueueDescription("orders"))
     await world.send("orders", ServiceBusMessage("old"))
     status, answer = await world.http("POST", "$pairbus/reset", json=body)
