@@ -173,7 +173,7 @@ def test_a_caller_that_knows_the_sizes_is_believed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("outcome", "operations"), [("communication", 0), ("timeout", 1), ("busy", 1)])
 def test_only_an_attempt_without_a_connection_is_free(outcome: str, operations: int, tmp_path: Path) -> None:
-    """The service cannot charge for what never reached it."""
+    """The service cannot charge for a send that never reached it."""
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     ledger.meter("primary", HOST, "orders", "send", 100, outcome=outcome)
     assert ledger.close(FLUSH_S)
@@ -182,7 +182,7 @@ def test_only_an_attempt_without_a_connection_is_free(outcome: str, operations: 
 
 
 def test_a_failed_send_is_no_operation(tmp_path: Path) -> None:
-    """Attempts were counted, each with its own outcome; the failed send is what the caller saw."""
+    """Attempts were counted, each with its own outcome; the failed send is the error that the caller saw."""
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     ledger.meter("primary", HOST, "orders", "failed send", 300, 3, "timeout")
     ledger.meter("primary", HOST, "orders", "send", 300, 3, "communication", billable=3)
@@ -325,7 +325,7 @@ def test_a_ledger_that_was_never_used_leaves_nothing_behind(tmp_path: Path) -> N
 
 
 def test_what_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
-    """Later there is nobody to tell."""
+    """Later there is no caller to tell."""
     with pytest.raises(ValueError, match="max_file_bytes is 10"):
         Ledger(tmp_path, client="c", max_file_bytes=10)
     with pytest.raises(ValueError, match="flush_interval_s is 0"):

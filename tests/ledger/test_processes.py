@@ -1,4 +1,4 @@
-"""Forks, kills, and ends that nobody announced."""
+"""Forks, kills, and processes that end without closing."""
 
 from __future__ import annotations
 

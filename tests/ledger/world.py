@@ -41,7 +41,7 @@ def ids_of(rows: Iterable[Row]) -> Counter[str | None]:
 
 
 def run_child(script: str, *arguments: object) -> str:
-    """A process of its own, for limits, forks and kills. What it prints comes back; it must end well."""
+    """Run a script in a process of its own, for limits, forks and kills; return its output. It must end well."""
     done = subprocess.run(
         [sys.executable, "-c", script, *map(str, arguments)],
         capture_output=True,
