@@ -1,4 +1,4 @@
-"""A port that serves metrics: who may read them, and where it may listen."""
+"""A port that serves metrics: its readers, and where it may listen."""
 
 from __future__ import annotations
 
