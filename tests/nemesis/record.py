@@ -70,7 +70,7 @@ class Record:
         return self.outcomes.get(message_id, Outcome.UNKNOWN)
 
     def doubtful(self, message_id: str) -> int:
-        """Count the times that a further copy of a message may have been stored without anybody's knowing it."""
+        """Count the times that a further copy of a message may have been stored with an unknown outcome."""
         unended = message_id not in self.outcomes
         return self.doubts[message_id] + unended + max(self.moves[message_id] - self.gone[message_id], 0)
 
