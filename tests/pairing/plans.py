@@ -75,7 +75,7 @@ class World:
         self.events.clear()
 
     def send(self, *script: Answer, timeout_s: float = 60.0, behind_spool: bool = False) -> Receipt:
-        """Perform the plan; pauses take their time, everything else is answered by the script, all of it."""
+        """Perform the plan; pauses take their time, all other commands are answered by the whole script."""
         return self.carry_out(sending(self.pair, self.sender, timeout_s, self.now, behind_spool=behind_spool), script)
 
     def request(self, *script: Answer, timeout_s: float = 60.0) -> Receipt:

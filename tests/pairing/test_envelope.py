@@ -1,4 +1,4 @@
-"""Away and home again: byte for byte, whatever the message; and what cannot go home says why."""
+"""Away and home again: any message comes home byte for byte; a message that cannot go home says why."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_time_to_live_that_the_backlog_queue_gave_does_not_travel() -> None:
 
 @pytest.mark.parametrize("annotation", [(SCHEDULED_TIME, None), (Symbol("own"), str(SCHEDULED_TIME))])
 def test_annotation_that_sets_no_time_is_left_alone(annotation: tuple[Symbol, Any]) -> None:
-    """A scheduled time of null, or its name as somebody's value: home must not wait for it."""
+    """The scheduled time is null, or its name is a value of the user: home must not wait for it."""
     payload = Message(annotations=dict([annotation]), data=[b"x"]).encode()
     wrapped = wrap(payload, Away("orders"))
     assert Message.decode(wrapped).application_properties == {"x-ms-path": "orders"}
@@ -309,7 +309,7 @@ def test_what_the_genuine_sdk_encodes_comes_home_byte_for_byte(name: str) -> Non
     ],
 )
 def test_an_alias_that_is_missing_or_wrong_spoils_the_message(payload: bytes, reason: str, names: str) -> None:
-    """The description names the property, and the id finds the message: somebody reads this at night."""
+    """The description names the property, and the id finds the message: an operator reads this at night."""
     spoiled = unwrap(payload)
     assert isinstance(spoiled, Spoiled)
     assert (spoiled.reason, spoiled.message_id) == (reason, "m1")

@@ -120,7 +120,7 @@ def test_a_choice_names_the_alternatives(name: str) -> None:
 @pytest.mark.parametrize("name", ["enable_syphon", "create_backlog_queues", "require_secondary", "ordered"])
 @pytest.mark.parametrize("value", ["false", "no", 1, 0, None])
 def test_what_is_no_boolean_is_refused(name: str, value: Any) -> None:
-    """A text from the environment would be true whatever it says."""
+    """A text from the environment would always be true, also "false"."""
     for given in (True, False):
         assert getattr(Options(**{name: given}), name) is given
     with pytest.raises(ValueError, match=f"{name} is {value!r}; it must be True or False"):

@@ -31,7 +31,7 @@ def letter(message_id: object = "m1", number: int = 7, came_ms: int | None = CAM
 
 
 def opened(payload: bytes, age_s: float = 0.0, window_s: float | None = WINDOW_S, *, origin: str = "a/b") -> Message:
-    """With new ids, as it is sent."""
+    """Return the letter as it is sent, with new ids."""
     letters = Redriving("orders", origin, window_s, new_ids=True)
     home = letters.open(payload, CAME_MS + int(age_s * 1000))
     assert isinstance(home, Home)

@@ -53,7 +53,7 @@ def test_all_attempts_share_the_primarys_third() -> None:
     ("timeout_s", "allowed_s", "silence_s"), [(60, 59, 3), (6, 5, 2), (2, 1.5, 0.75), (0.4, 0.3, 0.3)]
 )
 def test_a_slow_primary_gets_all_but_a_second(timeout_s: float, allowed_s: float, silence_s: float) -> None:
-    """A slow peer has the caller's time but what a backlog queue needs; a silent one has the share of silence."""
+    """A slow primary has the caller's time less a second for a backlog queue; a silent one has the silence time."""
     world = World()
     world.send(OK, timeout_s=timeout_s)
     [command] = world.commands
@@ -319,7 +319,7 @@ def test_one_error_of_a_request_does_not_count(kind: Kind) -> None:
 
 
 def test_a_request_that_fails_three_times_counts() -> None:
-    """Failed over, nobody can be asked: no backlog queue has sequence numbers."""
+    """After a failover no request can be made: no backlog queue has sequence numbers."""
     world = World(failover_interval=0)
     with pytest.raises(Unsent) as raised:
         world.request(Answer(Kind.INTERNAL), Answer(Kind.INTERNAL, unknown=True), Answer(Kind.INTERNAL))
