@@ -105,7 +105,7 @@ async def test_bandwidth_slows_large_messages(world: World) -> None:
 
 
 async def test_idle_sender_is_detached_and_its_connection_closed(world: World) -> None:
-    """As the broker does it; a connection that is in use goes on, and so does one that speaks no AMQP."""
+    """The proxy closes as the broker does; a connection in use goes on, and so does one without AMQP."""
     sender = await world.sender()
     reader, writer = await asyncio.open_connection(world.proxy.host, world.proxy.port)
     writer.write(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -161,7 +161,7 @@ async def test_certificate_and_name_need_their_means(world: World) -> None:
 
 
 async def test_tls_that_is_passed_meets_faults_of_connections_only() -> None:
-    """Bytes can be late and connections refused; everything else says what to do."""
+    """Bytes can be late and connections refused; for other kinds the error says what to do."""
     async with running(pass_tls=True) as world:
         seeing = [name for name, kind in KINDS.items() if "proxy" in kind.at and name not in WITHOUT_FRAMES]
         for kind in seeing:
