@@ -1,4 +1,4 @@
-"""A headless Chromium for tests: opens a page, says what went wrong on it, answers questions about it."""
+"""A headless Chromium for tests: opens a page, reports its errors, answers questions about it."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_delays_are_exact_nearest_ranks(world: World) -> None:
 
 @pytest.mark.spark
 def test_outages_are_what_their_processes_saw_together(world: World) -> None:
-    """First failure of any, last recovery of any; what was diverted in them, and how that ended."""
+    """An outage lasts from the first failure to the last recovery; its diverted messages and their ends are told."""
     rows = world.read.rows
     expected = world.read.outages
     shown = world.report.availability.outages
@@ -187,7 +187,7 @@ def seen(*steps: Transition, last_s: float = 100.0) -> list[UnhealthyTime]:
 
 
 def test_an_outage_ends_with_its_last_process() -> None:
-    """The entity is not back while anybody still diverts."""
+    """The entity is not back while a client still diverts."""
     (outage,) = merged(
         seen(
             step("Suspected", 1),
@@ -215,7 +215,7 @@ def test_process_that_dies_in_an_outage_does_not_keep_it_open() -> None:
 
 
 def test_clearing_the_pairing_ends_every_outage_of_the_process() -> None:
-    """Sends of that process go to the primary again, whatever becomes of them; other processes are not concerned."""
+    """Sends of that process go to the primary again, with any outcome; other processes are not concerned."""
     views = seen(
         step("FailedOver", 1, entity="orders"),
         step("Suspected", 2, entity="bills"),

@@ -28,7 +28,7 @@ def report_of(spark: SparkSession, sheet: PriceSheet, *ledgers: Path | str) -> R
 
 @pytest.mark.spark
 def test_damage_of_every_kind_is_named_with_file_and_line(world: World) -> None:
-    """Torn, of a wrong type, of a later version; a clock that went back. Whatever pieces Spark reads the files in."""
+    """Lines are torn, of a wrong type or later version, or the clock went back. Spark may split files anywhere."""
     source, read = world.report.source, world.read
     assert source.rows == len(read.rows)
     assert source.damaged == len(read.damaged)

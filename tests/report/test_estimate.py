@@ -198,7 +198,7 @@ def test_without_an_outage_pairing_costs_its_polls_and_connections() -> None:
 
 
 def test_what_the_service_would_refuse_is_noted() -> None:
-    """5 000 connections and, on Standard, 1 000 operations a second are what a namespace gives."""
+    """A namespace takes 5 000 connections and, on Standard, 1 000 operations a second."""
     busy = " ".join(estimate(assumed(clients=600, messages_per_second=Decimal(400))).notes)
     assert "6 601 connections" in busy and "need 1 200 operations a second" in busy
     calm = " ".join(estimate(assumed(messages_per_second=Decimal(1))).notes)
@@ -219,7 +219,7 @@ def test_what_the_service_would_refuse_is_noted() -> None:
 def test_pairing_never_makes_the_bill_smaller(
     entities: int, clients: int, rate: Decimal, size: int, outage_s: int, counting: Any
 ) -> None:
-    """No line of the bill is negative, whatever is assumed."""
+    """No line of the bill is negative, with any assumptions."""
     made = estimate(
         assumed(
             entities=entities,

@@ -112,7 +112,7 @@ def bill_numbers(report: Report) -> Iterator[str]:
 
 
 def test_every_number_of_the_report_is_on_the_page(report: Report, page: Page) -> None:
-    """A number that the jobs compute and nobody sees was not worth computing."""
+    """A number that the jobs compute and the page does not show was not worth computing."""
     there, calendar = report.availability, Calendar.of(report.begins, report.ends)
     wanted = [
         *bill_numbers(report),
@@ -472,7 +472,7 @@ def test_numbers_are_written_as_people_write_them(said: str, wanted: str) -> Non
 
 @given(st.floats(0, 100))
 def test_availability_is_never_rounded_up(value: float) -> None:
-    """99.9999 % is not 100 %: somebody's message was refused."""
+    """99.9999 % is not 100 %: a message was refused."""
     assert float(percent(value).removesuffix("\u202f%")) <= value
 
 

@@ -78,7 +78,7 @@ def test_a_charge_is_the_sum_of_what_lies_in_each_tier(before: int, operations: 
 
 
 def test_a_caller_with_little_precision_gets_the_exact_charge() -> None:
-    """The context of the decimal module belongs to the thread, and so to anybody."""
+    """The context of the decimal module belongs to the thread, and other code may change it."""
     with localcontext(Context(prec=3)):
         charge = STANDARD.charge(0, SECOND + 1)
     assert str(charge) == "69.6000005"
@@ -111,7 +111,7 @@ def test_connections_cost_what_their_tier_says(connections: int, money: str) -> 
 
 
 def test_the_base_charge_of_standard_is_paid_once_for_a_subscription() -> None:
-    """A second namespace adds nothing to it; 730 hours are what price lists call a month."""
+    """A second namespace costs no more; price lists count 730 hours as a month."""
     assert STANDARD.base(Decimal(730), 2) == STANDARD.base(730, 1) == Decimal("9.8112")
     assert STANDARD.base(730, 0) == 0
 

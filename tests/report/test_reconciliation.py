@@ -196,7 +196,7 @@ def test_attempts_that_never_reached_the_primary_are_not_billed(run: Run) -> Non
 
 
 def test_both_ends_have_counted_the_same_at_every_second(run: Run) -> None:
-    """Operations that ended within the second may differ. The broker counts first: a client counts what it was told."""
+    """Operations that ended within the second may differ. The broker counts first, the client after the answer."""
     clients, brokers = by_second(run.clients), by_second(run.brokers)
     seconds = range(min(min(s) for s in brokers.values()), max(max(s) for s in clients.values()) + 1)
     for key in brokers:
