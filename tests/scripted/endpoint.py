@@ -126,7 +126,7 @@ class ScriptedEndpoint(OnLoop):
 
     @switch
     def heal(self) -> None:
-        """No rules: from now on everything is accepted. What was not answered stays unanswered."""
+        """Remove all rules: from now on all steps are accepted. Steps without an answer stay unanswered."""
         self._script.rules.clear()
 
     def decide(self, occasion: Occasion) -> Action:
@@ -175,7 +175,7 @@ class ScriptedEndpoint(OnLoop):
 
     @property
     def received(self) -> list[Received]:
-        """Every transfer to an entity, whatever was answered; see `Received.stored`."""
+        """Every transfer to an entity, with any answer; see `Received.stored`."""
         return list(self.mailbox.received)
 
     def received_by(self, path: str) -> list[Received]:

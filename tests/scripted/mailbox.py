@@ -35,7 +35,7 @@ class Received:
     connection: int
     "Number of the connection, from 1."
     stored: bool = False
-    "Whether the namespace has it now, whatever the client was told."
+    "Whether the namespace has the message now; the client may have been told otherwise."
 
     @property
     def is_batch(self) -> bool:

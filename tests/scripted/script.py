@@ -109,7 +109,7 @@ class HangUp(Action):
 
 @dataclass(frozen=True, slots=True)
 class LoseAnswer(Action):
-    """Do what was asked, tell nobody, and do `then`: the fault behind every unknown outcome."""
+    """Do the step, send no answer, and do `then`: the fault behind every unknown outcome."""
 
     then: Action = field(default_factory=Silent)
 
@@ -178,7 +178,7 @@ class Script:
 
 
 def short_rejection(condition: str | None = None) -> bytes:
-    """`rejected` with an error list that is too short, or without one: what blocks the Python SDK for ever."""
+    """`rejected` with an error list that is too short, or without one: this blocks the Python SDK for ever."""
     if condition is None:
         return b"\x00\x53\x25" + list_of([])
     return b"\x00\x53\x25" + list_of([b"\x00\x53\x1d" + list_of([encode_symbol(Symbol(condition))])])
