@@ -141,7 +141,7 @@ class Sdk:
 
     @classmethod
     def with_token(cls, flavour: Flavour, authority: str, token: str) -> Sdk:
-        """A client that presents a ready-made shared access signature, whatever it says."""
+        """A client that presents a ready-made shared access signature, valid or not."""
         self = cls.__new__(cls)
         self.flavour = flavour
         self.connection_string = ""

@@ -213,7 +213,7 @@ SWITCHES = {
 async def test_a_disabled_queue_refuses_what_is_switched_off(
     sdk: Sdk, make_queue: MakeQueue, status: EntityStatus
 ) -> None:
-    """Each direction has its own switch; what is not switched off works."""
+    """Each direction has its own switch; the other direction works."""
     queue = make_queue(status=status)
     sends, receives = SWITCHES[status]
     for allowed, attempt in ((sends, sdk.sender(queue)), (receives, sdk.receiver(queue))):

@@ -104,7 +104,7 @@ async def test_topic_is_updated_and_fixed_settings_refused(sdk_admin: Admin) -> 
 
 
 async def test_queues_and_topics_share_their_names(sdk_admin: Admin) -> None:
-    """A name leads to one entity, whatever its kind and in any case."""
+    """A name leads to one entity, of any kind and in any case."""
     queue, topic = _name(), _name()
     await sdk_admin.calls.create_queue(queue)
     await sdk_admin.calls.create_topic(topic)

@@ -1,4 +1,4 @@
-"""The face over both flavours of the SDK keeps its promise to the tests: a call ends, whatever the peer does."""
+"""The face over both flavours of the SDK keeps its promise to the tests: a call ends, with any peer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions with the genuine Python SDK: who may receive, in which order, under which lock, and what is remembered."""
+"""Sessions with the genuine Python SDK: receivers, order, locks, and state."""
 
 from __future__ import annotations
 

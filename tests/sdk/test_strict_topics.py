@@ -125,7 +125,7 @@ async def test_receivers_of_the_wrong_kind_are_refused_by_subscriptions(sdk: Sdk
 
 
 async def test_the_lock_renewer_of_the_sdk_keeps_messages_and_sessions(sdk: Sdk, sdk_admin: Admin) -> None:
-    """Longer than their locks last; what it holds can be settled then."""
+    """The renewer keeps them longer than their locks last; the messages can be settled then."""
     two_seconds = timedelta(seconds=2)
     topic = await topic_of(
         sdk_admin,
@@ -160,7 +160,7 @@ async def test_the_lock_renewer_of_the_sdk_keeps_messages_and_sessions(sdk: Sdk,
 
 
 async def test_ids_of_sessions_have_at_most_128_characters(sdk: Sdk, sdk_admin: Admin) -> None:
-    """The SDK refuses a longer one, and another partition key; what goes round the SDK is refused by the broker."""
+    """The SDK refuses a longer id, and another partition key; without the SDK the broker refuses them."""
     queue = f"talks-{uuid4().hex[:12]}"
     await sdk_admin.calls.create_queue(queue, requires_session=True)
     sender = await sdk.sender(queue)
