@@ -36,7 +36,7 @@ def owners() -> dict[str, Any]:
 
 @pytest.mark.parametrize(("owner", "names", "use"), PRIVATE)
 async def test_every_private_attribute_is_there(owner: str, names: str, use: str) -> None:
-    """The list in `sdk/__init__.py` is what a reader checks first when the SDK changes."""
+    """A reader checks the list in `sdk/__init__.py` first when the SDK changes."""
     target = owners()[owner]
     missing = [name for name in names.split() if not hasattr(target, name)]
     assert not missing, f"{owner} of the SDK has no {missing} any more, needed for: {use}"

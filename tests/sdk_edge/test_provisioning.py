@@ -36,7 +36,7 @@ def server(running: AdminServer) -> AdminServer:
 
 
 class Waits:
-    """Pauses that are only written down; something may happen in one of them."""
+    """Pauses that are only recorded; a function may be called in each of them."""
 
     def __init__(self, *then: Any) -> None:
         self.seconds: list[float] = []
