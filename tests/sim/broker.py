@@ -123,7 +123,7 @@ class Queue:
     # ── out ──
 
     def dispatch(self) -> None:
-        """Give what is free to receivers that wait, in order; which receiver is chance."""
+        """Give free messages to receivers that wait, in order; which receiver is chance."""
         takers = [outlet for outlet in self.outlets if outlet.credit > 0]
         if not takers or self.trouble in NEVER_OPEN:
             return
@@ -182,7 +182,7 @@ class Queue:
 
 
 def _delivered(copy: Copy) -> bytes:
-    """With what the service puts on a message: sequence number, times, how often it was delivered."""
+    """Return the payload with the service's fields: sequence number, times, delivery count."""
     draft = draft_of(copy.payload)
     stored = StoredMessage(
         copy.number,

@@ -24,7 +24,7 @@ REGRESSIONS: dict[int, str] = {
     550: "a payload went with the row that its last message had in the source of a forwarding",
     619: "the same",
 }
-"Seeds that once broke a promise, and what was wrong."
+"Seeds that once broke a promise, and the fault."
 
 
 @pytest.mark.parametrize("first", SEEDS[::PART])

@@ -29,7 +29,7 @@ REGRESSIONS: dict[int, str] = {
     5773: "a send of the spool that ended while its process died was never asked how",
     69452: "a message whose send had failed was stored ten seconds later, behind the next one of its lane: no fault",
 }
-"Seeds that once broke a promise, and what was wrong."
+"Seeds that once broke a promise, and the fault."
 
 
 @pytest.mark.parametrize("first", SEEDS[::PART])
@@ -57,7 +57,7 @@ def test_code_that_is_wrong_is_found(name: str) -> None:
 
 
 def test_a_seed_replays_exactly_in_another_process_and_with_other_hashes() -> None:
-    """Otherwise the seed that a failure prints would be worth nothing. What was played before must not matter."""
+    """Otherwise the seed that a failure prints is worth nothing. Earlier histories must not matter."""
     here = [digest(seed) for seed in REPLAYED]
     script = f"from tests.sim.test_seeds import digest; print(*map(digest, {REPLAYED[::-1]!r}))"
     there = subprocess.run(

@@ -81,7 +81,7 @@ def test_a_throttled_backlog_queue_is_waited_for_and_stays_in_rotation() -> None
 
 
 def test_pings_leave_a_throttled_entity_alone_for_ten_seconds() -> None:
-    """The next ping waits as long as the service asks, whatever the ping interval."""
+    """The next ping waits as long as the service asks, with any ping interval."""
 
     def plan(world: World, dice: Random, horizon_s: float) -> list[faults.Fault]:
         home = list(world.primary.queues.values())

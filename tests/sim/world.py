@@ -1,4 +1,4 @@
-"""One history: a seed decides the world, the world runs, and the checker says what was not kept."""
+"""One history: a seed decides the world, the world runs, and the checker names broken promises."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ class World:
             self._crash(self.dice.choice(alive), down_s)
 
     def crash_at(self, role: str, countdown: int, down_s: float) -> None:
-        """The process that stores something in this role, the so manieth from now on, dies right then."""
+        """Plan a crash: the process that does the `countdown`-th store in this role from now on dies right after it."""
         self._crash_plan = (role, countdown, down_s)
 
     def stored(self, owner: str) -> None:
