@@ -37,7 +37,7 @@ TEST_CONF = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Over Connect, leave out what starts a Java of its own, or asks for the one of this process."""
+    """Over Connect, leave out tests that start a Java of their own, or need the one of this process."""
     if CONNECT in os.environ:
         for item in items:
             if item.get_closest_marker("classic"):

@@ -20,7 +20,7 @@ FAST = {"timeoutSeconds": "10", "patienceSeconds": "10", "idlePollSeconds": "0.1
 
 
 class Stream:
-    """One query with a checkpoint. `restart` is what Spark does after a crash: the open batch first, as it was."""
+    """One query with a checkpoint. `restart` acts like Spark after a crash: the open batch comes first, unchanged."""
 
     def __init__(self, broker: BrokerProcess, entity: str, location: Path | str, **given: str) -> None:
         self._broker = broker

@@ -1,4 +1,4 @@
-"""A pair of namespaces in a broker process, diverted messages, and what is found at home afterwards."""
+"""A pair of namespaces in a broker process, diverted messages, and checks of the messages at home."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class SyphonWorld:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def secret_file(self, namespace: str) -> str:
-        """Processes of a Spark that runs already do not see what is set in the environment now."""
+        """Processes of a Spark that runs already do not see variables that are set now."""
         path = self.location.with_name(f"{namespace}.txt")
         broker = self.secondary if namespace == "fabrikam" else self.broker
         path.write_text(broker.connection_string(namespace))

@@ -1,4 +1,4 @@
-"""Batch reads: a queue is looked at whole, in parts that are each read once, and left as it was."""
+"""Batch reads: a queue is read whole, in parts that are each read once, and left unchanged."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_what_arrives_after_planning_is_not_read(broker: BrokerProcess, queue_na
 
 
 def test_the_dead_letter_queue_is_read_with_its_reasons(broker: BrokerProcess, queue_name: str) -> None:
-    """A user opens a dead-letter queue for the reasons; the entity is the one to send back to."""
+    """A user opens a dead-letter queue for the reasons; the column has the entity to send back to."""
     put(broker, queue_name, [text_message("good"), text_message("bad")])
     dead_letter(broker, queue_name, 1)
     [row] = read_all(PeekReader(options(broker, "read", entity=queue_name, subQueue="deadletter")))
@@ -190,7 +190,7 @@ def test_spark_reads_a_queue_in_parallel(spark: SparkSession, broker: BrokerProc
 def test_spark_finds_the_format_without_registration(
     spark: SparkSession, broker: BrokerProcess, queue_name: str
 ) -> None:
-    """A session knows only what was registered with it, and what Spark has found by the name of a module."""
+    """A session knows only sources that were registered with it, or that Spark has found by a module's name."""
     put(broker, queue_name, [text_message("m")])
     session = spark if is_remote(spark) else spark.newSession()  # over Connect no session has registered the format
     assert load(session, queue_name).count() == 1
@@ -200,7 +200,7 @@ def test_spark_finds_the_format_without_registration(
 def test_a_schema_that_leaves_columns_out_is_enough(
     spark: SparkSession, broker: BrokerProcess, queue_name: str
 ) -> None:
-    """Columns that nobody needs are not carried to the JVM."""
+    """Columns that the query does not need are not carried to the JVM."""
     put(broker, queue_name, [text_message("m")])
     short = spark.read.format("servicebus").option("connectionString", BROKER_PLACE)
     frame = short.schema("sequence_number bigint, body binary").load(queue_name)

@@ -48,7 +48,7 @@ def test_a_local_master_is_recognised(master: str, expected: bool) -> None:
     ],
 )
 def test_the_master_is_read_from_the_jvm_above(arguments: list[str], expected: bool) -> None:
-    """A process that stands for the JVM starts another one that asks; where nothing is told, nothing is assumed."""
+    """A process that stands for the JVM starts another one that asks; without a master the answer is no."""
     child = "from pairbus.spark.defaults import runs_on_local_master; print(runs_on_local_master())"
     above = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}], check=True)"
     command = [sys.executable, "-c", above, "org.apache.spark.deploy.SparkSubmit", *arguments]

@@ -1,4 +1,4 @@
-"""Options as users of other connectors know them: aliases, hints, and words about what means nothing here."""
+"""Options as users of other connectors know them: aliases, hints, and explanations of names without a meaning."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_entities_are_named_in_several_ways(use: str, given: dict[str, str], ent
     ],
 )
 def test_what_means_nothing_here_is_explained(given: dict[str, str], text: str) -> None:
-    """Before anything is connected, with a word about what would be right."""
+    """The error comes before any connection, and says what is right."""
     with pytest.raises(ConfigError, match=re.escape(text)):
         parse(**given)
 
@@ -131,7 +131,7 @@ class _Tokens:
 
 
 def test_a_service_credential_of_databricks_gives_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through the module that only its clusters have; elsewhere the error says what to give instead."""
+    """A module that only Databricks clusters have gives tokens; elsewhere the error says what to give instead."""
     given = {"entity": "o", "namespace": "contoso.servicebus.windows.net", "databricks.serviceCredential": "bus cred-1"}
     with pytest.raises(
         ConfigError, match=r"option databricks.serviceCredential=bus cred-1: only .* credential=default"

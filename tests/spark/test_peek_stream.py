@@ -118,7 +118,7 @@ def test_available_now_ends_with_what_was_there(peeked: Any) -> None:
 
 
 def test_one_session_can_be_peeked(broker: BrokerProcess, make_queue: MakeQueue, tmp_path: Path) -> None:
-    """Messages of other sessions are not read, whatever their numbers."""
+    """Messages of other sessions are not read, with any numbers."""
     queue = make_queue(requires_session=True)
     put(broker, queue, [of_session(session_id, number) for number in range(3) for session_id in "ab"])
     stream = Stream(broker, queue, tmp_path, mode="peek", session="b")

@@ -193,7 +193,7 @@ def test_a_namespace_is_reached_over_tls(transport: Any, port: int) -> None:
 
 
 def test_default_is_the_credential_of_azure_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Imported where it is needed: nobody else must have that package."""
+    """The package is imported where it is needed: other users need not have it."""
     monkeypatch.setitem(sys.modules, "azure.identity", SimpleNamespace(DefaultAzureCredential=FakeCredential))
     secret = Secret.parse(HOST, "option credential", "default")
     assert isinstance(secret.token_credential(), FakeCredential)

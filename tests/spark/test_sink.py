@@ -117,7 +117,7 @@ def test_the_option_goes_before_the_column() -> None:
 
 
 def test_a_large_partition_waits_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is bounded, whatever the size of a partition; batches that are open are closed when they are many."""
+    """Memory is bounded, with any size of a partition; when many batches are open, some are closed."""
     monkeypatch.setattr(outbox_module, "MEMORY_BYTES_MAX", 10_000)
     monkeypatch.setattr(outbox_module, "OPEN_BYTES_MAX", 5_000)
     batches = [rows(body=[bytes(500)] * 20, session_id=[f"s{n}" for n in range(20)]) for _ in range(5)]
@@ -139,7 +139,7 @@ def test_a_large_partition_waits_in_a_file(monkeypatch: pytest.MonkeyPatch) -> N
 def in_virtual_time(
     answers: Iterator[BaseException | str], patience_s: float, busy_s: str = "300"
 ) -> tuple[Any, float]:
-    """(what came of it, how long it took), on a clock that jumps."""
+    """Return the result and the time that it took, on a clock that jumps."""
     given = Options.parse(ANYWHERE | {"entity": "orders", "patienceSeconds": busy_s}, "write")
 
     async def call() -> str:
@@ -195,7 +195,7 @@ def test_patience_ends_with_the_last_error() -> None:
     ],
 )
 def test_what_will_not_pass_is_said_at_once(condition: str, kind: type[Exception], text: str) -> None:
-    """In the words of what the user has given."""
+    """The error is in words of the user's options."""
     error, took_s = in_virtual_time(iter([Refused(condition, "no")]), 300.0)
     assert type(error) is kind and text in str(error) and took_s == 0.0
 
@@ -303,7 +303,7 @@ def test_messages_of_a_session_keep_their_order_when_one_is_sent_again() -> None
 
 
 def test_a_refusal_ends_the_task_and_what_was_under_way() -> None:
-    """The error of the first is what the user sees, not that of the others it took along."""
+    """The user sees the error of the first send, not those of the others that it ended."""
     with ScriptedThread() as endpoint:
         endpoint.on("transfer", Reject("com.microsoft:entity-disabled"), path="orders")
         given = Options.parse({"connectionString": place_of(endpoint.connection_string), "entity": "orders"}, "write")

@@ -1,4 +1,4 @@
-"""A stream staged on Azure Blob: how often a task asks the storage, and what becomes of it when that is away."""
+"""A stream staged on Azure Blob: how often a task asks the storage, and what happens while that is away."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_every_message_comes_once_and_leaves_the_queue(stream: Stream, broker: B
 def test_a_batch_has_at_most_as_many_messages_as_was_said(
     stream: Stream, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """And no more than that are taken from the queue: what is locked for nothing, nobody else gets."""
+    """No more messages are taken from the queue: others would be locked in vain, and kept from other receivers."""
     stream = new_stream(broker, stream.entity, tmp_path, maxMessagesPerBatch="7", partitions="3")
     stream.send(*texts(17))
     sizes = [len(stream.batch()) for _ in range(3)]

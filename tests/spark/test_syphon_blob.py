@@ -1,4 +1,4 @@
-"""A syphon whose journal is on Azure Blob, without Spark: what a round leaves there, and what it does without it."""
+"""A syphon whose journal is on Azure Blob, without Spark: the objects of a round, and rounds without the storage."""
 
 from __future__ import annotations
 

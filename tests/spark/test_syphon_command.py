@@ -32,7 +32,7 @@ CS = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;U
 def test_what_spark_needs_is_said_at_once(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key that executors could not read, or a journal that nobody has named, would be noticed minutes later."""
+    """Otherwise a key that executors cannot read, or a missing journal, would be noticed minutes later."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         main([*arguments, "--engine", "spark", "--primary-name", "contoso"] if arguments[0] == "syphon" else

@@ -102,7 +102,7 @@ class Cluster:
 def test_a_drain_keeps_its_budget_with_any_queues_and_tasks(
     queues: int, slots: int, tasks: int | None, *, is_even: bool
 ) -> None:
-    """Within ten percent over the whole of it: what a pause, a late worker or an empty queue leaves is made up for."""
+    """The rate is within ten percent; budget left by a pause, a late worker or an empty queue is made up for."""
     shares = [1.0] * queues if is_even else [2.0**-number for number in range(queues)]
     backlog = {f"q/{number}": int(12_000 * share / sum(shares)) for number, share in enumerate(shares)}
     cluster = Cluster(backlog, slots, tasks, gap_s=0.8, start_s=0.3)

@@ -48,7 +48,7 @@ def rows_of(stream: Stream) -> list[list[dict[str, Any]]]:
 def test_a_subscription_and_its_dead_letters_are_streams_of_their_own(
     broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
-    """Rows say the path as it was given, so that they can be told from those of the topic's other subscriptions."""
+    """Rows have the path as given, so that they differ from those of the topic's other subscriptions."""
     path = f"{topic}/Subscriptions/sports"
     put(broker, topic, [text_message(text) for text in ("a", "b", "c")])
     dead_letter(broker, path, 1)
