@@ -1,4 +1,4 @@
-"""From the spool to a namespace: in order, nothing lost, whatever the namespaces answer."""
+"""From the spool to a namespace: in order, without loss, after any answers of the namespaces."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def numbers(payloads: Sequence[bytes]) -> list[int]:
 
 
 async def test_a_healthy_primary_gets_everything_in_order_and_unchanged(tmp_path: Path) -> None:
-    """Also what is appended from another thread while it runs; the spool is empty afterwards, on disk too."""
+    """Messages appended from another thread meanwhile go too; the spool is empty afterwards, on disk too."""
     async with two_brokers() as (primary, secondary):
         world = World(tmp_path, primary, secondary)
         world.spool.append([*entries(range(250)), *entries(range(30), "bills")])

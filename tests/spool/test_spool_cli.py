@@ -1,4 +1,4 @@
-"""`pairbus spool`: what is shown, where drained messages go, and exit codes."""
+"""`pairbus spool`: its output, where drained messages go, and exit codes."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_wrong_calls_are_answered_in_a_sentence(
     code: int,
     words: str,
 ) -> None:
-    """1 for what cannot be done, 2 for wrong usage; nothing was sent or changed."""
+    """The code is 1 for errors, 2 for wrong usage; no message was sent or changed."""
     monkeypatch.delenv("PAIRBUS_PRIMARY", raising=False)
     (tmp_path / "empty").mkdir()
     places = {"{empty}": str(tmp_path / "empty"), "{folder}": str(folder)}
