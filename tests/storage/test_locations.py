@@ -1,4 +1,4 @@
-"""How locations and the places of their keys are written, and what is wrong with others."""
+"""How locations and the places of their keys are written, and errors in others."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_drafts_of_dead_writers_are_removed_by_a_list(tmp_path: Path) -> None:
 
 
 def test_nobody_else_can_read_an_object(tmp_path: Path) -> None:
-    """An object holds whole messages, as a spool does: mode 0600 whatever the umask says."""
+    """An object holds whole messages, as a spool does: mode 0600 with any umask."""
     before = os.umask(0)
     try:
         storage = FolderStorage(tmp_path)
