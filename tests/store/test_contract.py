@@ -1,4 +1,4 @@
-"""One body of tests for every store: what `pairbus.broker.store` promises."""
+"""One body of tests for every store: the promises of `pairbus.broker.store`."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ async def probed(store: Store) -> StoreError | None:
 
 
 async def test_close_commits_what_was_written_and_tells(opened: Opened) -> None:
-    """A clean stop loses nothing and leaves nobody waiting."""
+    """A clean stop loses no write and leaves no caller waiting."""
     told: list[StoreError | None] = []
     opened.store.write(Insert(BOX, [message(1)]))
     opened.store.after_commit(told.append)

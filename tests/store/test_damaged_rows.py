@@ -139,7 +139,7 @@ async def test_a_row_that_vanished_without_a_trace_is_missed(tmp_path: Path) -> 
 
 
 async def test_damaged_descriptions_counters_and_ids_are_announced(tmp_path: Path) -> None:
-    """The small tables carry checksums too; what is intact is still served."""
+    """The small tables carry checksums too; intact rows are still served."""
     store, _ = await filled_store(tmp_path, rounds=1)
     await store.close()
     with sqlite3.connect(tmp_path / "messages.db") as vandal:
