@@ -1,4 +1,4 @@
-"""Where order is kept: a lane and what holds it up, over queues, kills and drains."""
+"""Where order is kept: a lane and the messages that hold it up, over queues, kills and drains."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_a_single_drain_of_lanes_waits_for_nobody() -> None:
 
 
 async def test_a_queue_that_is_adopted_holds_up_nobody() -> None:
-    """An adopted queue has just been created: nobody can have hidden anything in it."""
+    """An adopted queue has just been created: it cannot have messages under old locks."""
     second = f"{BACKLOG[:-1]}1"
     async with pair(ORDERS, BILLS, backlogs=2) as world:
         syphon = world.syphon()

@@ -63,7 +63,7 @@ async def dead_lettered(world: World, path: str, count: int, session_id: str | N
 
 
 async def test_messages_for_a_topic_reach_every_matching_subscription() -> None:
-    """Byte for byte, with their sessions: its rules and its session subscription see what the sender chose."""
+    """Messages come byte for byte, with their sessions: rules and session subscription see the sender's values."""
     async with world_with_topic() as world:
         await world.divert("news", [labelled(number) for number in range(6)])
         assert (await world.syphon().run_once(0.2)).moved == 6
@@ -139,7 +139,7 @@ async def test_topic_missing_for_too_long_is_given_up() -> None:
 
 @pytest.mark.slow
 async def test_a_topic_that_is_full_is_waited_for() -> None:
-    """A slow subscription fills it; what does not fit stays in the backlog until somebody has received."""
+    """A slow subscription fills the topic; other messages stay in the backlog until a receiver makes room."""
     async with world_with_topic(replace(NEWS, max_size_mb=1), lock_s=3.0) as world:
         large = [replace_body(labelled(number), 250_000) for number in range(5)]
         sender = await world.primary.sender("news")

@@ -69,7 +69,7 @@ async def test_what_lies_behind_a_blocked_destination_moves_on() -> None:
 
 
 async def test_a_single_drain_counts_what_each_of_its_passes_left() -> None:
-    """A pass ends after a minute, and the next one does not see what the first has locked."""
+    """A pass ends after a minute, and the next one does not see messages that the first has locked."""
     now = 1000.0
     async with pair(ORDERS, DISABLED) as world:
         await world.divert("bills", [message(number) for number in range(5)])
@@ -103,7 +103,7 @@ async def test_a_destination_that_is_skipped_gets_another_chance_while_others_ar
 
 
 async def test_what_a_single_drain_held_back_is_there_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also what lies on links that were replaced, and none of it counts as delivered once more."""
+    """Messages on links that were replaced are there too, and no message's delivery count has grown."""
     monkeypatch.setattr(pump, "HELD_MAX", 100)
     async with pair(ORDERS, DISABLED) as world:
         for number in range(250):
@@ -253,7 +253,7 @@ async def test_a_destination_that_is_busy_is_left_alone_and_nothing_is_lost() ->
 
 
 async def test_sessions_that_are_refused_as_busy_together_halve_the_budget_once() -> None:
-    """Not once for each: what goes elsewhere would take minutes for a second's worth."""
+    """Halving it once for each would slow down the other destinations for minutes."""
     busy = Rejected(error=Error("com.microsoft:server-busy", "slow down"))
     async with pair() as world, Server(Script(outcome=busy)) as server:
         primary = Carrier(server.connection_string)
@@ -302,7 +302,7 @@ async def test_what_waited_for_credit_until_its_lock_was_over_is_not_sent() -> N
 
 
 async def test_a_destination_that_the_connection_string_does_not_cover_is_skipped() -> None:
-    """A key for one entity must not stop the way home of what belongs to it."""
+    """With a key for one entity, the messages of that entity come home."""
     async with pair(ORDERS, BILLS) as world:
         await world.divert("bills", [message(1)])
         await world.divert("orders", [message(2)])
@@ -317,7 +317,7 @@ async def test_a_destination_that_the_connection_string_does_not_cover_is_skippe
 
 
 async def test_messages_that_cannot_go_home_are_dead_lettered_with_a_reason() -> None:
-    """A person reads it: what is wrong, and with which property or limit."""
+    """A person reads the description: it names the fault, and the property or limit."""
     big = Message(properties=Properties(message_id="big"), data=[bytes(3000)]).encode()
     no_path = message(2)
     wrong = Message.decode(message(3))
@@ -423,7 +423,7 @@ BUSY = Error("com.microsoft:server-busy", "slow down")
     ids=["link", "token", "settlement"],
 )
 async def test_a_secondary_that_is_busy_is_left_alone(script: Script) -> None:
-    """Ten seconds, as the service asks of every client; also after a pass that has brought something home."""
+    """The wait is ten seconds, as the service asks of every client; also after a pass that has moved messages."""
     async with pair(ORDERS) as world, Server(script) as server:
         server.put(BACKLOG, wrap(message(1), Away("orders")))
         world.secondary = Carrier(server.connection_string)
@@ -449,7 +449,7 @@ async def test_link_closed_as_busy_is_opened_after_a_pause() -> None:
 
 
 async def test_silent_primary_costs_one_time_out_then_a_fresh_connection(tmp_path: Path) -> None:
-    """A stopped process keeps its sockets; what it answers later is a duplicate, nothing is lost."""
+    """A stopped process keeps its sockets; its late answers are duplicates, and no message is lost."""
     with BrokerProcess(tmp_path / "home", namespaces=["contoso"], strict=True) as home:
         with home.admin("contoso") as admin:
             admin.create_queue("orders", requires_duplicate_detection=True)
