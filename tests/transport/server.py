@@ -241,7 +241,7 @@ class Peer(asyncio.Protocol):
             event.session.settle_sent(first, last, state.encode())
 
     def pump(self) -> None:
-        """Deliver what is queued, as far as credit goes; answer drains."""
+        """Deliver queued messages, as far as credit goes; answer drains."""
         for link in self.out:
             queue = self.server.queues[link.context]
             if "$" in link.context and not link.context.endswith("$DeadLetterQueue"):
@@ -298,7 +298,7 @@ class Server:
         self._changed.set()
 
     async def until(self, holds: Callable[[], object]) -> None:
-        """Wait until something that clients do to this server has happened; TimeoutError after a long while."""
+        """Wait until `holds` is true of this server, after steps of clients; TimeoutError after a long while."""
         async with asyncio.timeout(10):
             while not holds():
                 self._changed.clear()

@@ -34,7 +34,7 @@ async def test_callers_that_come_at_once_share_one_connection_and_one_link() -> 
 
 
 async def test_after_a_loss_the_next_call_connects_again() -> None:
-    """The loss is told once to those who waited; nobody has to ask for a reconnect."""
+    """The loss is told once to callers that waited; a reconnect needs no request."""
     async with Server() as server, Carrier(server.connection_string) as carrier:
         before = await carrier.sender("orders")
         server.cut()
@@ -68,7 +68,7 @@ async def test_the_link_unused_for_longest_makes_room() -> None:
 
 
 async def test_a_caller_that_gives_up_leaves_the_attempt_to_the_others() -> None:
-    """The shortest deadline must not decide for everybody."""
+    """The shortest deadline must not decide for all callers."""
     async with Server(Script(answers_attach=False)) as server, Carrier(server.connection_string) as carrier:
         carrier.timeout_s = 0.5
         patient = asyncio.create_task(carrier.sender("orders"))

@@ -1,4 +1,4 @@
-"""`$management` and `$cbs`: what is asked, how answers are matched, what failures become."""
+"""`$management` and `$cbs`: requests, the matching of answers, and failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKEN = uuid.UUID(int=5)
 
 
 class Recorder:
-    """A `$management` node that answers from a table and remembers what it was asked."""
+    """A `$management` node that answers from a table and remembers its requests."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers

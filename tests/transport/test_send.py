@@ -70,7 +70,7 @@ async def test_a_message_larger_than_a_frame_and_the_window_arrives_whole() -> N
 
 
 async def test_a_batch_is_one_message_of_the_batch_format() -> None:
-    """The peer accepts all of it or nothing."""
+    """The peer accepts the whole batch or none of it."""
     async with Server() as server, await connect(server.connection_string) as connection:
         sender = await connection.sender("q")
         await sender.send_batch([PAYLOAD, PAYLOAD])

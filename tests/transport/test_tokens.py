@@ -1,4 +1,4 @@
-"""Tokens: put at once for many entities, renewed without a crowd, judged by what the answer means."""
+"""Tokens: put at once for many entities, renewed at different times, judged by the meaning of the answer."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_tokens_of_many_entities_share_one_pair_of_links() -> None:
 
 
 async def test_renewals_are_spread_and_go_on() -> None:
-    """A thousand entities that were opened together must not renew in the same second, nor one after the other."""
+    """A thousand entities that were opened together must not renew in the same second, or one after the other."""
     async with Server() as server:
         credential = SasKey("k", "s3cr3t", lifetime_s=3600)
         async with await connect(server.connection_string, credential=credential) as connection:
@@ -197,7 +197,7 @@ async def test_many_entities_share_one_call_of_a_credential() -> None:
 
 
 async def test_a_credential_without_an_answer_is_no_wrong_credential() -> None:
-    """The cause is kept for whoever wants to show it."""
+    """The cause is kept for callers that want to show it."""
     error = ServiceRequestError("no route to login.microsoftonline.com")
     async with Server() as server, Carrier(server.connection_string, credential=Identity(error=error)) as carrier:
         with pytest.raises(ConnectionLost) as caught:

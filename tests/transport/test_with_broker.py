@@ -1,4 +1,4 @@
-"""The client against the real broker: what both ends were read from one specification must also work together."""
+"""The client against the real broker: both were written from one specification, and must also work together."""
 
 from __future__ import annotations
 
