@@ -85,7 +85,7 @@ def reader(folder: Path) -> Iterator[BrokerProcess]:
 
 
 def test_the_embedded_broker_of_the_page_runs(tmp_path: Path) -> None:
-    """In an empty folder; what it sends comes back, and is kept."""
+    """The program runs in an empty folder; its message comes back, and is kept."""
     code = blocks("docs/broker.md", "python")[0]
     assert "a book" in run([sys.executable, "-c", code], tmp_path)
     assert (tmp_path / "bus" / "contoso" / "messages.db").exists()
@@ -131,13 +131,13 @@ def test_javascript_code_runs_against_the_broker(reader: BrokerProcess) -> None:
 
 NAMESPACES = (("PRIMARY", "contoso"), ("SECONDARY", "fabrikam"))
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name != "namespaces.py"]
-"`namespaces` is what they import."
+"All but `namespaces`, which the examples import."
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_every_example_runs_twice(example: Path, tmp_path: Path) -> None:
-    """A reader will run it again, on what the first run left."""
+    """A reader will run it again, on the state that the first run left."""
     first = run([sys.executable, str(example)], tmp_path)
     assert first and run([sys.executable, str(example)], tmp_path)
 
@@ -220,7 +220,7 @@ def test_every_line_to_be_typed_on_the_command_page_is_a_command() -> None:
 
 
 def test_every_command_and_option_is_on_the_command_page(capsys: pytest.CaptureFixture[str]) -> None:
-    """Counted from what `--help` prints, so that the generator cannot forget one."""
+    """Options are counted in the output of `--help`, so that the generator cannot forget one."""
     page = text_of("docs/cli.md")
     for name, _ in write_cli_docs.commands():
         with pytest.raises(SystemExit):
@@ -287,7 +287,7 @@ def test_every_event_is_documented_and_its_log_level_is_right() -> None:
 
 
 def test_the_refused_application_properties_are_those_on_the_page() -> None:
-    """Exactly these names: an application may have any other, also one that begins like ours."""
+    """These names are exact: an application may use any other, also one that begins like ours."""
     rows = {row[0]: row for row in cells(section("docs/failover.md", "Migrating from the plain SDK"))}
     assert set(re.findall(r"`(x-[\w-]+)`", rows["application properties"][-1])) == RESERVED
 
@@ -387,7 +387,7 @@ def slug(heading: str) -> str:
 
 
 def test_every_test_of_the_support_matrix_exists() -> None:
-    """docs/broker.md says yes only where a test shows it, by name; what has none says no."""
+    """docs/broker.md says yes only where a test shows it, by name; a row without a test says no."""
     rows = [row for row in table_rows("docs/broker.md") if len(row) == 4 and row[3] != "shown by" and row[1]]
     assert len(rows) > 60
     for _, feature, support, tests in rows:
@@ -449,7 +449,7 @@ GROUNDS = ("pair", "sim", "script", "part")
 
 
 def ground(file: str, function: str) -> str:
-    """Tell what a test runs on, by the fixtures that it takes, or the brokers and stages that it starts itself."""
+    """Tell what a test runs on, by its fixtures, or by the brokers and stages that it starts itself."""
     found = re.search(rf"^(?:async )?def {function}\((.*?)\) -> None:\n(.*?)(?=^\S|\Z)", text_of(file), re.M | re.S)
     assert found is not None, f"{file}::{function} does not exist"
     takes, body = found.groups()

@@ -236,7 +236,7 @@ def seen() -> dict[str, Any]:
 
 
 def values(points: dict[str, Any], name: str) -> dict[str, int]:
-    """Value by what tells the points of a metric apart."""
+    """Value by the attributes that tell the points of a metric apart."""
     return {
         attributes.get("pairbus.place")
         or attributes.get("error.type")
