@@ -328,7 +328,7 @@ def test_endless_tiny_frames_cost_no_memory(size: int) -> None:
 
 
 def test_a_frame_that_trickles_in_is_held_once() -> None:
-    """At most one frame that is not whole: 64 KiB, however slowly it comes."""
+    """The buffer holds at most one incomplete frame: 64 KiB, however slowly it comes."""
     buffer = FrameBuffer(65_536)
     frame = struct.pack(">IBBH", 65_536, 2, 0, 0) + bytes(65_528)
 

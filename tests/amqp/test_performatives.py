@@ -113,7 +113,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("value", "condition"), WRONG.values(), ids=WRONG.keys())
 def test_a_composite_that_breaks_its_table_is_refused(value: Any, condition: str) -> None:
-    """With the condition that says whether the bytes or the fields were wrong."""
+    """The condition says whether the bytes or the fields were wrong."""
     with pytest.raises(ProtocolError) as caught:
         p.decode_performative(encode(value), 0)
     assert caught.value.condition == condition

@@ -225,7 +225,7 @@ SHORTEST = [
 
 @pytest.mark.parametrize(("value", "raw"), SHORTEST, ids=[raw[:12] for _, raw in SHORTEST])
 def test_the_shortest_form_is_written(value: Any, raw: str) -> None:
-    """At each boundary of a width, one below and one above."""
+    """The values are at each boundary of a width, one below and one above."""
     assert encode(value).hex() == raw
 
 
