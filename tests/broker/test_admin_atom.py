@@ -66,7 +66,7 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 
 @given(st.integers(0, UNLIMITED_MS - 1))
 def test_every_duration_survives_writing_and_reading(duration_ms: int) -> None:
-    """To the millisecond."""
+    """The duration is exact to the millisecond."""
     assert parse_duration(format_duration(duration_ms)) == duration_ms
 
 

@@ -235,7 +235,7 @@ def test_a_renewed_lock_moves_behind_the_others() -> None:
 
 
 def test_receive_and_delete_hands_out_after_the_commit() -> None:
-    """At most once: a crash between the two loses the message, it must never deliver it twice."""
+    """Delivery is at most once: a crash between the two loses the message, and must never deliver it twice."""
     world = World()
     world.send(b"1")
     answer = Answer()

@@ -62,7 +62,7 @@ def refusal(text: str) -> str:
 
 
 def test_a_file_of_the_official_emulator_is_read_as_it_is(tmp_path: Path) -> None:
-    """With its comments, trailing commas, byte order mark and empty strings."""
+    """The file has comments, trailing commas, a byte order mark and empty strings."""
     file = tmp_path / "Config.json"
     file.write_text(EMULATOR_FILE, encoding="utf-8")
     (namespace,) = load_config(file)

@@ -406,7 +406,7 @@ async def asked(broker: Broker) -> tuple[int, str]:
     ],
 )
 def test_a_broker_that_cannot_be_meant_is_refused(options: list[NamespaceOptions], host: str, complaint: str) -> None:
-    """Before it has touched the disk or the network."""
+    """The broker refuses before it touches the disk or the network."""
     with pytest.raises(ConfigError, match=complaint):
         Broker(options, data=None, host=host)
 

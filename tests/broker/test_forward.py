@@ -176,7 +176,7 @@ def test_a_move_that_is_not_committed_leaves_the_message_in_its_source(end: str,
 
 
 def test_a_duplicate_at_the_destination_is_dropped_with_the_move() -> None:
-    """As if it had been sent there; also when the first of them is not committed yet."""
+    """The destination treats the message as a sent one; also when the first of the two is not committed yet."""
     chain = Chain(last={"requires_duplicate_detection": True})
     chain.queues["b"].send([draft("first", message_id="m")], chain.now, Answer())
     answer = Answer()
@@ -281,7 +281,7 @@ def test_dead_letters_wait_for_a_destination_that_is_switched_off() -> None:
 
 
 def test_a_live_message_for_a_switched_off_destination_is_dead_lettered() -> None:
-    """As the service does; the reason names the destination."""
+    """The service does so too; the reason names the destination."""
     chain = Chain(last={"status": "Disabled"})
     chain.send("a", "1")
     chain.settle_down()

@@ -105,7 +105,7 @@ async def test_what_was_refused_has_its_outcome(broker: Broker, connection: Clie
 async def test_a_receive_is_counted_for_each_message_and_a_settlement_too(
     broker: Broker, connection: ClientConnection
 ) -> None:
-    """With the bytes that went over the wire, the broker's own annotations among them."""
+    """The bytes are those that went over the wire, with the broker's own annotations."""
     await (await connection.sender("orders")).send_batch([message(n) for n in range(5)])
     receiver = await connection.receiver("orders", credit=5)
     received = await all_of(receiver, 5)
@@ -160,7 +160,7 @@ async def test_credit_that_brings_nothing_is_one_empty_receive(broker: Broker, c
 
 
 async def test_credit_that_brought_something_is_no_empty_receive(broker: Broker, connection: ClientConnection) -> None:
-    """However much of it is left at the end."""
+    """The rest of the credit at the end does not matter."""
     receiver = await connection.receiver("orders", credit=10)
     waiting = asyncio.create_task(receiver.receive(10, 5.0))
     await (await connection.sender("orders")).send(message(1))

@@ -154,7 +154,7 @@ def test_changed_properties_have_a_limit_and_the_lock_outlives_the_refusal() -> 
 
 
 def test_a_message_delivered_too_often_is_dead_lettered() -> None:
-    """When the count after the increment reaches the maximum."""
+    """The message is dead-lettered when the count after the increment reaches the maximum."""
     world = World(max_delivery_count=2)
     world.send(b"1")
     world.settled(world.lock(), Outcome.ABANDON)
@@ -271,7 +271,7 @@ def test_messages_of_a_disabled_queue_are_not_deleted() -> None:
 
 
 def test_deferred_messages_are_received_by_number_only() -> None:
-    """In the order asked for; abandoned, they are deferred again."""
+    """The messages come in the order asked for; abandoned, they are deferred again."""
     world = World(max_delivery_count=10)
     world.send(b"1", b"2", b"3")
     for _ in range(3):
@@ -436,7 +436,7 @@ def test_a_queue_whose_deletion_failed_is_as_it_was() -> None:
 
 
 def test_what_it_prints_tells_its_state() -> None:
-    """For the person at 3 a.m."""
+    """The texts are for a person who reads a log at night."""
     world = World()
     world.send(b"12")
     lock = world.lock()

@@ -241,7 +241,7 @@ def test_a_deletion_that_cannot_be_read_to_its_end_deletes_nothing() -> None:
 
 
 def test_messages_that_are_withdrawn_in_part_are_given_back() -> None:
-    """So forwarding takes a batch whole, in order, or not at all."""
+    """Forwarding takes a batch whole and in order, or not at all."""
     world = World()
     world.send(*BODIES)
     world.restart()

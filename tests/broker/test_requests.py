@@ -75,7 +75,7 @@ async def test_a_peek_may_leave_the_bodies_out(connection: ClientConnection) -> 
 
 
 async def test_the_oldest_waiting_messages_are_deleted_together(broker: Broker, connection: ClientConnection) -> None:
-    """As many as were asked for; the rest keeps its order, and the counts are true."""
+    """The number asked for is deleted; the rest keeps its order, and the counts are true."""
     assert await delete(connection, 2, later()) == {"message-count": 2}
     assert await peeked(connection) == ["m2", "m3", "m4"]
     assert await delete(connection, 4000, later()) == {"message-count": 3}

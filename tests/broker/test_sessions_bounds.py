@@ -103,7 +103,7 @@ def test_a_session_whose_first_message_expired_waits_by_its_second(world: Sessio
 
 
 def test_a_receiver_that_meets_expired_messages_gets_the_next_live_one(world: SessionWorld) -> None:
-    """Before the clock has removed them: no receiver may get a message whose time is over."""
+    """The clock has not removed them yet: a receiver must not get a message whose time is over."""
     world.put("a", b"1", b"2", ttl_ms=100)
     world.put("a", b"3")
     hold = world.accept("a")

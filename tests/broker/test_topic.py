@@ -342,7 +342,7 @@ def test_idleness_of_a_topic_counts_sends_and_of_a_subscription_receives() -> No
 
 
 def test_what_it_prints_tells_its_state() -> None:
-    """For the person at 3 a.m."""
+    """The texts are for a person who reads a log at night."""
     world = TopicWorld({"a": {}})
     world.send(draft("1"))
     assert repr(world.topic) == "<Topic prices Active subscriptions=1>"
