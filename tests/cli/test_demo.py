@@ -56,7 +56,7 @@ def table(out: str) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_every_message_comes_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With real processes, in plain lines that are those of the README; the JSON file has the numbers of the table."""
+    """The demo runs real processes and prints the lines of the README; the JSON file has the numbers of the table."""
     file = tmp_path / "demo.json"
     assert run("--messages", "120", "--seed", "7", "--engine", "local", "--json", str(file)) == 0
     out = capsys.readouterr().out
@@ -212,7 +212,7 @@ def test_without_spark_the_engine_spark_is_refused_with_the_fix(
 
 @pytest.mark.parametrize("has_spark", [True, False])
 def test_without_spark_the_demo_says_what_a_report_needs(has_spark: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    """At its end, where the report would be; nothing is said where Spark is installed."""
+    """The hint stands at the end, in place of the report; with Spark there is no hint."""
     cost: dict[str, dict[str, int]] = {"operations": {}, "billable_operations": {}}
     verdict = DemoVerdict(**Book(1).counts(), diverted=0, moved=0, failover_s=0.0, drain_s=0.0, cost=cost, report=None)
     demo.Stage().show(verdict, has_spark=has_spark)

@@ -121,7 +121,7 @@ def test_receive_takes_messages_out(messages: Messages, queue_name: str) -> None
 
 
 def test_export_and_import_keep_messages(messages: Messages, make_queue: MakeQueue, tmp_path: Path) -> None:
-    """To a file and from it, or through a pipe."""
+    """Messages go to a file and back, or through a pipe."""
     source, copy, file = make_queue(), make_queue(), tmp_path / "out.jsonl"
     messages.done("send", source, "body", "-p", "n:short=7", "--session", "s")
     assert messages.done("export", source, "--out", str(file)) == "exported 1 message\n"

@@ -280,7 +280,7 @@ def test_running_syphon_is_shown_with_its_rate(pair: Pair) -> None:
 
 
 def test_syphon_inside_a_client_is_shown(pair: Pair) -> None:
-    """By the control socket of the client."""
+    """The command asks the control socket of the client."""
     pair.create(range(1))
     pair.primary.create_queue("orders")
     pair.divert("orders", 5)

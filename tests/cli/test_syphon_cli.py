@@ -116,7 +116,7 @@ def dead_letter(broker: BrokerProcess, path: str, count: int) -> None:
 
 
 def test_once_brings_everything_home_and_says_how_much(broker: BrokerProcess, queue_name: str, tmp_path: Path) -> None:
-    """With a ledger row for each message, so that its journey can be read."""
+    """The ledger has a row for each message, so that its journey can be read."""
     bodies = divert(broker, queue_name, 25) + divert(broker, queue_name, 1, queue=2)
     done = run(broker, "syphon", "--primary-name", NAME, "--once", "--ledger", str(tmp_path / "ledger"))
     assert (done.returncode, done.stdout) == (0, "moved 26 messages\n")
@@ -193,7 +193,7 @@ def test_a_summary_that_cannot_be_written_is_an_error(broker: BrokerProcess, unb
 
 @pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_command_may_be_started_with_closed_files(broker: BrokerProcess, closed: str) -> None:
-    """As some supervisors do."""
+    """Some supervisors start commands so."""
     line = f"{sys.executable} -m pairbus syphon --primary-name {NAME} --once {closed}"
     done = subprocess.run(["/bin/sh", "-c", line], env=environment(broker), timeout=RUN_S, check=False)
     assert done.returncode == 0
@@ -330,7 +330,7 @@ def test_a_syphon_that_is_stopped_says_what_is_blocked(broker: BrokerProcess, qu
 
 
 def test_dead_letters_go_back_to_their_queue(broker: BrokerProcess, queue_name: str) -> None:
-    """Without the two properties that said why they were there."""
+    """The messages come back without the two properties that said why they were dead-lettered."""
     dead_letter(broker, queue_name, 2)
     done = run(broker, "redrive", f"{queue_name}/$deadLetterQueue")  # the name of the queue works too
     assert (done.returncode, done.stdout) == (0, "moved 2 messages\n")
@@ -408,7 +408,7 @@ def test_a_redrive_says_why_dead_letters_stay(broker: BrokerProcess, queue_name:
     ],
 )
 def test_bad_input_is_named_and_nothing_is_moved(broker: BrokerProcess, arguments: list[str], word: str) -> None:
-    """Before any connection is opened."""
+    """Input is checked before any connection is opened."""
     done = run(broker, *arguments)
     assert done.returncode in (1, 2)
     assert word.lower() in (done.stdout + done.stderr).lower()

@@ -88,7 +88,7 @@ def test_topic_is_created_updated_and_deleted(pairbus: Command, server: AdminSer
 
 
 def test_topics_are_listed_and_shown(pairbus: Command, audit: AdminServer) -> None:
-    """With counts; JSON has seconds, and null where there is no limit."""
+    """The output has counts; JSON has seconds, and null where there is no limit."""
     pairbus("topic", "create", "contoso/other")
     assert pairbus("topic", "list", "--prefix", "EV").out.splitlines() == [
         "name\tstatus\tsubscriptions\tscheduled\tsize_bytes",
