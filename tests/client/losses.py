@@ -52,7 +52,7 @@ class Loss:
         return world.namespaces.make_queue(max_size_in_megabytes=self.max_size_mb, **settings)
 
     def prepare(self, world: World) -> None:
-        """Before the client is made: whether it goes through a proxy."""
+        """Decide, before the client is made, whether it goes through a proxy."""
         if self.through_proxy:
             world.nemesis()
 

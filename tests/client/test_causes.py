@@ -117,7 +117,7 @@ async def test_throttled_sends_wait_ten_seconds_and_divert_nothing(pair: Pair) -
 
 
 async def test_throttled_send_without_time_to_wait_gets_the_error(pair: Pair, flavour: Flavour) -> None:
-    """At once, and however long it lasts it is no outage."""
+    """The error comes at once, and throttling of any length is no outage."""
     client = await pair.client(flavour)
     sender = client.sender(ORDERS)
     with pair.primary.outage("throttle", entity=ORDERS, direction="send"):
@@ -242,7 +242,7 @@ async def test_namespaces_that_cannot_be_managed_are_sent_to(pair: Pair, flavour
 
 
 async def test_pairing_with_a_secondary_that_cannot_be_managed_fails(pair: Pair, flavour: Flavour) -> None:
-    """With an error that names it; a client that takes the backlog queues for granted needs no administration."""
+    """The error names the reason; a client that does not create backlog queues needs no administration."""
     await pair.client(flavour)
     with pair.secondary.outage("internal-error", direction="manage"):
         with pytest.raises(SecondaryUnreachable, match="backlog queues are not known"):

@@ -96,7 +96,7 @@ async def test_a_list_of_every_kind_comes_home_byte_for_byte(world: World, flavo
 
 
 async def test_batch_of_a_sync_sender_can_be_sent_by_asyncio(world: World) -> None:
-    """Also in an outage, when its messages are wrapped already in the form that the other SDK does not take."""
+    """This holds in an outage too, when the batch is already wrapped in a form that the other SDK does not take."""
     queue = world.namespaces.make_queue()
     threads, tasks = await paired(world, "sync"), await paired(world, "aio")
     maker, sender = threads.sender(queue), tasks.sender(queue)
@@ -128,9 +128,7 @@ async def test_a_session_id_comes_home(world: World, flavour: Flavour) -> None:
 
 
 async def test_backlog_message_has_no_session_time_to_live_or_schedule(stage: Stage, flavour: Flavour) -> None:
-    """In a backlog queue these settings would act: expire the message, hide it, or have it refused for want of
-    sessions.
-    """
+    """A backlog queue would apply these settings: expire the message, hide it, or refuse it without sessions."""
     client = stage.client(flavour)
     await client.pair()
     client.client.force_failover("orders")

@@ -149,7 +149,7 @@ async def test_throttled_sends_wait_together_and_are_all_accepted(
 
 
 async def test_throttled_sends_without_the_time_to_wait_get_the_error_each(stage: Stage, flavour: Flavour) -> None:
-    """With less than ten seconds left there is nothing to wait for; those that were accepted are not touched by it."""
+    """A call with less than ten seconds left does not wait; accepted sends are not affected."""
     client = stage.client(flavour)
     sender = client.sender("orders")
     await sender.send(message("first", message_id="first"))

@@ -248,7 +248,7 @@ async def test_batch_can_be_made_while_the_primary_never_answered(world: World, 
 
 
 async def test_a_closed_client_and_a_closed_sender_say_so(world: World, flavour: Flavour) -> None:
-    """With the error of the plain SDK, which is a ValueError."""
+    """The error is that of the plain SDK, which is a ValueError."""
     queue = world.namespaces.make_queue()
     client = await world.client(flavour)
     sender = client.sender(queue)
@@ -328,7 +328,7 @@ async def test_events_can_be_iterated_and_a_listener_that_fails_harms_nobody(wor
 async def test_every_diverted_send_is_traced_where_the_application_traces(
     stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With OpenTelemetry each has a span of ours; spans of the SDK's own tracing: `test_same_spans.py`."""
+    """Each diverted send has a span of ours with OpenTelemetry; the SDK's own tracing: `test_same_spans.py`."""
     spans: list[str] = []
 
     def span(operation: str, *_: object) -> AbstractContextManager[None]:

@@ -74,7 +74,7 @@ async def test_the_five_positional_options_of_the_original_pair_two_namespaces(w
 async def test_an_option_out_of_range_is_refused_before_anything_is_made(
     world: World, flavour: Flavour, option: str, value: int, told: str
 ) -> None:
-    """By its name, the value and the range."""
+    """The error has its name, the value and the range."""
     given: dict[str, Any] = {option: value}
     with pytest.raises(ValueError, match=f"{option} is {value}; it must be {told}"):
         world.new_client(flavour, **given)
@@ -215,7 +215,7 @@ async def test_pairing_fails_when_three_tries_create_no_queue(
 async def test_a_creation_that_fails_for_a_while_succeeds_later(
     world: World, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within one call of `pair`; the disk has room again after the first attempt."""
+    """One call of `pair` tries again; the disk has room again after the first attempt."""
     monkeypatch.setattr("pairbus.pairing.provision.PAUSE_S", 0.5)
     client = world.new_client(flavour)
     outcomes: list[str] = []
@@ -257,7 +257,7 @@ async def test_a_credential_makes_everything(world: World, flavour: Flavour) -> 
 
 
 def by_credential(world: World, flavour: Flavour, **options: Any) -> Client:
-    """As with a connection string, but by hosts and one credential for both."""
+    """Make a client as from connection strings, but from hosts and one credential for both."""
     parts = dict(part.split("=", 1) for part in world.connection_string("primary").rstrip(";").split(";"))
     credential = AzureNamedKeyCredential(parts["SharedAccessKeyName"], parts["SharedAccessKey"])
     events: list[Any] = []

@@ -91,7 +91,7 @@ class Backlog:
                 await sender.send(payload)
 
     def pumps(self, settings: SyphonSettings = QUICK, *, queues: int = 1, **how: Any) -> Pumps:
-        """Through the proxies that the test has asked for."""
+        """Make a syphon that goes through the proxies that the test has asked for."""
         world = self.world
         home, away = Carrier(world.connection_string("primary")), Carrier(world.connection_string("secondary"))
         self._closing += [home, away]

@@ -68,14 +68,14 @@ LATER = datetime.now(UTC) + timedelta(hours=1)
 async def test_refused_message_raises_the_error_of_the_plain_sdk(
     stage: Stage, flavour: Flavour, condition: str
 ) -> None:
-    """In the disposition."""
+    """The condition is in the disposition."""
     stage.primary.on("transfer", Reject(condition, "No, by the script."), path=QUEUE)
     await compared(stage, flavour, "send_messages", MESSAGE)
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 async def test_refused_link_raises_the_error_of_the_plain_sdk(stage: Stage, flavour: Flavour, condition: str) -> None:
-    """With null termini and a detach, as the service does it."""
+    """The condition comes with null termini and a detach, as the service does it."""
     stage.primary.on("attach", Reject(condition, "No, by the script."), path=QUEUE)
     await compared(stage, flavour, "send_messages", MESSAGE)
 

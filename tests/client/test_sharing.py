@@ -191,7 +191,7 @@ async def with_stages(check: Any, flavour: Flavour) -> None:
 
 
 async def test_primary_silent_at_any_step_is_left_within_five_seconds(flavour: Flavour) -> None:
-    """Before the connection is open, while it opens, or at the message itself; also answers that hang the plain SDK."""
+    """The primary is silent before, while or after the connection opens; some answers hang the plain SDK."""
 
     async def check(stage: Stage, step: Any, action: Any) -> None:
         stage.primary.on(step, action)

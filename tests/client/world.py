@@ -41,7 +41,7 @@ CALL_S = 30.0  # deadline of every call in these tests: a call that hangs fails 
 SEND_ONLY = {"Name": "send-only", "Key": "c2VuZA==", "Rights": ["Send"]}
 "A key of either namespace without the Manage claim."
 LISTEN_ONLY = {"Name": "listen-only", "Key": "bGlzdGVu", "Rights": ["Listen"]}
-"And one of the secondary that may only receive."
+"A key of the secondary that may only receive."
 SideName = Literal["primary", "secondary"]
 
 
@@ -64,7 +64,7 @@ class Namespaces:
         return self._processes[side == "secondary"]
 
     def connection_string(self, side: SideName, key: dict[str, Any] | None = None) -> str:
-        """With the Manage claim, or with another key of the processes."""
+        """Connection string with the Manage claim, or with another key of the processes."""
         if key is not None:
             return self.process(side).connection_string(side, key_name=key["Name"], key=key["Key"])
         if self._processes is None:
@@ -196,7 +196,7 @@ class Sender:
 
 
 def new_client(flavour: Flavour, primary: str, secondary: str, **options: Any) -> Client:
-    """Not paired yet. Small numbers: two backlog queues, a ping every second, failover at once."""
+    """A client that is not paired yet, with two backlog queues, a ping every second, and failover at once."""
     events: list[Event] = []
     given = {
         "backlog_queue_count": 2,
