@@ -94,7 +94,7 @@ def test_environment_opens_a_socket_and_never_stops_a_client(
 
 @pytest.mark.parametrize("what", ["long", "taken", "file", "open", "missing"])
 def test_path_that_cannot_be_served_is_an_error_at_construction(world: World, own_dir: Path, what: str) -> None:
-    """Before any message; what is there already is left as it is."""
+    """The error comes before any message; a file that is already there is not touched."""
     own_dir.mkdir(mode=0o700)
     path = own_dir / "a.sock"
     with socket.socket(socket.AF_UNIX) as other:
