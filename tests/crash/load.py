@@ -224,7 +224,7 @@ class Load:
                 self.cancelled.add(message_id)
 
     async def _send_short(self, connection: ClientConnection) -> None:
-        """With a time to live: an hour, or less than a second. In one of the queues expired messages must be kept."""
+        """Send messages that live an hour, or less than a second. One of the queues must keep expired messages."""
         senders = {queue: await connection.sender(queue) for queue in (SHORT, SHORT_DEAD)}
         while True:
             queue = self._source.choice((SHORT, SHORT_DEAD))

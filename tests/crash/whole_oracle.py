@@ -41,7 +41,7 @@ class Rules:
         return self._versions[colour]
 
     def state(self, colour: str) -> bool | None:
-        """Whether the rule exists; None: perhaps."""
+        """Return whether the rule exists; None: perhaps."""
         [first, *more] = self._possible[colour]
         return None if more else first
 
