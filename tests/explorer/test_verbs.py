@@ -282,7 +282,7 @@ async def test_deferred_and_scheduled_messages_are_sent_again() -> None:
 
 
 async def test_scheduled_messages_are_listed_and_cancelled() -> None:
-    """By sequence number; messages that wait are not among them."""
+    """Scheduled messages are cancelled by sequence number; the list has no waiting messages."""
     async with world() as w:
         times = [f"209{number}-01-01T00:00:00Z" for number in range(3)]
         await w.put(*(encoded({"message_id": f"t{n}", "scheduled_enqueue_time": at}) for n, at in enumerate(times)))
