@@ -137,7 +137,7 @@ def test_wrong_setting_is_named(settings: dict[str, Any], error: type[Exception]
 
 
 def test_wrong_use_is_told_at_once(tmp_path: Path) -> None:
-    """In the thread of the caller."""
+    """The error is raised in the thread of the caller."""
     with pytest.raises(ConfigError, match="at least one"):
         BrokerThread([])
     broker = BrokerThread()

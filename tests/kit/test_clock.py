@@ -103,7 +103,7 @@ async def test_scheduled_messages_are_active_on_return(world: World) -> None:
 
 
 async def test_what_becomes_active_is_forwarded_on_return(world: World) -> None:
-    """Over two hops: a test looks where the messages end."""
+    """The messages make two hops: a test looks where they end."""
     await world.namespace.create(QueueDescription("last"))
     await world.namespace.create(QueueDescription("middle", forward_to="last"))
     await world.namespace.create(QueueDescription("first", forward_to="middle"))

@@ -43,7 +43,7 @@ def send(namespace: ServiceBusNamespace, body: str = "a book") -> None:
 
 
 def test_faults_are_switched_from_blocking_code(broker: BrokerThread, namespace: ServiceBusNamespace) -> None:
-    """By the words of the broker's own switches; the fault has begun, or ended, when the call returns."""
+    """The words are those of the broker's own switches; the fault has begun, or ended, when the call returns."""
     number = namespace.faults.add("throttle", entity="orders", direction="send", for_s="1m", count=5)
     [shown] = broker.faults().list()
     assert (shown["id"], shown["kind"], shown["for_s"], shown["left"]) == (number, "throttle", 60, 5)

@@ -119,7 +119,7 @@ async def test_session_receiver_holds_its_session_on(world: World) -> None:
 
 
 async def test_subscription_receiver_and_topic_sender_go_on(world: World) -> None:
-    """Over a topic, whose copies are made for the new subscription."""
+    """The topic makes copies for the new subscription."""
     await world.namespace.create(TopicDescription("news"))
     await world.namespace.create(SubscriptionDescription("news", "all"))
     sender = await world.opened(world.client.get_topic_sender("news"))
@@ -131,7 +131,7 @@ async def test_subscription_receiver_and_topic_sender_go_on(world: World) -> Non
 
 
 async def test_forwarding_goes_on_after_a_reset(world: World) -> None:
-    """From the new entity to the new destination."""
+    """Messages go from the new entity to the new destination."""
     await world.namespace.create(QueueDescription("last"))
     await world.namespace.create(QueueDescription("first", forward_to="last"))
     sender = await world.sender("first")
@@ -243,7 +243,7 @@ async def test_sends_during_resets_are_before_or_after(tmp_path: Path) -> None:
     ("body", "left"), [(None, ["orders"]), ({"entities": "keep"}, ["orders"]), ({"entities": "delete"}, [])]
 )
 async def test_reset_over_http(world: World, body: Any, left: list[str]) -> None:
-    """With Manage."""
+    """The request needs the Manage claim."""
     await world.namespace.create(QueueDescription("orders"))
     await world.send("orders", ServiceBusMessage("old"))
     assert (await world.http("POST", "$pairbus/reset", key=LISTENER, json=body))[0] == 401
