@@ -99,7 +99,7 @@ def test_a_transition_carries_the_fields_of_its_event(tmp_path: Path) -> None:
 
 
 def test_the_journey_of_a_diverted_message_can_be_read(tmp_path: Path) -> None:
-    """By its id alone: where it was stored, when it came home, or why it did not."""
+    """The id alone finds where the message was stored, when it came home, or why it did not."""
     queue = "contoso/x-servicebus-transfer/3"
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     ledger.record(Diverted("orders", queue, 3, ("a", "b", 'odd "id" \n é'), False), NOON_S)
@@ -281,7 +281,7 @@ def test_what_a_tally_holds_is_written_without_another_send(tmp_path: Path) -> N
 
 
 def test_threads_lose_nothing(tmp_path: Path) -> None:
-    """While the writer takes, and seconds change."""
+    """The threads write while the writer takes rows, and while seconds change."""
     ledger = Ledger(tmp_path, client="c", flush_interval_s=0.001)
 
     def work(number: int) -> None:
