@@ -29,7 +29,7 @@ async def get(url: str, **headers: str) -> tuple[int, str, str]:
 
 
 async def test_loopback_needs_no_token() -> None:
-    """As a scraper asks: once, and again."""
+    """A scraper asks again and again."""
     async with served() as url:
         assert await get(url) == await get(url) == (200, CONTENT_TYPE, "# HELP a A\n# TYPE a gauge\na 1\n")
         assert (await get(url.replace("/metrics", "/")))[0] == 404
