@@ -51,7 +51,7 @@ class Record:
     """Results that the processes of a round were told."""
 
     sent: dict[str, Sent] = field(default_factory=dict)
-    "In the order in which each worker sent them."
+    "Messages by id, in the order in which each worker sent them."
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     "A message without one belongs to a call that never ended: its process was killed."
     doubts: Counter[str] = field(default_factory=Counter)
