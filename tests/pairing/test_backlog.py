@@ -124,5 +124,5 @@ def test_no_queue_stays_out_longer_than_the_interval_after_its_last_failure(
     ],
 )
 def test_the_primary_of_a_backlog_queue_stands_in_its_path(path: str, name: str | None) -> None:
-    """In any case of letters."""
+    """The path may be in upper or lower case."""
     assert primary_of(path) == name

@@ -62,7 +62,7 @@ def backlog_message(**properties: Any) -> bytes:
 
 
 def as_delivered(payload: bytes, delivery_count: int = 0) -> bytes:
-    """As a service hands it out: a header and annotations of its own, the sender's annotations behind them."""
+    """Return the message as a service delivers it: own header and annotations, then the sender's annotations."""
     message = Message.decode(payload)
     message.header = Header(delivery_count=UInt(delivery_count))
     message.delivery_annotations = None
@@ -372,7 +372,7 @@ def test_restored_the_time_to_live_starts_again() -> None:
 
 
 def test_deducted_the_time_away_counts_and_what_is_over_is_spoiled() -> None:
-    """From the first attempt when there was one, otherwise from the backlog queue's own time."""
+    """The time counts from the first attempt when there was one, otherwise from the backlog queue's own time."""
     home = wrapped_with_ttl()
     left = home_payload(home, "deduct", NOW_MS + 10_000)
     assert isinstance(left, bytes) and Message.decode(left).header == Header(ttl=UInt(20_000))

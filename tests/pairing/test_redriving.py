@@ -126,5 +126,5 @@ def test_new_id_is_the_same_for_one_letter_only() -> None:
     ],
 )
 def test_a_dead_letter_queue_may_be_named_by_its_own_path(path: str, queue: str) -> None:
-    """In any case of letters, as the service takes it."""
+    """The path may be in upper or lower case, as the service takes it."""
     assert queue_of_dead_letters(path) == queue

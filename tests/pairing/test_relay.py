@@ -116,7 +116,7 @@ def test_a_refused_link_is_no_messages_fault() -> None:
 
 
 def test_a_busy_destination_is_left_alone_for_ten_seconds() -> None:
-    """As the service asks of every client; others are not touched."""
+    """The service asks this of every client; other destinations are not affected."""
     destinations = Destinations(900)
     failed(destinations, Kind.BUSY, 100.0)
     assert destinations.closed_because("ORDERS", 109.9) is not None
