@@ -207,7 +207,7 @@ async def test_target_that_is_away_is_told_and_the_proxy_lives_on(
 
 
 async def test_clear_clients_reach_a_target_that_wants_tls() -> None:
-    """As before Azure: names and tokens stay those of the namespace, and the proxy sees the frames."""
+    """So a proxy stands before Azure: names and tokens stay those of the namespace, and it sees the frames."""
     async with running(encrypts=True) as world:
         azure = world.broker.connection_string("contoso").replace(";UseDevelopmentEmulator=true", "")
         assert world.proxy.connection_string(azure).endswith(";UseDevelopmentEmulator=true")

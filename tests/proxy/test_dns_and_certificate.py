@@ -52,7 +52,7 @@ async def test_name_of_the_proxy_resolves_until_the_fault(world: World) -> None:
 
 
 async def test_sync_sdk_meets_the_name_that_does_not_resolve(world: World) -> None:
-    """In another thread than the proxy's; a count is used up by look-ups."""
+    """The SDK runs in another thread than the proxy; look-ups use up a count."""
     named = world.broker.connection_string("contoso").replace("127.0.0.1", NAME)
 
     def send(body: str) -> None:
