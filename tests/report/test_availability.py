@@ -89,7 +89,7 @@ def test_outages_are_what_their_processes_saw_together(world: World) -> None:
 
 @pytest.mark.spark
 def test_the_timeline_shows_the_worst_state_at_every_moment(world: World) -> None:
-    """Compared in the middle of every piece between two moments at which anything changes."""
+    """States are compared in the middle of every interval between two changes."""
     views = plain.views(world.read.rows)
     shown = world.report.availability.states
     for entity in sorted({view.entity for view in views}):

@@ -34,7 +34,7 @@ def check(amount: Amount, operations: int, size: int, money: Fraction) -> None:
 
 @pytest.mark.spark
 def test_every_line_is_the_sum_of_its_rows(world: World) -> None:
-    """By namespace, side, entity, kind, part and hour; none is missing and none is there twice."""
+    """Lines are by namespace, side, entity, kind, part and hour; none is missing and none is there twice."""
     bill = world.report.bill
     keys = [(line.namespace, line.side, line.entity, line.kind, line.part, line.hour) for line in bill.lines]
     assert len(set(keys)) == len(keys)
@@ -46,7 +46,7 @@ def test_every_line_is_the_sum_of_its_rows(world: World) -> None:
 
 @pytest.mark.spark
 def test_parts_add_up_to_the_total(world: World) -> None:
-    """To the last digit that is shown."""
+    """The sums agree to the last digit that is shown."""
     bill, rows = world.report.bill, plain.paid(world.read.rows, world.counting)
     assert tuple(bill.parts) == PARTS
     for name, amount in bill.parts.items():
@@ -64,7 +64,7 @@ def test_parts_add_up_to_the_total(world: World) -> None:
 
 @pytest.mark.spark
 def test_without_pairing_every_diverted_message_would_have_been_one_send(world: World) -> None:
-    """To a primary that never failed."""
+    """The sends would have gone to a primary that never failed."""
     rows = plain.paid(world.read.rows, world.counting)
     alone = [row for row in rows if plain.part(row) == "application" or plain.is_diverted_send(row)]
     count = plain.operations(alone)

@@ -63,7 +63,7 @@ COUNTS = st.integers(0, 4_000 * MILLION)
 @example("standard", SECOND - 1, 1, 1)
 @example("standard", 0, FREE, THIRD)
 def test_charges_add_up_however_operations_are_split(name: str, before: int, first: int, second: int) -> None:
-    """So that parts of a bill, hour by hour, are together the bill."""
+    """The parts of a bill, hour by hour, then add up to the bill."""
     sheet = load(name)
     assert sheet.charge(before, first + second) == sheet.charge(before, first) + sheet.charge(before + first, second)
 
@@ -239,7 +239,7 @@ def test_the_sheets_that_come_along_are_four() -> None:
 
 
 def test_a_file_of_ones_own_is_a_sheet(tmp_path: Path) -> None:
-    """By its path, as text or not."""
+    """A sheet is named by its path, a text or a Path."""
     sheet = load(written(tmp_path, OWN))
     assert sheet == load(str(tmp_path / "contract.toml")) and isinstance(sheet, PriceSheet)
     assert sheet.tiers == (Tier(20, Decimal("1.5")), Tier(None, Decimal(1)))

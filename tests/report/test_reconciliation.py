@@ -221,7 +221,7 @@ def by_second(rows: Iterable[Row]) -> dict[Key, Counter[int]]:
 
 
 def test_every_diverted_message_shows_its_four_operations(run: Run) -> None:
-    """To a backlog queue, out of it, home, and to the application; and both ends agree on each of them."""
+    """The four go to a backlog queue, out of it, home, and to the application; both ends agree on each."""
     diverted = {row.message_id: row for row in run.clients if row.kind == "diverted"}
     moved = {row.message_id: row for row in run.clients if row.kind == "moved"}
     assert diverted and diverted.keys() == moved.keys()
