@@ -88,7 +88,7 @@ class ScriptedEndpoint(OnLoop):
 
     @property
     def connection_string(self) -> str:
-        """As of the official emulator: plain AMQP."""
+        """Connection string like that of the official emulator: plain AMQP."""
         return (
             f"Endpoint=sb://{HOST}:{self.port};SharedAccessKeyName=RootManageSharedAccessKey;"
             "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true"

@@ -85,7 +85,7 @@ class ScriptedPeer(asyncio.Protocol):
         self._events: deque[AmqpEvent] = deque()
         self._is_silent = False
         self._is_waiting = False
-        "Between two moves of a delay that holds up everything."
+        "True between two moves of a delay that holds up the connection."
         self._locked: dict[tuple[Session, int], tuple[SenderLink, bytes]] = {}
         self._responder = Responder()
         self._timer: asyncio.TimerHandle | None = None

@@ -130,7 +130,7 @@ class Occasion:
     connection: int
     "Number of the connection, from 1."
     path: str = ""
-    "In lower case; empty where a step has none."
+    "Path in lower case; empty where a step has none."
     client_sends: bool = False
     "Attach, transfer: the client is the sender of the link."
     payload: bytes = b""
