@@ -80,7 +80,7 @@ async def users(flavour: Flavour, secured: BrokerProcess, closing: list[asyncio.
 
 
 async def test_the_configuration_file_makes_queues(secured: BrokerProcess, flavour: Flavour) -> None:
-    """In the format of Microsoft's emulator, with the settings given there."""
+    """The file has the format of Microsoft's emulator, and its settings are used."""
     admin = Admin(flavour, secured.connection_string(key_name=ROOT_KEY_NAME, key=_key(ROOT_KEY_NAME)), secured.ca_file)
     orders = await admin.calls.get_queue("orders")
     await admin.close()
@@ -165,7 +165,7 @@ async def test_a_changed_token_is_not_authenticated(
 async def test_administration_refuses_a_wrong_key(
     secured: BrokerProcess, flavour: Flavour, name: str, key: str
 ) -> None:
-    """Over HTTP the same keys hold."""
+    """The same keys hold over HTTP."""
     admin = Admin(flavour, secured.connection_string(key_name=name, key=key), secured.ca_file)
     with pytest.raises(ClientAuthenticationError):
         await admin.calls.get_queue("orders")

@@ -95,7 +95,7 @@ async def test_a_ping_is_accepted_and_never_seen(
 
 
 async def test_a_ping_among_messages_disappears_and_the_messages_stay(sdk: Sdk, queue_name: str) -> None:
-    """In a list, to a waiting receiver."""
+    """The ping is in a list, and a receiver waits."""
     sender, receiver = await sdk.pair(queue_name, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     await sender.send_messages([ServiceBusMessage("a"), _ping(), ServiceBusMessage("b")], timeout=10)
     assert [text(message) for message in await receive(receiver, 2)] == ["a", "b"]

@@ -112,7 +112,7 @@ async def test_deferred_scheduled_and_peeked_messages_of_a_subscriptions_session
 
 
 async def test_receivers_of_the_wrong_kind_are_refused_by_subscriptions(sdk: Sdk, sdk_admin: Admin) -> None:
-    """With the error of the SDK that no retry follows, and with words that name the reason."""
+    """The SDK's error is one without a retry, and its text names the reason."""
     topic = await topic_of(sdk_admin, talks={"requires_session": True}, plain={})
     with pytest.raises(ServiceBusError, match="non-sessionful") as refused:
         await sdk.subscription_receiver(topic, "talks")
@@ -256,7 +256,7 @@ async def test_every_type_of_property_meets_filters_and_arrives(sdk: Sdk, sdk_ad
 
 @pytest.mark.parametrize("name", ["größe", "a b", "a//b", "a/subscriptions/b"])
 async def test_names_that_azure_refuses_are_refused(sdk_admin: Admin, name: str) -> None:
-    """With words that say which characters a name may have; nothing is made."""
+    """Both calls raise an error, and no queue is made."""
     for create in (sdk_admin.calls.create_queue, sdk_admin.calls.create_topic):
         with pytest.raises((HttpResponseError, ValueError)):
             await create(name)
