@@ -50,7 +50,7 @@ def test_nothing_is_nothing(nothing: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [5, "text", [5], None, {"bodi": "b"}, [["nested"]]])
 def test_wrong_types_are_refused_as_the_sdk_refuses_them(wrong: Any) -> None:
-    """In the SDK's own words, before anything is opened."""
+    """The error has the SDK's own words, and comes before any connection is opened."""
     sender = ServiceBusClient.from_connection_string(
         "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true", retry_total=0
     ).get_queue_sender("q")

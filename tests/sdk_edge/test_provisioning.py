@@ -84,7 +84,7 @@ async def test_queues_are_created_as_the_specification_says(is_aio: bool, broker
 
 
 async def test_without_the_manage_claim_pairing_fails_and_names_it(is_aio: bool, server: AdminServer) -> None:
-    """At once, as an authorization error of the SDK."""
+    """The error comes at once, and is an authorization error of the SDK."""
     waits = Waits()
     with pytest.raises(PairingUnauthorized, match="Manage claim") as caught:
         await paired(is_aio, server.connection_string(SEND_KEY, "127.0.0.1"), 2, waits)
@@ -135,7 +135,7 @@ async def test_the_least_rights_ask_nobody(strings: Strings, free_port: int) -> 
 async def test_messages_in_a_queue_that_nobody_reads_are_warned_of(
     server: AdminServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the log, once for each such queue."""
+    """The log has one warning for each such queue."""
     for index in (0, 7):
         server.namespace.add(f"contoso/x-servicebus-transfer/{index}")
     key = "contoso/x-servicebus-transfer/7"
