@@ -55,7 +55,7 @@ class Copy:
 
     message_id: str
     payload: bytes
-    "As it was sent."
+    "The payload as it was sent."
     at: float
     via: str
     "Process that sent the copy, and its role."

@@ -53,7 +53,7 @@ def test_broker_that_is_wrong_is_found(name: str) -> None:
 
 
 def test_history_of_a_broker_replays_exactly() -> None:
-    """In another process and with other hashes: otherwise the seed that a failure prints would be worth nothing."""
+    """The second run has another process and other hashes: else the seed that a failure prints is worth nothing."""
     here = [digest(seed) for seed in REPLAYED]
     script = f"from tests.sim.test_broker_seeds import digest; print(*map(digest, {REPLAYED[::-1]!r}))"
     there = subprocess.run(

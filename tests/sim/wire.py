@@ -36,7 +36,7 @@ class Net:
         self.dice = dice
         self.history = history
         self.stored = stored
-        "Told whose send was stored, before its answer is on the way."
+        "Called with the owner of a stored send, before its answer is on the way."
         self.wires: list[Wire] = []
 
     def delay_s(self, namespace: Namespace) -> float:
