@@ -28,7 +28,7 @@ BROKER_VARIABLE = "PAIRBUS_TESTS_OF_SPARK"
 CONNECT = "PAIRBUS_TESTS_CONNECT"
 "Environment variable that holds the interpreter of a Connect server; not set: tests have a session of their own."
 BROKER_PLACE = f"env:{BROKER_VARIABLE}"
-"For the option connectionString."
+"Value for the option connectionString."
 
 TEST_CONF = {
     "spark.driver.memory": "512m",

@@ -52,7 +52,7 @@ class SyphonWorld:
         return self.away_broker or self.broker
 
     def divert(self, count: int, *paths: str, queue: int = 0, size: int = 20, sender: str | None = None) -> None:
-        """With `sender`, as one with `ordered=True` does it."""
+        """Send diverted messages; with `sender`, like a client with `ordered=True`."""
         asyncio.run(self._divert(count, paths, queue, size, sender))
 
     async def _divert(self, count: int, paths: tuple[str, ...], queue: int, size: int, orderer: str | None) -> None:
@@ -161,7 +161,7 @@ class SyphonWorld:
         quotas: Quotas | None = None,
         once: bool = False,
     ) -> SyphonReader:
-        """As Spark would make it in the driver's source runner."""
+        """Make a reader as Spark's source runner in the driver does."""
         job = job or self.job()
         job.location.prepare(job.run)
         paths = paths or [f"{BACKLOG}/{self.first_queue + index}" for index in range(queues)]

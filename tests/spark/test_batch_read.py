@@ -28,7 +28,7 @@ LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def read_all(reader: PeekReader) -> list[dict[str, Any]]:
-    """As Spark does: the reader is pickled, and every partition read by a copy."""
+    """Read as Spark does: the reader is pickled, and every partition read by a copy."""
     rows: list[dict[str, Any]] = []
     for partition in reader.partitions():
         copy = pickle.loads(pickle.dumps(reader))
@@ -89,7 +89,7 @@ def test_a_million_messages_are_measured_with_few_peeks() -> None:
 def test_every_message_is_read_once_and_stays(
     broker: BrokerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch, partitions: str
 ) -> None:
-    """Over pages and batches of every size."""
+    """The read goes over pages and batches of every size."""
     monkeypatch.setattr(batch_reader, "ROWS_PER_BATCH", 300)
     wanted = [f"m{number}" for number in range(700)]
     put(broker, queue_name, [text_message(text) for text in wanted])
@@ -101,7 +101,7 @@ def test_every_message_is_read_once_and_stays(
 
 
 def test_a_range_is_read_with_both_of_its_ends(broker: BrokerProcess, queue_name: str) -> None:
-    """As between in SQL."""
+    """The range is like BETWEEN in SQL."""
     put(broker, queue_name, [text_message(f"m{number}") for number in range(1, 11)])
     bounded = options(broker, "read", entity=queue_name, fromSequenceNumber="3", toSequenceNumber="5")
     assert [row["sequence_number"] for row in read_all(PeekReader(bounded))] == [3, 4, 5]
@@ -133,7 +133,7 @@ def test_an_empty_queue_has_no_parts(broker: BrokerProcess, queue_name: str) -> 
 
 
 def test_a_missing_entity_is_named(broker: BrokerProcess) -> None:
-    """While the query is planned."""
+    """The error comes while the query is planned."""
     with pytest.raises(EntityNotFound, match="entity 'nowhere' does not exist"):
         PeekReader(options(broker, "read", entity="nowhere")).partitions()
 

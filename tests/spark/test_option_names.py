@@ -116,7 +116,7 @@ def test_create_table_is_refused_when_it_is_created() -> None:
 
 
 def test_properties_can_be_plain_text() -> None:
-    """In the schema, before options are checked."""
+    """The schema says so, before options are checked."""
     typed, plain = (ServiceBusDataSource({"propertiesAs": kind}).schema() for kind in ("typed", "String"))
     assert "`application_properties` map<string,struct<type:string,value:string>>" in typed
     assert "`application_properties` map<string,string>" in plain and "`annotations` map<string,string>" in plain

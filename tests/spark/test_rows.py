@@ -232,7 +232,7 @@ def test_the_raw_message_is_there_when_it_is_asked_for() -> None:
 
 
 def test_properties_without_their_types_are_plain_text() -> None:
-    """As a map of text to text, which the sink takes as well; null stays null."""
+    """The column is a map of text to text, which the sink takes as well; null stays null."""
     properties = {"n": Int(5), "t": "text", "none": None, "yes": True}
     message = Message(application_properties=properties, annotations={Symbol("x-own"): Long(7)}, data=[b""])
     batch = to_columns([message.encode(), Message(data=[b""]).encode()], "q", plain=True)
@@ -329,7 +329,7 @@ def test_a_given_id_is_kept() -> None:
     ],
 )
 def test_a_frame_that_cannot_be_sent_is_refused_by_its_columns(types: dict[str, str], text: str) -> None:
-    """Before a single row is looked at."""
+    """Columns are checked before any row."""
     with pytest.raises(ConfigError, match=re.escape(text)):
         check_written_columns(types)
 

@@ -36,7 +36,7 @@ JWT = "eyJ0eXAiOiJKV1QifQ.e30.c2lnbmF0dXJl"
 
 
 class FakeCredential:
-    """As those of azure-identity: the only thing that is asked of it is a token."""
+    """Credential like those of azure-identity: it is only asked for tokens."""
 
     scopes: list[str]
 
@@ -89,7 +89,7 @@ def test_a_sink_without_the_secret_sends_nothing(
 
 
 def test_the_syphon_names_the_side_whose_secret_is_missing(tmp_path: Path) -> None:
-    """Before Spark is asked for anything."""
+    """The error comes before Spark is used."""
     with pytest.raises(ConfigError, match="primary: no connection string in env:NOT_SET on host"):
         syphon(None, primary="env:NOT_SET", secondary="env:NOT_SET", journal=tmp_path)  # type: ignore[arg-type]
 
@@ -228,7 +228,7 @@ def made_anew() -> Iterator[None]:
 def test_what_is_wrong_with_a_credential_is_said(
     given: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the query is planned."""
+    """The error comes while the query is planned."""
     monkeypatch.setitem(sys.modules, "azure.identity", None)
     with pytest.raises(ConfigError, match=says):
         Options.parse({"entity": "orders"} | given, "read")

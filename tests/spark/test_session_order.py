@@ -38,7 +38,7 @@ def long_message(text: str) -> bytes:
 
 
 def test_one_session_is_read_and_the_others_stay(broker: BrokerProcess, queue: str, tmp_path: Path) -> None:
-    """In its order, by one receiver however many partitions there are; the end of a run does not wait for others."""
+    """One receiver reads it in its order, with any number of partitions; the run's end does not wait for others."""
     fill(broker, queue, "abc", 5)
     stream = new_stream(broker, queue, tmp_path, session="b", partitions="3", maxMessagesPerBatch="2")
     stream.reader.prepareForTriggerAvailableNow()

@@ -248,7 +248,7 @@ def test_a_missing_entity_among_several_leaves_nothing_behind(broker: BrokerProc
 
 
 def test_rows_are_spread_over_their_entities(broker: BrokerProcess, make_queue: MakeQueue) -> None:
-    """By the column, in the order of the rows."""
+    """The column decides; the order of the rows is kept."""
     queues = [make_queue() for _ in range(3)]
     batch = rows(body=[str(number) for number in range(300)], entity=[queues[number % 3] for number in range(300)])
     assert send(options(broker, "write"), batch).messages == 300
@@ -333,7 +333,7 @@ def test_spark_writes_a_frame(spark: SparkSession, broker: BrokerProcess, queue_
 def test_streamed_ids_are_made_of_query_batch_and_place(
     spark: SparkSession, broker: BrokerProcess, queue_name: str, tmp_path: Path
 ) -> None:
-    """So that a batch that is repeated after a restart repeats its ids."""
+    """A batch that is repeated after a restart repeats its ids."""
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20).load()
     query = (
         numbers.selectExpr("cast(value AS string) AS body")
@@ -368,7 +368,7 @@ def test_streamed_ids_are_made_of_query_batch_and_place(
 def test_what_cannot_be_written_is_named(
     spark: SparkSession, queue_name: str, columns: str, given: dict[str, str], mode: str, text: str
 ) -> None:
-    """In Spark's own error, with nothing sent."""
+    """Spark's own error names it, and no message is sent."""
     if "time_to_live_ms" in columns:
         given = {"entity": queue_name}
     frame = spark.range(1).selectExpr(*columns.split(", "))

@@ -109,7 +109,7 @@ def test_bad_storage_is_told_before_a_message_is_touched(
     azurite: Azurite,
     tmp_path: Path,
 ) -> None:
-    """At the start of a query, by the driver."""
+    """The driver tells it, at the start of a query."""
     (tmp_path / "wrong key").write_text("AccountName=devstoreaccount1;AccountKey=d3Jvbmc=")
     (tmp_path / "no right").write_text(azurite.sas("rl"))
     given = {"storageCredential": PLACE}

@@ -201,7 +201,7 @@ def test_a_commit_that_spark_calls_itself_is_as_good(stream: Stream) -> None:
 
 
 def test_dead_letters_are_a_stream_too(broker: BrokerProcess, stream: Stream, tmp_path: Path) -> None:
-    """By option subQueue; the queue itself is another stream."""
+    """The option is subQueue; the queue itself is another stream."""
     stream.send("a", "b", "c")
     dead_letter(broker, stream.entity, 2)
     dead = new_stream(broker, stream.entity, tmp_path, subQueue="deadletter", partitions="1")

@@ -1,4 +1,4 @@
-"""When the next round comes, moved by hand through time."""
+"""Times of the next round, on a clock that is moved by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOVED, NOTHING, HELD = TaskReport(1, "q", moved=5), TaskReport(1, "q"), TaskRepo
 
 
 def test_a_round_that_moved_something_is_followed_at_once() -> None:
-    """While a backlog is large, nothing waits."""
+    """A large backlog is drained without pauses."""
     made = rounds()
     made.ended([NOTHING, MOVED], 10.0)
     assert made.pause_s(10.0) == 0.0

@@ -62,7 +62,7 @@ def test_a_subscription_and_its_dead_letters_are_streams_of_their_own(
 
 @pytest.mark.parametrize("name", ["sports", "cases"])
 def test_a_batch_read_peeks_a_subscription(broker: BrokerProcess, topic: str, name: str) -> None:
-    """With and without sessions: a peek accepts none, locks nothing and removes nothing."""
+    """The subscription may have sessions: a peek accepts none, and neither locks nor removes messages."""
     path = f"{topic}/Subscriptions/{name}"
     put(broker, topic, [of_session(session_id, 0) for session_id in "abc"])
     reader = PeekReader(options(broker, "read", entity=path, partitions="1"))
