@@ -192,7 +192,7 @@ async def test_a_message_at_fault_steps_aside_and_the_others_keep_their_order(
 async def test_messages_for_a_missing_entity_wait_for_the_grace(
     world: World, endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
-    """Within the grace nothing steps aside; behind it the messages do, and other paths never notice."""
+    """Within the grace no message is set aside; after it they are, and other paths are not affected."""
     missing = endpoint.on("attach", Reject("amqp:not-found"), path="orders")
     world.spool.append([*entries(range(3)), *entries(range(3), "bills")])
     reasons = await world.forwarder.drain_once(patience_s=0.2)
@@ -301,7 +301,7 @@ async def test_a_batch_that_is_refused_for_the_moment_keeps_its_order(world: Wor
 async def test_an_error_that_comes_quickly_counts_when_it_was_tried_three_times(
     world: World, endpoint: ScriptedEndpoint, failures: int, counted: int
 ) -> None:
-    """As a send does: a hiccup at the start must not make the entity fail over."""
+    """A send does so too: a short error at the start must not make the entity fail over."""
     endpoint.on("attach", Reject("amqp:internal-error"), path="orders", times=failures)
     world.spool.append([entry(1)])
     assert await world.forwarder.drain_once() == {}

@@ -101,7 +101,7 @@ def test_quick_errors_of_the_primary_are_tried_three_times_within_a_moment() -> 
 
 
 def test_after_a_refused_batch_its_messages_go_one_by_one() -> None:
-    """As many as it had; then batches again."""
+    """All messages of the batch go singly; then batches are sent again."""
     lane = Lane("orders")
     lane.failed(PRIMARY, Failure(Kind.TOO_LARGE, "no"), 3, now=0.0)
     left = []
