@@ -66,7 +66,7 @@ def test_every_form_of_a_location_is_read(written: str, url: str, container: str
     ],
 )
 def test_a_location_that_cannot_be_used_is_refused(written: str, why: str) -> None:
-    """Before anything is connected."""
+    """The error comes before any connection."""
     with pytest.raises(ConfigError, match=why):
         open_storage(written)
 
