@@ -92,7 +92,7 @@ async def test_rows_of_another_box_are_never_loaded(opened: Opened) -> None:
 
 
 async def test_the_index_lists_every_box_in_order_with_sizes(opened: Opened) -> None:
-    """From it the broker rebuilds its entities at start, without the bodies."""
+    """The broker rebuilds its entities from the index at start, without the bodies."""
     late = message(5, b"x" * 3000, annotations=b"ab", patch=b"c", expires_ms=9, state=SCHEDULED, scheduled_ms=8)
     await commit(opened.store, Insert(BOX, [late, message(2, b"", session_id="s")]), Insert(DEAD, [message(1, n=3)]))
     store, _ = await opened.reopen()

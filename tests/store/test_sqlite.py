@@ -84,7 +84,7 @@ def test_a_newer_store_is_refused_with_both_versions(tmp_path: Path) -> None:
 
 
 async def test_a_lost_database_file_is_not_mistaken_for_a_new_folder(tmp_path: Path) -> None:
-    """To start empty where messages were would be silent loss."""
+    """An empty start where messages were would be silent loss."""
     store, _ = await filled_store(tmp_path, rounds=1)
     await store.close()
     (tmp_path / "messages.db").unlink()
