@@ -195,7 +195,7 @@ async def test_no_second_has_much_more_than_a_second_of_the_budget() -> None:
 
 
 async def test_dead_letters_are_driven_back_to_their_queue_or_to_another() -> None:
-    """Without the reason for which they were put aside, and otherwise as they were."""
+    """The messages lose the reason for which they were set aside, and are otherwise unchanged."""
     async with pair(ORDERS, BILLS) as world:
         for target in (None, "bills"):
             sender = await world.primary.sender("orders")

@@ -126,7 +126,7 @@ async def test_a_topic_that_is_disabled_is_waited_for() -> None:
 
 
 async def test_topic_missing_for_too_long_is_given_up() -> None:
-    """As a missing queue is."""
+    """A missing topic is treated like a missing queue."""
     async with world_with_topic() as world:
         await world.home.delete("news")
         await world.divert("news", [labelled(0)])
@@ -164,7 +164,7 @@ def replace_body(payload: bytes, size: int) -> bytes:
 
 @pytest.mark.parametrize("target", [None, "orders", "cases"])
 async def test_dead_letters_of_a_subscription_go_to_its_topic_or_elsewhere(target: str | None) -> None:
-    """By way of the topic every matching subscription gets them, as with any send to it."""
+    """Through the topic every matching subscription gets them, as with any send to it."""
     async with world_with_topic() as world:
         sender = await world.primary.sender("news")
         for number in range(3):

@@ -165,7 +165,7 @@ async def test_ten_thousand_behind_ten_thousand_for_a_blocked_destination_are_de
 
 @pytest.mark.slow
 async def test_a_blocked_message_is_received_once_for_each_lock() -> None:
-    """With a lock of a minute: once a minute, however often the pump goes back to the queue."""
+    """It is received once a lock, however often the pump goes back to the queue."""
     async with pair(ORDERS, DISABLED, lock_s=2.0) as world:
         await world.divert("bills", [message(number) for number in range(50)])
         async with running(world.syphon()):
@@ -266,7 +266,7 @@ async def test_sessions_that_are_refused_as_busy_together_halve_the_budget_once(
 
 
 async def test_a_destination_without_credit_costs_one_time_out_and_nobody_else_anything() -> None:
-    """However many sessions wait for it: nothing was sent there, and the connection is as good as before."""
+    """Any number of sessions may wait for it: no message was sent there, and the connection still works."""
     async with pair() as world, Server(Script(credits={"stuck": 0})) as server:
         primary = Carrier(server.connection_string)
         await world.divert("stuck", [message(number, group_id=f"s{number}") for number in range(20)])
@@ -403,7 +403,7 @@ async def test_drain_resumes_when_the_primary_is_back() -> None:
 
 
 async def test_a_secondary_that_is_away_pauses_the_pump() -> None:
-    """Once it is told, and every time later."""
+    """The pause is told at the first failure, and at every later one."""
     async with pair(ORDERS) as world:
         world.secondary = Carrier(replace(world.secondary.endpoint, port=1))
         async with running(world.syphon()):
@@ -434,7 +434,7 @@ async def test_a_secondary_that_is_busy_is_left_alone(script: Script) -> None:
 
 
 async def test_link_closed_as_busy_is_opened_after_a_pause() -> None:
-    """However long it had been idle."""
+    """The link may have been idle for any time."""
     now = 1000.0
     async with pair(ORDERS) as world, Server() as server:
         world.secondary = Carrier(server.connection_string)
