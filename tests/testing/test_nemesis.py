@@ -52,7 +52,7 @@ async def test_tls_and_plain_bytes_pass_unchanged(world: World, tls: bool) -> No
 
 
 async def test_a_refused_port_resets_open_connections_and_takes_no_new_ones(world: World) -> None:
-    """As if the process were gone: the kernel answers for it, at once."""
+    """The port behaves as if the process were gone: the kernel answers for it, at once."""
     sender = await world.sender("orders")
     world.nemesis.refuse()
     assert isinstance(await error_of(send(sender, "lost")), ServiceBusConnectionError)
