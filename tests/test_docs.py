@@ -102,7 +102,7 @@ CODE = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "number"), CODE)
 def test_python_code_runs_against_the_broker(page: str, number: int, folder: Path, reader: BrokerProcess) -> None:
-    """With the connection string from the environment and the certificate from the data folder, as the pages say."""
+    """The connection string is in the environment and the certificate in the data folder, as the pages say."""
     code = blocks(page, "python")[number]
     names = ("CONNECTION_STRING", "contoso"), ("PRIMARY", "contoso"), ("SECONDARY", "fabrikam")
     given = {f"PAIRBUS_{name}": reader.connection_string(namespace) for name, namespace in names}
@@ -145,7 +145,7 @@ def test_every_example_runs_twice(example: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["send_with_failover.py", "async_sender.py", "redrive_dead_letters.py"])
 def test_an_example_leaves_a_namespace_of_the_readers_as_it_was(name: str, tmp_path: Path) -> None:
-    """Also where the reader has queues of the names that a story would use, with messages and dead letters in them."""
+    """This holds also if the reader has queues with the names of the example, with messages and dead letters."""
     theirs = ["orders", "payments"]
     config = {"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": one} for one in theirs]}]}}
     with BrokerProcess(tmp_path / "data", namespaces=["contoso", "fabrikam"], config=config) as process:
@@ -190,7 +190,7 @@ def without_numbers(text: str) -> str:
 
 
 def test_configuration_files_can_be_read() -> None:
-    """With keys and queues."""
+    """The example has keys and queues."""
     [text] = blocks("docs/broker.md", "json")
     [namespace] = parse_config(text, "docs/broker.md")
     assert namespace.queues and namespace.keys
@@ -213,7 +213,7 @@ def test_the_command_page_is_not_stale() -> None:
 
 
 def test_every_line_to_be_typed_on_the_command_page_is_a_command() -> None:
-    """Or a comment: a block is there to be copied, and a shell would take a sentence for one."""
+    """A line may also be a comment: blocks are copied, and a shell would run a sentence as a command."""
     typed = [line for block in blocks("docs/cli.md", "sh") for line in block.splitlines()]
     assert len(typed) > 30
     assert [line for line in typed if not re.match(r"(?:PAIRBUS_\w+=\S+ )*pairbus |# ", line)] == []
@@ -245,7 +245,7 @@ OPTIONS = inspect.signature(SendAvailabilityPairedNamespaceOptions).parameters
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_is_documented_with_its_default_and_range(name: str) -> None:
-    """In the words of the error that a value out of range gets."""
+    """The range has the words of the error for a value out of range."""
     rows = {row[0]: row for row in cells(section("docs/failover.md", "Options"))}
     assert f"`{name}`" in rows, f"docs/failover.md has no row for {name}"
     _, default, accepted, meaning = rows[f"`{name}`"]
@@ -371,7 +371,7 @@ def cells(text: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
-    """To a file of the repository, and to a heading where one is named; links to the web are not followed."""
+    """A link leads to a file of the repository, and to its heading if one is named; web links are not followed."""
     prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\((?!https://)([^)]+)\)", prose):
         file, _, anchor = target.partition("#")
