@@ -53,7 +53,7 @@ def counted(broker: Broker, kind: str, outcome: str = "ok") -> tuple[int, int, i
 
 async def until_counted(broker: Broker, kind: str, count: int) -> None:
     async with asyncio.timeout(5):
-        while counted(broker, kind)[0] < count:  # noqa: ASYNC110 - the meter tells nobody
+        while counted(broker, kind)[0] < count:  # noqa: ASYNC110 - the meter sets no event
             await asyncio.sleep(0.005)
     assert counted(broker, kind)[0] == count
 

@@ -33,7 +33,7 @@ def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
     with BrokerProcess(folder, namespaces=("contoso",), config=CONFIG, options=["--strict"]) as running:
         yield running
         assert running.terminate() == 0
-        # Nothing that an SDK says while it works and closes is worth a warning.
+        # Frames that an SDK sends while it works and closes cause no warning.
         assert "WARNING" not in running.stderr and "ERROR" not in running.stderr, running.stderr
 
 

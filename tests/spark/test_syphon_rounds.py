@@ -51,7 +51,7 @@ def test_a_single_drain_is_over_when_nothing_is_there() -> None:
 
 
 def test_a_single_drain_does_not_wait_for_what_it_held_back_itself() -> None:
-    """Such messages would be held back again: their destination is missing, full or busy."""
+    """The same messages would be held back again: their destination is missing, full or busy."""
     made = rounds(once=True)
     made.something_there(0.0)
     made.ended([MOVED, HELD], 1.0)

@@ -334,7 +334,7 @@ async def test_messages_that_cannot_go_home_are_dead_lettered_with_a_reason() ->
             "m3": INVALID_ALIAS,
             "big": REFUSED,
         }
-        assert world.metered("send") == 2  # the link says how much it takes: what is too large is not sent
+        assert world.metered("send") == 2  # the link says how much it takes: a larger message is not sent
         letters = await world.dead_letters(3)
         found = {one.properties.message_id: one.application_properties for one in letters if one.properties}
         for name, (reason, description) in told.items():

@@ -21,7 +21,7 @@ from tests.transport.server import Script, Server
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not holds():  # noqa: ASYNC110 - the awaited change sets no event
             await asyncio.sleep(0)
 
 

@@ -27,7 +27,7 @@ BODY = b"\x00\x53\x75\xa0\x01a"
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not holds():  # noqa: ASYNC110 - the awaited change sets no event
             await asyncio.sleep(0.01)
 
 
