@@ -203,7 +203,7 @@ def imported_by(path: Path) -> Iterator[str]:
 
 
 def part_of(name: str) -> str | None:
-    """`pairbus.broker.queue` → `broker`; None for a name that is no part of ours, such as `pairbus.__version__`."""
+    """`pairbus.broker.queue` → `broker`; None for what is not a part of ours, such as `pairbus.__version__`."""
     words = name.split(".")
     if words[0] != "pairbus" or len(words) < 2 or words[1] == "__version__":
         return None
@@ -220,7 +220,7 @@ def test_every_part_imports_only_what_the_table_allows() -> None:
 
 
 def test_cores_know_no_clock_no_loop_and_no_socket() -> None:
-    """Time is an argument and bytes are an argument: so they can be tested without sleeping."""
+    """Time is an argument and bytes are an argument: that is what makes them testable without sleeping."""
     paths = [path for pattern in PURE for path in sorted((SRC / "pairbus").glob(pattern))]
     assert len(paths) > 20
     for path in paths:
@@ -250,7 +250,7 @@ def test_every_file_can_be_read_in_a_sitting() -> None:
 
 
 def test_no_broad_except_swallows() -> None:
-    """A lost message is the worst bug, and exceptions that are swallowed hide it."""
+    """A message that is nobody's any more is the worst bug; exceptions that nobody sees are how it hides."""
     found = set()
     for path in sources():
         for function in ast.walk(tree_of(path)):
@@ -321,7 +321,7 @@ VAGUE = (
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
-    """A pronoun cannot be searched for: each sentence names its subject."""
+    """Nobody can search for a pronoun: a sentence has a subject that is named."""
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.value.value[:60]!r}"
         for folder in ("src", "tests", "bench", "tools", "examples")
