@@ -80,7 +80,7 @@ class BrokerProcess:
 
     @property
     def stderr(self) -> str:
-        """Everything that the process, and those before it on the same folder, wrote to standard error."""
+        """Standard error of the process, and of earlier processes on the same folder."""
         return self._stderr_file.read_text(errors="replace") if self._stderr_file.exists() else ""
 
     def connection_string(

@@ -23,7 +23,7 @@ def _names(variable: str | list[str] | None) -> list[str]:
 
 
 def test_deployment_sets_only_variables_of_the_broker() -> None:
-    """A variable that nobody reads would leave the broker with its default, for example in a folder of no volume."""
+    """A variable that the broker does not read would leave it with a default, such as a folder without a volume."""
     for file in ("Dockerfile", "compose.yaml", "pairbus-broker.service"):
         used = set(re.findall(r"\bPAIRBUS_[A-Z_]+\b", (DEPLOY / file).read_text()))
         assert used, file
@@ -31,7 +31,7 @@ def test_deployment_sets_only_variables_of_the_broker() -> None:
 
 
 def test_image_is_checked_by_health_and_runs_without_root() -> None:
-    """Root in a container is root on the host once something breaks out."""
+    """Root in a container is root on the host if a process breaks out."""
     text = (DEPLOY / "Dockerfile").read_text()
     assert 'CMD ["pairbus", "health"' in text
     assert text.index("\nUSER pairbus\n") < text.index("\nENTRYPOINT")
@@ -41,7 +41,7 @@ def test_image_is_checked_by_health_and_runs_without_root() -> None:
 
 
 def test_workflow_runs_what_ci_runs() -> None:
-    """One list of commands: green here means green there."""
+    """Workflow and CI have one list of commands: if one passes, so does the other."""
     workflow = re.findall(r"- run: (.*)", (ROOT / ".github/workflows/ci.yml").read_text())
     ci = re.findall(r"^make .*", (ROOT / ".ci/run").read_text(), re.MULTILINE)
     assert workflow == ci

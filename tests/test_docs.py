@@ -85,7 +85,7 @@ def reader(folder: Path) -> Iterator[BrokerProcess]:
 
 
 def test_the_embedded_broker_of_the_page_runs(tmp_path: Path) -> None:
-    """In an empty folder; what it sends comes back, and is kept."""
+    """The program runs in an empty folder; its message comes back, and is kept."""
     code = blocks("docs/broker.md", "python")[0]
     assert "a book" in run([sys.executable, "-c", code], tmp_path)
     assert (tmp_path / "bus" / "contoso" / "messages.db").exists()
@@ -102,7 +102,7 @@ CODE = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "number"), CODE)
 def test_python_code_runs_against_the_broker(page: str, number: int, folder: Path, reader: BrokerProcess) -> None:
-    """With the connection string from the environment and the certificate from the data folder, as the pages say."""
+    """The connection string is in the environment and the certificate in the data folder, as the pages say."""
     code = blocks(page, "python")[number]
     names = ("CONNECTION_STRING", "contoso"), ("PRIMARY", "contoso"), ("SECONDARY", "fabrikam")
     given = {f"PAIRBUS_{name}": reader.connection_string(namespace) for name, namespace in names}
@@ -131,13 +131,13 @@ def test_javascript_code_runs_against_the_broker(reader: BrokerProcess) -> None:
 
 NAMESPACES = (("PRIMARY", "contoso"), ("SECONDARY", "fabrikam"))
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name != "namespaces.py"]
-"`namespaces` is what they import."
+"All but `namespaces`, which the examples import."
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_every_example_runs_twice(example: Path, tmp_path: Path) -> None:
-    """A reader will run it again, on what the first run left."""
+    """A reader will run it again, on the state that the first run left."""
     first = run([sys.executable, str(example)], tmp_path)
     assert first and run([sys.executable, str(example)], tmp_path)
 
@@ -145,7 +145,7 @@ def test_every_example_runs_twice(example: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["send_with_failover.py", "async_sender.py", "redrive_dead_letters.py"])
 def test_an_example_leaves_a_namespace_of_the_readers_as_it_was(name: str, tmp_path: Path) -> None:
-    """Also where the reader has queues of the names that a story would use, with messages and dead letters in them."""
+    """This holds also if the reader has queues with the names of the example, with messages and dead letters."""
     theirs = ["orders", "payments"]
     config = {"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": one} for one in theirs]}]}}
     with BrokerProcess(tmp_path / "data", namespaces=["contoso", "fabrikam"], config=config) as process:
@@ -190,7 +190,7 @@ def without_numbers(text: str) -> str:
 
 
 def test_configuration_files_can_be_read() -> None:
-    """With keys and queues."""
+    """The example has keys and queues."""
     [text] = blocks("docs/broker.md", "json")
     [namespace] = parse_config(text, "docs/broker.md")
     assert namespace.queues and namespace.keys
@@ -213,14 +213,14 @@ def test_the_command_page_is_not_stale() -> None:
 
 
 def test_every_line_to_be_typed_on_the_command_page_is_a_command() -> None:
-    """Or a comment: a block is there to be copied, and a shell would take a sentence for one."""
+    """A line may also be a comment: blocks are copied, and a shell would run a sentence as a command."""
     typed = [line for block in blocks("docs/cli.md", "sh") for line in block.splitlines()]
     assert len(typed) > 30
     assert [line for line in typed if not re.match(r"(?:PAIRBUS_\w+=\S+ )*pairbus |# ", line)] == []
 
 
 def test_every_command_and_option_is_on_the_command_page(capsys: pytest.CaptureFixture[str]) -> None:
-    """Counted from what `--help` prints, so that the generator cannot forget one."""
+    """Options are counted in the output of `--help`, so that the generator cannot forget one."""
     page = text_of("docs/cli.md")
     for name, _ in write_cli_docs.commands():
         with pytest.raises(SystemExit):
@@ -245,7 +245,7 @@ OPTIONS = inspect.signature(SendAvailabilityPairedNamespaceOptions).parameters
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_is_documented_with_its_default_and_range(name: str) -> None:
-    """In the words of the error that a value out of range gets."""
+    """The range has the words of the error for a value out of range."""
     rows = {row[0]: row for row in cells(section("docs/failover.md", "Options"))}
     assert f"`{name}`" in rows, f"docs/failover.md has no row for {name}"
     _, default, accepted, meaning = rows[f"`{name}`"]
@@ -287,13 +287,13 @@ def test_every_event_is_documented_and_its_log_level_is_right() -> None:
 
 
 def test_the_refused_application_properties_are_those_on_the_page() -> None:
-    """Exactly these names: an application may have any other, also one that begins like ours."""
+    """These names are exact: an application may use any other, also one that begins like ours."""
     rows = {row[0]: row for row in cells(section("docs/failover.md", "Migrating from the plain SDK"))}
     assert set(re.findall(r"`(x-[\w-]+)`", rows["application properties"][-1])) == RESERVED
 
 
 def test_every_logger_of_a_client_is_on_the_page() -> None:
-    """Somebody who turns one up must know its name; brokers and Spark jobs are other processes."""
+    """A user who raises the level of a logger must know its name; brokers and Spark jobs are other processes."""
     found = set()
     for file in sorted((ROOT / "src/pairbus").rglob("*.py")):
         if file.parent.name != "cli":
@@ -371,7 +371,7 @@ def cells(text: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
-    """To a file of the repository, and to a heading where one is named; links to the web are not followed."""
+    """A link leads to a file of the repository, and to its heading if one is named; web links are not followed."""
     prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\((?!https://)([^)]+)\)", prose):
         file, _, anchor = target.partition("#")
@@ -387,7 +387,7 @@ def slug(heading: str) -> str:
 
 
 def test_every_test_of_the_support_matrix_exists() -> None:
-    """docs/broker.md says yes only where a test shows it, by name; what has none says no."""
+    """docs/broker.md says yes only where a test shows it, by name; a row without a test says no."""
     rows = [row for row in table_rows("docs/broker.md") if len(row) == 4 and row[3] != "shown by" and row[1]]
     assert len(rows) > 60
     for _, feature, support, tests in rows:
@@ -449,7 +449,7 @@ GROUNDS = ("pair", "sim", "script", "part")
 
 
 def ground(file: str, function: str) -> str:
-    """Tell what a test runs on, by the fixtures that it takes, or the brokers and stages that it starts itself."""
+    """Tell what a test runs on, by its fixtures, or by the brokers and stages that it starts itself."""
     found = re.search(rf"^(?:async )?def {function}\((.*?)\) -> None:\n(.*?)(?=^\S|\Z)", text_of(file), re.M | re.S)
     assert found is not None, f"{file}::{function} does not exist"
     takes, body = found.groups()

@@ -77,7 +77,7 @@ def glossary() -> list[str]:
 
 
 def test_every_word_of_the_glossary_is_used() -> None:
-    """A word that the code does not say misleads those who search for it."""
+    """A word that the code does not have misleads a reader who searches for it."""
     words = glossary()
     assert len(words) > 90
     code = "\n".join(path.read_text("utf-8") for path in SRC.rglob("*.py")).lower()

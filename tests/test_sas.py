@@ -1,4 +1,4 @@
-"""Shared access signatures: what opens, what does not, and why."""
+"""Shared access signatures: which tokens give access, which do not, and why."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_token_of_the_genuine_sdk_is_accepted() -> None:
 
 
 def test_a_resource_encoded_with_lower_case_digits_keeps_its_signature() -> None:
-    """The JavaScript administration client does that; encoding anew would change what was signed."""
+    """The JavaScript administration client does that; encoding anew would change the signed text."""
     resource_raw = "https%3a%2f%2flocalhost%3a5672%2forders%3fapi-version%3d2021-05"
     digest = hmac.new(b"SAS_KEY_VALUE", f"{resource_raw}\n{NOW_S + 60}".encode(), hashlib.sha256).digest()
     signature = base64.b64encode(digest).decode().replace("=", "%3d").replace("+", "%2B").replace("/", "%2f")
@@ -55,7 +55,7 @@ def test_a_resource_encoded_with_lower_case_digits_keeps_its_signature() -> None
 
 
 def test_endlessly_encoded_percent_signs_are_refused() -> None:
-    """Each round is a pass over the whole text: 64 KB of them from a stranger would hold the broker for seconds."""
+    """Each round of decoding reads the whole text: 64 KB of percent signs would hold the broker for seconds."""
     assert resource_path("sb://h/%252525") == "%"
     assert resource_path("sb://h/%" + "25" * 100).startswith("%25")
 
@@ -136,7 +136,7 @@ def test_a_scope_covers_itself_and_what_lies_below_it(resource: str, path: str, 
     ],
 )
 def test_a_text_that_is_no_token_is_malformed(text: str) -> None:
-    """Both a refusal and a ValueError: whoever only parses need not know of refusals."""
+    """The error is a refusal and a ValueError: code that only parses tokens need not know of refusals."""
     with pytest.raises(MalformedToken):
         parse(text)
     with pytest.raises(TokenNotValid):
@@ -145,7 +145,7 @@ def test_a_text_that_is_no_token_is_malformed(text: str) -> None:
 
 @given(st.text())
 def test_any_text_ends_in_a_refusal_and_no_other_error(text: str) -> None:
-    """Tokens come from the wire before anything is known about who sends them."""
+    """Tokens come from the wire before their sender is known."""
     for candidate in (
         text,
         f"SharedAccessSignature {text}",
@@ -218,7 +218,7 @@ def entity_token(resource: str, name: str = "app", key: str = "app-key") -> str:
     "path", ["orders", "ORDERS/$management", "orders/$DeadLetterQueue", "orders/Subscriptions/s", "orders/$Transfer/x"]
 )
 def test_entity_key_opens_its_entity_and_its_nodes(path: str) -> None:
-    """Either key does, for a token of the entity or of the node itself."""
+    """Each of the two keys gives access, with a token for the entity or for the node itself."""
     for resource, key in (("Orders", "app-key"), (path, "app-key-2")):
         grant = entity_ring().check(entity_token(resource, key=key), path, RING_NOW_S)
         assert grant.rights == {SEND}
@@ -239,7 +239,7 @@ def test_entity_key_opens_its_entity_and_its_nodes(path: str) -> None:
     ],
 )
 def test_entity_key_opens_nothing_else(resource: str, audience: str) -> None:
-    """The key of a queue is no key of its neighbours, whatever their names have in common."""
+    """The key of a queue is no key of its neighbours, also of those with similar names."""
     with pytest.raises(TokenNotValid):
         entity_ring().check(entity_token(resource), audience, RING_NOW_S)
 

@@ -236,7 +236,7 @@ def seen() -> dict[str, Any]:
 
 
 def values(points: dict[str, Any], name: str) -> dict[str, int]:
-    """Value by what tells the points of a metric apart."""
+    """Value by the attributes that tell the points of a metric apart."""
     return {
         attributes.get("pairbus.place")
         or attributes.get("error.type")
@@ -246,7 +246,7 @@ def values(points: dict[str, Any], name: str) -> dict[str, int]:
 
 
 def test_every_number_arrives(seen: dict[str, Any]) -> None:
-    """Also of a client that was made before the application set up its telemetry."""
+    """This holds also for a client that was made before the application set up its telemetry."""
     points, queue = seen["first"], "contoso/x-servicebus-transfer/3"
     assert {name: values(points, name) for name in points} == {
         "messaging.client.sent.messages": {"primary": 5, "backlog": 3, "spool": 1, "_OTHER": 2},
@@ -297,7 +297,7 @@ def test_an_attempt_at_a_backlog_queue_that_failed_is_marked_as_failed(flavour: 
 
 @pytest.fixture(scope="module", params=["sync", "aio"])
 def played(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """One message home, one diverted and moved, one refused; all received ones are settled."""
+    """Play a program: a message goes home, one is diverted and moved, one is refused; received ones are settled."""
     found: dict[str, Any] = json.loads(run(OPERATIONS, request.param))
     return found
 
@@ -308,7 +308,7 @@ def facts(found: dict[str, Any], **wanted: str) -> list[Any]:
 
 
 def test_operations_are_timed_by_name_type_and_outcome(played: dict[str, Any]) -> None:
-    """By the bounds of the conventions; a send says where its messages are, a settlement what became of the message."""
+    """Bounds are those of the conventions; a send says where its messages are, a settlement has its outcome."""
     durations, orders = played["durations"], {"destination.name": "orders", "system": "servicebus"}
     named = {name: {"operation.name": name, **orders} for name in ("send", "receive", "complete", "dead_letter")}
     for place in ("primary", "backlog"):
@@ -326,12 +326,12 @@ def test_operations_are_timed_by_name_type_and_outcome(played: dict[str, Any]) -
 
 
 def test_delivered_messages_are_counted(played: dict[str, Any]) -> None:
-    """Once each."""
+    """Each message is counted once."""
     assert sum(facts(played["consumed"], **{"operation.name": "receive", "destination.name": "orders"})) == 2
 
 
 def test_spans_of_diversion_and_syphon_link_to_the_message(played: dict[str, Any]) -> None:
-    """Through the context that the message carries: the way of a diverted message is one click in a trace view."""
+    """The link is the context in the message: the way of a diverted message is one click in a trace view."""
     _, trace_id, span_id, _ = played["parent"].split("-")
     by_name = {span["name"]: span for span in played["spans"]}
     queue = "stage/x-servicebus-transfer/0"

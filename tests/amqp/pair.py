@@ -34,7 +34,7 @@ from pairbus.amqp.session import Session
 
 
 class StrictReader:
-    """Asserts that a stream of bytes is what one end may say: order, channels, handles, frame sizes, delivery ids."""
+    """Asserts that a byte stream is legal output of one end: order, channels, handles, frame sizes, delivery ids."""
 
     def __init__(self, max_frame_size: int = 1 << 32) -> None:
         self.max_frame_size = max_frame_size
@@ -144,7 +144,7 @@ def answer_nothing(connection: Connection, event: AmqpEvent) -> None:
 
 
 class Pair:
-    """Both ends. `pump` carries bytes both ways until nobody has anything to say."""
+    """Client and server core. `pump` carries bytes both ways until both have no more output."""
 
     def __init__(
         self, client: dict[str, Any] | None = None, server: dict[str, Any] | None = None, answer: Answer | None = None

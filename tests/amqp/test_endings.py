@@ -1,4 +1,4 @@
-"""Opening and ending of connections and sessions, peers in a hurry, and what is said too late."""
+"""Opening and ending of connections and sessions, peers in a hurry, and late frames."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_server_that_refuses_the_connection_opens_and_closes_with_its_reason()
 
 
 def test_words_behind_a_close_are_not_heard() -> None:
-    """Neither the closed core nor its user hears frames after the close."""
+    """Frames after the close reach neither the closed core nor its user."""
     pair = Pair()
     pair.sender()
     pair.client.close()
@@ -175,7 +175,7 @@ BREATHS = {
 @pytest.mark.parametrize("frames", BREATHS.values(), ids=BREATHS.keys())
 @pytest.mark.parametrize("answer", [answer_as_server, refuse_links])
 def test_a_peer_that_leaves_before_it_is_answered_does_no_harm(frames: list[Any], answer: Any) -> None:
-    """The user hears of the opening when all is over already. What the server says is still in order."""
+    """The user hears of the opening when all is over already. The output of the server is still in order."""
     server, reader = Connection(ConnectionSettings("s"), SaslServer()), StrictReader()
     events = server.receive_data(AMQP_HEADER + raw(*frames), 1.0)
     assert "ConnectionFailed" not in kinds(events)
@@ -194,7 +194,7 @@ def test_a_peer_that_leaves_before_it_is_answered_does_no_harm(frames: list[Any]
 
 
 def test_a_session_that_ends_takes_its_links_with_it() -> None:
-    """No detach is owed; what the user says afterwards on its links goes nowhere."""
+    """No detach is owed; frames that the user sends afterwards on its links are dropped."""
     pair = Pair()
     link, far = pair.sender()
     link.send(b"m", b"1")
@@ -264,7 +264,7 @@ def test_more_channels_than_agreed_are_refused_at_home() -> None:
 
 
 def test_a_server_answers_on_a_channel_that_the_client_can_take() -> None:
-    """channel-max is the highest number that the one who says it can handle; ours may be another than the peer's."""
+    """An end's channel-max is the highest number that it can handle; ours may differ from the peer's."""
     server, reader = Connection(ConnectionSettings("s"), SaslServer()), StrictReader()
     data = AMQP_HEADER + raw((0, Open("small", channel_max=2)), (9, Begin(None, 0, 10, 10)))
     for event in server.receive_data(data, 1.0):
@@ -319,7 +319,7 @@ def test_sasl_that_fails_is_told_to_both_ends() -> None:
 
 
 def test_objects_name_themselves() -> None:
-    """For the person who reads a log at night."""
+    """The texts are for a person who reads a log at night."""
     pair = Pair()
     link, far = pair.sender()
     link.send(b"m", b"1")

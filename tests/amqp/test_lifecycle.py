@@ -23,7 +23,7 @@ SAID = {
 
 @pytest.mark.parametrize(("state", "step"), list(itertools.product(EndpointState, Step)))
 def test_every_step_in_every_state_leads_on_or_is_an_error(state: EndpointState, step: Step) -> None:
-    """An absent row is the error of whoever made the step: ProtocolError for the peer, AssertionError for us."""
+    """An absent row is the fault of the end that made the step: ProtocolError for the peer, AssertionError for us."""
     if (state, step) in TRANSITIONS:
         assert after(state, step, "x") is TRANSITIONS[state, step]
     elif step in (Step.GOT_OPEN, Step.GOT_CLOSE):
@@ -37,7 +37,7 @@ def test_every_step_in_every_state_leads_on_or_is_an_error(state: EndpointState,
 
 @pytest.mark.parametrize(("state", "step"), list(itertools.product(SAID, Step)))
 def test_the_table_lets_each_end_speak_once_and_in_order(state: EndpointState, step: Step) -> None:
-    """Nobody opens twice, nobody closes twice, and nobody closes what he has not opened, a refusal excepted."""
+    """Each end opens once, and closes once after its own open; only a peer that refuses closes without an open."""
     we_opened, peer_opened, we_closed, peer_closed = SAID[state]
     allowed = {
         Step.SENT_OPEN: not we_opened,

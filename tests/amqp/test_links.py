@@ -1,4 +1,4 @@
-"""Attach and detach in every order, refusals, names and handles used again, and what is said too late."""
+"""Attach and detach in every order, refusals, names and handles used again, and late frames."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ORDERS = list(itertools.permutations(["client detaches", "server detaches", "cli
 @pytest.mark.parametrize("order", ORDERS, ids=["-".join(step.replace(" ", "_") for step in order) for order in ORDERS])
 @pytest.mark.parametrize("speaks_at_once", [True, False])
 def test_endings_in_any_order_leave_nothing_behind(order: tuple[str, ...], speaks_at_once: bool) -> None:
-    """Each step as far as it still makes sense, with the other end hearing of it at once or late."""
+    """Each step is done if its endpoint is still open; the other end hears of it at once or late."""
     pair = Pair()
     link, far = pair.sender()
     steps: dict[str, Any] = {
@@ -196,7 +196,7 @@ def test_half_a_message_goes_with_its_link() -> None:
 
 
 def test_deliveries_of_a_link_that_is_gone_are_forgotten() -> None:
-    """A late disposition for them tells nobody."""
+    """A late disposition for them causes no event."""
     pair = Pair()
     link, far = pair.sender()
     link.send(b"m", b"1")

@@ -130,7 +130,7 @@ LATE = {
 
 @pytest.mark.parametrize("late", LATE.values(), ids=LATE.keys())
 def test_a_late_frame_on_a_channel_that_has_ended_is_ignored(late: tuple[int, Any]) -> None:
-    """Both ends may end a session at once: what was under way then must not cost the others their connection."""
+    """Both ends may end a session at once: a frame then under way must not cost other sessions their connection."""
     events = heard(PROLOGUE + raw((0, End()), late, (1, Begin(None, 0, 1, 1))))
     assert isinstance(events[-1], SessionBegun)
 
@@ -201,7 +201,7 @@ def test_a_conversation_cut_off_at_any_byte_is_no_error(name: str, as_client: bo
 
 @pytest.mark.parametrize(("name", "as_client"), CONVERSATIONS)
 def test_a_flipped_bit_anywhere_does_no_harm(name: str, as_client: bool) -> None:
-    """One bit of each byte, another one each time; the promises are asserted inside `check`."""
+    """A bit of each byte is flipped, a different one each time; the promises are asserted inside `check`."""
     data = (CORPUS / name).read_bytes()
     for at in range(len(data)):
         flipped = bytearray(data)
@@ -328,7 +328,7 @@ def test_endless_tiny_frames_cost_no_memory(size: int) -> None:
 
 
 def test_a_frame_that_trickles_in_is_held_once() -> None:
-    """At most one frame that is not whole: 64 KiB, however slowly it comes."""
+    """The buffer holds at most one incomplete frame: 64 KiB, however slowly it comes."""
     buffer = FrameBuffer(65_536)
     frame = struct.pack(">IBBH", 65_536, 2, 0, 0) + bytes(65_528)
 

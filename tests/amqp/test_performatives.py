@@ -56,7 +56,7 @@ def composites(cls: type[p.Composite]) -> st.SearchStrategy[Any]:
 
 @pytest.mark.parametrize("cls", p.BY_CODE.values(), ids=[cls.NAME for cls in p.BY_CODE.values()])
 def test_a_composite_comes_back_as_it_was(cls: type[p.Composite]) -> None:
-    """From every row of every table: what is encoded decodes to an equal object."""
+    """An object of every row of every table is encoded, and decodes to an equal object."""
 
     @given(composites(cls))
     def holds(made: Any) -> None:
@@ -113,7 +113,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("value", "condition"), WRONG.values(), ids=WRONG.keys())
 def test_a_composite_that_breaks_its_table_is_refused(value: Any, condition: str) -> None:
-    """With the condition that says whether the bytes or the fields were wrong."""
+    """The condition says whether the bytes or the fields were wrong."""
     with pytest.raises(ProtocolError) as caught:
         p.decode_performative(encode(value), 0)
     assert caught.value.condition == condition
@@ -177,7 +177,7 @@ transfers = st.builds(
 def test_the_fast_reader_of_transfers_agrees_with_the_table(
     transfer: p.Transfer, wide_list: bool, wide_booleans: bool, keep: int, payload: bytes
 ) -> None:
-    """Whatever form a peer chooses, also the second time, when the pattern is remembered."""
+    """A peer may choose any encoding; the second read uses the remembered pattern."""
     body = reencoded(transfer, wide_list, wide_booleans, keep)
     frame = b"head" + body + payload
     expected = general(transfer, 4 + len(body))
@@ -235,7 +235,7 @@ def test_the_fast_reader_of_dispositions_agrees_with_the_table(
 
 
 def test_patterns_invented_without_end_are_not_kept() -> None:
-    """The memory of patterns is bounded, and what was forgotten is still read."""
+    """The memory of patterns is bounded, and a pattern that was forgotten is still read."""
     from pairbus.amqp import transfers as module
 
     for number in range(4 * TAILS_MAX):
@@ -280,7 +280,7 @@ def test_frame_heads_say_what_the_table_would(
 
 
 def test_a_tag_of_33_bytes_is_our_own_mistake() -> None:
-    """The standard allows 32; whoever makes tags is asserted, not the peer."""
+    """The standard allows 32; a longer tag is a bug of ours, so it is asserted."""
     with pytest.raises(AssertionError):
         TransferHeads(0, 0).first(0, b"x" * 33, 0, False, False, 0)
 
@@ -299,7 +299,7 @@ def test_a_tag_of_33_bytes_from_a_peer_is_refused() -> None:
 def test_disposition_frames_say_what_the_table_would(
     channel: int, role: bool, first: int, last: int, settled: bool, state: Any
 ) -> None:
-    """One delivery or a range, a short state or a long error."""
+    """The frames settle one delivery or a range, with a short state or a long error."""
     for said in (state, p.Rejected(p.Error("c", "long " * 80))):
         raw = disposition_frame(channel, role, first, last, settled, said.encode())
         assert raw[:8] == len(raw).to_bytes(4, "big") + b"\x02\x00" + channel.to_bytes(2, "big")

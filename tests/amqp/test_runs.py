@@ -31,7 +31,7 @@ GREETING = b"AMQP\x00\x01\x00\x00" + b"".join(
 
 
 def hear(pieces: list[bytes], *, one_by_one: bool) -> tuple[list[str], bytes, list[tuple[int, int, int]]]:
-    """(every event, all that was answered, what the links count) of a server that settles nothing."""
+    """Return events, answers and counters of the links, for a server that settles no delivery."""
     limits = ConnectionSettings(
         "server", max_frame_size=FRAME_SIZE_MAX, incoming_window=WINDOW, unsettled_max=UNSETTLED_MAX, idle_time_out_ms=0
     )
@@ -111,7 +111,7 @@ def test_a_run_says_what_its_frames_say_one_by_one(
 @settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_damaged_frame_in_a_run_is_read_like_a_single_frame(draw: st.DataObject) -> None:
-    """Any byte of the heads may be another one: speed never decides what is accepted."""
+    """Any byte of the frames may be damaged: the fast reader accepts exactly what the slow one accepts."""
     sizes = draw.draw(st.lists(st.sampled_from([0, 1, 40]), min_size=3, max_size=8))
     data = bytearray(stream_of([(0, b"abcd", 0, False, True, sizes)]))
     for _ in range(draw.draw(st.integers(1, 2))):

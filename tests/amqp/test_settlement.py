@@ -132,7 +132,7 @@ def test_a_range_backwards_is_an_error() -> None:
 
 
 def test_settled_deliveries_leave_nothing_behind() -> None:
-    """Neither end remembers a delivery that needs no answer."""
+    """The two ends do not remember a delivery that needs no answer."""
     pair = Pair()
     link, far = pair.sender()
     link.send(b"m", b"1", settled=True)

@@ -69,7 +69,7 @@ def test_a_recorded_conversation_is_understood_whole(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_every_single_cut_of_a_recorded_conversation_changes_nothing(name: str) -> None:
-    """At each byte of what is not payload: the conversation up to the large message, and its last bytes."""
+    """The stream is cut at each byte that is no payload: up to the large message, and in its last bytes."""
     data = (CORPUS / f"{name}.client").read_bytes()
     expected = hear(data, [])
     near = range(1, min(len(data), 2200), 7 if len(data) > 5000 else 1)
@@ -87,7 +87,7 @@ def test_byte_by_byte_a_recorded_conversation_is_the_same(name: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(RECORDED), st.data())
 def test_any_cuts_of_a_recorded_conversation_change_nothing(name: str, draw: st.DataObject) -> None:
-    """Many cuts at once, wherever."""
+    """The stream is cut at many random places at once."""
     data = (CORPUS / f"{name}.client").read_bytes()
     cuts = draw.draw(st.lists(st.integers(0, len(data)), max_size=30))
     assert hear(data, cuts) == hear(data, [])

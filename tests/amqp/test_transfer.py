@@ -60,7 +60,7 @@ def test_messages_arrive_once_and_in_order_whatever_the_windows(sizes: list[int]
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 3000), min_size=1, max_size=12), st.integers(512, 4000), st.integers(1, 20))
 def test_run_arrives_like_messages_sent_one_by_one(sizes: list[int], frame: int, window: int) -> None:
-    """Whether all of it fits frames and window, or some of it waits; ids go on over the highest one."""
+    """The run fits into frames and window, or a part of it waits; ids go on after the highest one."""
     pair = Pair(server={"max_frame_size": frame, "incoming_window": window})
     link, _ = pair.sender()
     first = link.session._next_delivery_id = pair.from_client._next_delivery_id[link.session.channel] = 0xFFFFFFFC
@@ -111,7 +111,7 @@ def test_credit_of_four_billion_is_credit() -> None:
 
 
 def test_credit_is_spent_and_a_release_does_not_give_it_back() -> None:
-    """Credit counts deliveries that were sent, whatever became of them (2.6.7)."""
+    """Credit counts deliveries that were sent, with any outcome (2.6.7)."""
     pair = Pair()
     link, far = pair.receiver()
     link.grant(2)
@@ -297,7 +297,7 @@ def test_deliveries_of_two_links_may_be_interleaved() -> None:
     ids=["another id inside a delivery", "a delivery without id and tag"],
 )
 def test_frames_that_fit_no_delivery_are_an_error(second: Transfer) -> None:
-    """One delivery per link at a time, and each begins with its id and tag."""
+    """A link carries one delivery at a time, and each begins with its id and tag."""
     pair = Pair()
     link, _ = pair.sender()
     if second.delivery_id is not None:
@@ -342,7 +342,7 @@ def test_a_sender_that_does_not_wait_for_the_attach_is_heard() -> None:
 
 
 def test_the_trace_tells_of_every_frame() -> None:
-    """Both ways, with its channel; transfers by their size alone."""
+    """Frames are traced in both directions, with their channel; transfers are traced by their size alone."""
     pair = Pair()
     told: list[tuple[str, int, str]] = []
     pair.client.trace = lambda *line: told.append(line)

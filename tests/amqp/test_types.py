@@ -206,7 +206,7 @@ def test_every_constructor_is_read(raw: str, value: Any) -> None:
 
 
 def test_every_constructor_byte_is_a_type_or_a_decode_error() -> None:
-    """A byte that stands for nothing must not be taken for something."""
+    """A byte that is no constructor must not be read as a value."""
     known = {bytes.fromhex(raw)[0] for raw, _ in WIRE}
     for code in range(256):
         if code not in known:
@@ -225,7 +225,7 @@ SHORTEST = [
 
 @pytest.mark.parametrize(("value", "raw"), SHORTEST, ids=[raw[:12] for _, raw in SHORTEST])
 def test_the_shortest_form_is_written(value: Any, raw: str) -> None:
-    """At each boundary of a width, one below and one above."""
+    """The values are at each boundary of a width, one below and one above."""
     assert encode(value).hex() == raw
 
 
@@ -258,7 +258,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("raw", MALFORMED.values(), ids=MALFORMED.keys())
 def test_bytes_that_are_no_value_are_a_decode_error(raw: str) -> None:
-    """No other exception leaves the codec: whoever calls it answers with the condition."""
+    """No other exception leaves the codec: its caller answers with the condition."""
     with pytest.raises(ProtocolError) as caught:
         decode_all(bytes.fromhex(raw))
     assert caught.value.condition == DECODE_ERROR

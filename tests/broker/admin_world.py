@@ -128,7 +128,7 @@ def serve(folder: Path, websocket: WebSocketHandler | None = None) -> Iterator[A
 def _accept(
     listener: socket.socket, loop: asyncio.AbstractEventLoop, runner: web.AppRunner, context: ssl.SSLContext
 ) -> None:
-    """One port for HTTP and HTTPS, told apart by the first byte as the broker does."""
+    """Serve HTTP and HTTPS on one port, told apart by the first byte as the broker does."""
     while True:
         try:
             connection, _ = listener.accept()

@@ -1,4 +1,4 @@
-"""One message at a time, for tests that tell messages apart."""
+"""Locks one message at a time, for tests that tell messages apart."""
 
 from __future__ import annotations
 

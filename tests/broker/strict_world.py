@@ -27,7 +27,7 @@ TURNS = 20  # turns of the event loop: more than a commit in memory and its answ
 
 
 class Client:
-    """One connection. What the broker says is kept twice: as frames, and as events of our core."""
+    """Connection to a namespace of its own. The broker's output is kept twice: as frames, and as events of our core."""
 
     def __init__(self, strictness: Strictness, *, login: bytes = b"\0root\0key", **settings: Any) -> None:
         self.loop = asyncio.get_running_loop()
@@ -59,7 +59,7 @@ class Client:
     # ── the script ──
 
     async def turn(self) -> None:
-        """Say what there is to say, all of it in one read of the broker's, and hear the answers."""
+        """Send all output of the core in one read of the broker's, and hear the answers."""
         for _ in range(TURNS):
             if self.core.has_output:
                 self.peer.data_received(self.core.data_to_send())

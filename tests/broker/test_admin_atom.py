@@ -51,7 +51,7 @@ def description(text: bytes) -> Element:
     ],
 )
 def test_a_duration_is_read(text: str, duration_ms: int | None) -> None:
-    """Anything from .NET's longest TimeSpan on means: never. The Python SDK rounds its last digits."""
+    """Durations from .NET's longest TimeSpan on mean: never. The Python SDK rounds its last digits."""
     assert parse_duration(text) == duration_ms
 
 
@@ -66,7 +66,7 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 
 @given(st.integers(0, UNLIMITED_MS - 1))
 def test_every_duration_survives_writing_and_reading(duration_ms: int) -> None:
-    """To the millisecond."""
+    """The duration is exact to the millisecond."""
     assert parse_duration(format_duration(duration_ms)) == duration_ms
 
 
@@ -82,7 +82,7 @@ def test_an_entry_is_read_by_namespace_and_not_by_prefix_or_order() -> None:
 
 
 def test_empty_elements_are_settings_that_were_not_made() -> None:
-    """Some clients write them."""
+    """Some clients write empty elements."""
     assert new_queue(body("<LockDuration/><ForwardTo></ForwardTo><Status> </Status>")) == (QueueDescription("q"))
 
 

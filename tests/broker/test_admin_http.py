@@ -52,7 +52,7 @@ def call(
     expires_s: int = FAR_S,
     headers: dict[str, str] | None = None,
 ) -> Answer:
-    """One request with an own Host header if `headers` has one, signed unless `key` is false."""
+    """Send one request, signed unless `key` is false; `headers` may have a Host header of its own."""
     given = headers or {}
     if key:
         token = sign(f"http://localhost:{server.port}", ROOT_KEY.name, ROOT_KEY.key, expires_s)
@@ -85,14 +85,14 @@ def test_health_and_the_ca_certificate_need_no_key(server: AdminServer) -> None:
 
 
 def test_queues_may_be_called_like_the_open_doors(server: AdminServer) -> None:
-    """Every administration client shows a token; whoever shows none asks for the door."""
+    """Every administration client shows a token; a request without one asks for the open page of that name."""
     assert call(server, "PUT", "/health", body=ENTRY).status == 201
     assert "<QueueDescription" in call(server, "GET", "/health").text
     assert call(server, "GET", "/ca.pem").status == 404
 
 
 def test_everything_else_needs_a_token(server: AdminServer) -> None:
-    """The answer says what is missing."""
+    """The answer says that the Authorization header is missing."""
     for path in ("/", "/q", "/$namespaceinfo", "/$Resources/queues"):
         answer = call(server, "GET", path, key=False)
         assert answer.status == 401
@@ -246,7 +246,7 @@ def test_body_with_a_wrong_content_encoding_is_a_bad_request(
 
 
 def test_an_etag_never_matches(server: AdminServer) -> None:
-    """We give none out, so a conditional update of that kind must not overwrite anything."""
+    """The broker gives out no ETags, so an update with a condition on one must not overwrite an entity."""
     server.namespace.add("q")
     assert call(server, "PUT", "/q", body=ENTRY, headers={"If-Match": '"1"'}).status == 412
     assert call(server, "PUT", "/q", body=ENTRY, headers={"If-Match": "*"}).status == 200

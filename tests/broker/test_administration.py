@@ -77,7 +77,7 @@ async def test_names_of_parents_are_spelled_as_they_were_created(namespace: Name
 
 
 async def test_entities_are_recovered(namespace: Namespace, store: MemoryStore) -> None:
-    """All kinds, with their keys; ids go on where they were."""
+    """Entities of all kinds are recovered with their keys; ids go on where they were."""
     key = AuthorizationRule("app", (SEND,), "k1", "k2")
     await namespace.create(QueueDescription("orders", authorization=(key,)))
     again, damage = open_namespace(store)

@@ -58,7 +58,7 @@ def test_few_bytes_stay_loaded() -> None:
 
 
 def test_message_received_at_once_is_never_read_from_the_store() -> None:
-    """The limit is on what is loaded now, not on what ever was."""
+    """The limit is on the messages that are loaded now, not on all that ever were."""
     world = World()
     for _ in range(3):
         world.offer(*[bytes(100_000)] * 5)
@@ -121,7 +121,7 @@ def test_dead_letters_are_handed_out_by_number_not_by_time_of_death(restarted: b
 
 
 def test_a_message_that_cannot_be_read_still_waits() -> None:
-    """A read that fails once must not lose what it was about to read."""
+    """A read that fails once must not lose the message."""
 
     class Unreadable(MemoryStore):
         broken = False
@@ -143,7 +143,7 @@ def test_a_message_that_cannot_be_read_still_waits() -> None:
 
 
 def test_a_damaged_message_is_left_out_and_not_counted() -> None:
-    """The store reports it; the queue goes on with what is intact."""
+    """The store reports it; the queue goes on with the intact messages."""
     world = World()
     world.send(*numbered(3))
     world.restart()
@@ -209,7 +209,7 @@ def test_a_look_before_the_shortest_lock_ends_frees_nothing() -> None:
 
 
 def test_a_shorter_lock_after_all_others_are_settled_is_the_next_to_end() -> None:
-    """Nothing of the longer ones may linger: the queue would look at all its locks for no reason."""
+    """The ends of the longer locks are forgotten: else the queue would look at all its locks for no reason."""
     world = World(lock_duration_ms=60_000)
     world.send(*numbered(2))
     world.settled(world.lock(), Outcome.COMPLETE)
@@ -235,7 +235,7 @@ def test_a_renewed_lock_moves_behind_the_others() -> None:
 
 
 def test_receive_and_delete_hands_out_after_the_commit() -> None:
-    """At most once: a crash between the two loses the message, it must never deliver it twice."""
+    """Delivery is at most once: a crash between the two loses the message, and must never deliver it twice."""
     world = World()
     world.send(b"1")
     answer = Answer()
@@ -320,7 +320,7 @@ def test_received_messages_leave_no_trace_of_their_time_to_live() -> None:
 
 
 def test_a_message_that_is_released_for_ever_leaves_no_trace_either() -> None:
-    """Each return is another entry of the same message."""
+    """Each release adds another entry of the same message to the order of expiry."""
     world = World()
     world.send(b"1", ttl_ms=86_400_000)
     for _ in range(3 * SLACK):
@@ -370,7 +370,7 @@ def test_a_peek_finds_its_place_by_halving() -> None:
     "expired", [{0}, {9}, {3, 4, 5}, {0, 9}, {1, 3, 5, 7, 9}, {5, 6, 7, 8, 9}, set(range(9)), set(range(10))]
 )
 def test_a_peek_finds_its_place_among_expired_messages(expired: set[int]) -> None:
-    """Rows of expired messages are deleted, so that nobody can ask the store for their sequence numbers."""
+    """Rows of expired messages are deleted, so that the store cannot be asked for their sequence numbers."""
     world = World()
     for n in range(10):
         world.send(b"%d" % n, ttl_ms=100 if n in expired else 0)

@@ -1,4 +1,4 @@
-"""The configuration file: what people have is read, what cannot be done is said with its place in the file."""
+"""The configuration file: existing files are read; an error is told with its place in the file."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def refusal(text: str) -> str:
 
 
 def test_a_file_of_the_official_emulator_is_read_as_it_is(tmp_path: Path) -> None:
-    """With its comments, trailing commas, byte order mark and empty strings."""
+    """The file has comments, trailing commas, a byte order mark and empty strings."""
     file = tmp_path / "Config.json"
     file.write_text(EMULATOR_FILE, encoding="utf-8")
     (namespace,) = load_config(file)
@@ -100,7 +100,7 @@ def test_keys_have_names_texts_and_rights() -> None:
 
 
 def test_operations_per_second_belong_to_the_namespace() -> None:
-    """Our extension; a namespace that does not say it bears whatever comes."""
+    """This is our extension; a namespace without it has no limit."""
     assert parse_config(namespace_config(OperationsPerSecond=2.5), "f")[0].operations_per_s == 2.5
     assert parse_config(namespace_config(), "f")[0].operations_per_s is None
 
@@ -143,7 +143,7 @@ def test_a_namespace_may_be_empty() -> None:
     ],
 )
 def test_a_wrong_property_is_named_with_file_namespace_and_queue(properties: dict[str, Any], words: list[str]) -> None:
-    """Somebody has to find it among many."""
+    """A user has to find the property among many."""
     text = refusal(queue_config(properties))
     for word in ["my.json", "namespace 'contoso'", "queue 'orders'", *words]:
         assert word in text
@@ -178,7 +178,7 @@ def test_a_wrong_property_is_named_with_file_namespace_and_queue(properties: dic
     ],
 )
 def test_a_wrong_file_is_refused_with_the_place(text: str, words: list[str]) -> None:
-    """A strict reader: what is misspelt must not be ignored in silence."""
+    """The reader is strict: a misspelt name must not be ignored in silence."""
     found = refusal(text)
     for word in ["my.json", *words]:
         assert word in found

@@ -1,4 +1,4 @@
-"""A sender's messages are read by their likeness to the one before: the drafts are those of a look at every byte."""
+"""A reader uses the likeness to earlier messages: its drafts are those of a reader that looks at every byte."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def outcome(read: object, payload: bytes) -> object:
 def test_drafts_by_likeness_are_those_of_a_look_at_every_byte(
     said: list[tuple[bytes, int]], draw: st.DataObject
 ) -> None:
-    """Both readers give the same draft or the same refusal, whatever came before and whichever byte was changed."""
+    """Both readers give the same draft or the same refusal, after any messages and with any byte changed."""
     reader = DraftReader()
     for payload, times in said:
         for _ in range(times):
@@ -120,7 +120,7 @@ def test_ids_of_every_length_are_read_by_likeness() -> None:
 
 
 def test_sender_of_unlike_messages_learns_only_now_and_then() -> None:
-    """Learning costs more than reading: whoever never sends two alike must not pay both each time."""
+    """Learning costs more than reading: a sender of ever different messages must not pay for both each time."""
     reader = DraftReader()
     for number in range(1000):
         properties = Properties(message_id="id", subject="even" if number % 2 == 0 else "odd.")
@@ -129,7 +129,7 @@ def test_sender_of_unlike_messages_learns_only_now_and_then() -> None:
 
 
 def test_what_is_remembered_of_a_sender_is_bounded() -> None:
-    """By a number of heads, whatever lengths its ids have; learning one anew forgets no other."""
+    """The number of heads is bounded, with ids of any length; learning one head again forgets no other."""
     reader = DraftReader()
     sizes = [1 + number % (MESSAGE_ID_LENGTH_MAX - 1) for number in range(LEARN_EACH * 3 * HEADS_MAX)]
     learned: set[bytes] = set()

@@ -59,7 +59,7 @@ def test_a_scheduled_duplicate_gets_no_number_that_another_message_could_bear() 
 
 
 def test_a_duplicate_is_accepted_and_dropped() -> None:
-    """The sender cannot know whether its first attempt arrived; that is what the window is for."""
+    """The sender cannot know whether its first attempt arrived; the window exists for this case."""
     world = World(requires_duplicate_detection=True, duplicate_window_ms=20_000)
     world.send(b"1", message_id="a")
     world.send(b"2", message_id="a")
@@ -110,7 +110,7 @@ def test_a_duplicate_of_an_uncommitted_message_waits_for_its_commit() -> None:
 
 
 def test_duplicate_fails_with_the_first_commit_and_its_retry_is_stored() -> None:
-    """Neither is stored, so neither may be accepted, and the id must not stay known."""
+    """The two messages are not stored, so they must not be accepted, and the id must not stay known."""
     world = World(requires_duplicate_detection=True)
     first, second = world.offer(b"1", message_id="a"), world.offer(b"2", message_id="a")
     world.store.fail_next(DISK_FULL)

@@ -66,7 +66,7 @@ async def test_the_broker_announces_that_it_hides_pings(broker: Broker) -> None:
 
 
 async def test_a_ping_to_a_full_queue_is_refused_like_a_send(broker: Broker) -> None:
-    """A ping is delivered exactly when a message would be, so that nobody returns to a queue that is still full."""
+    """A ping is delivered exactly when a message would be, so that no client returns to a queue that is still full."""
     await broker.namespace("contoso").create_queue(QueueDescription("tiny", max_size_mb=1))
     async with await connect(broker.connection_string("contoso")) as connection:
         sender = await connection.sender("tiny")
@@ -132,7 +132,7 @@ async def test_a_fresh_token_for_the_same_audience_keeps_the_links(broker: Broke
 
 @pytest.mark.parametrize(("size", "fits"), [(250_000, True), (2_000_000, False)])
 async def test_a_request_may_carry_the_largest_message_and_not_much_more(broker: Broker, size: int, fits: bool) -> None:
-    """A message that is too large is refused by that name, not as a request that nobody understands."""
+    """A message that is too large is refused by that name, not as an unknown request."""
     large = Message(properties=Properties(message_id="large"), data=[b"x" * size]).encode()
     async with await connect(broker.connection_string("contoso")) as connection:
         management = await connection.management("orders")
@@ -187,7 +187,7 @@ async def test_a_key_serves_as_user_and_password(broker: Broker) -> None:
 
 
 async def test_an_idle_queue_is_deleted_after_its_time_and_not_before(broker: Broker, clock: Clock) -> None:
-    """A send in time keeps the queue; the queue goes once nobody uses it."""
+    """A send in time keeps the queue; the queue goes when it is not used any more."""
     namespace = broker.namespace("contoso")
     clock.ahead_ms = 4 * MINUTE_MS
     async with await connect(broker.connection_string("contoso")) as connection:
@@ -222,7 +222,7 @@ async def test_an_idle_queue_that_cannot_be_deleted_stays_and_is_usable(broker: 
 
 
 async def test_a_message_that_comes_as_a_queue_falls_idle_keeps_it(broker: Broker, clock: Clock) -> None:
-    """Between the decision and the deletion lies a turn of the loop; what is accepted in it must not be lost."""
+    """Between the decision and the deletion lies a turn of the loop; a message accepted in it must not be lost."""
     namespace = broker.namespace("contoso")
     queue = namespace.queue("passing")
     assert queue is not None
@@ -287,7 +287,7 @@ async def test_a_stop_does_not_wait_for_all_that_is_due(tmp_path: Path) -> None:
 
 
 async def test_a_change_that_comes_when_the_store_is_closed_is_refused(tmp_path: Path) -> None:
-    """A request on an open connection may be read as late as that; nobody is to wait for a commit that never comes."""
+    """A request on an open connection may be read so late; its caller must not wait for a commit that never comes."""
     async with Broker([NamespaceOptions("contoso")], data=tmp_path) as broker:
         namespace = broker.namespace("contoso")
         await namespace.close()
@@ -313,7 +313,7 @@ async def test_half_a_request_does_not_keep_the_broker_from_stopping() -> None:
 async def test_connections_that_never_say_what_they_are_count_against_the_limit(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each holds a file of the process for as long as the broker waits for its first byte."""
+    """Each connection holds a file of the process for as long as the broker waits for its first byte."""
     monkeypatch.setattr(server, "CONNECTIONS_MAX", 3)
     endpoint = Endpoint.parse(broker.connection_string("contoso"))
     streams = [await asyncio.open_connection(endpoint.host, endpoint.port) for _ in range(4)]
@@ -337,7 +337,7 @@ async def test_a_change_goes_on_when_whoever_asked_for_it_is_cancelled(broker: B
 
 
 async def test_a_receiver_that_waits_keeps_its_queue(broker: Broker, clock: Clock) -> None:
-    """Nothing happens on a quiet queue with a listener, and yet it is in use."""
+    """A quiet queue with a waiting receiver has no traffic, and yet it is in use."""
     namespace = broker.namespace("contoso")
     async with await connect(broker.connection_string("contoso")) as connection:
         receiver = await connection.receiver("passing")
@@ -367,7 +367,7 @@ async def test_a_receiver_that_never_settles_is_given_no_more_at_some_point(
 
 
 async def test_health_tells_whether_the_store_can_write_now(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asking is enough: nobody needs to send for a full disk to be noticed, nor for the end of it."""
+    """A health request is enough: a full disk, and its end, are noticed without any send."""
     monkeypatch.setattr(health, "FRESH_S", 0.0)
     namespace = broker.namespace("contoso")
     assert isinstance(namespace.store, MemoryStore)
@@ -406,15 +406,13 @@ async def asked(broker: Broker) -> tuple[int, str]:
     ],
 )
 def test_a_broker_that_cannot_be_meant_is_refused(options: list[NamespaceOptions], host: str, complaint: str) -> None:
-    """Before it has touched the disk or the network."""
+    """The broker refuses before it touches the disk or the network."""
     with pytest.raises(ConfigError, match=complaint):
         Broker(options, data=None, host=host)
 
 
 def test_the_well_known_key_never_leaves_loopback() -> None:
-    """Anybody who can reach the port could enter with that key, wherever it came from: default, option, file or
-    rotation.
-    """
+    """A stranger who can reach the port could use that key, if it came from default, option, file or rotation."""
     own, known = SharedAccessKey(ROOT_KEY_NAME, "own"), SharedAccessKey("app", "own too", WELL_KNOWN_KEY)
     for key, keys in ((None, ()), (WELL_KNOWN_KEY, ()), ("own", (known,))):
         with pytest.raises(ConfigError, match="key of your own"):
@@ -426,7 +424,7 @@ def test_the_well_known_key_never_leaves_loopback() -> None:
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 async def test_no_other_user_can_read_what_a_broker_writes(tmp_path: Path, umask: int) -> None:
-    """Whatever the umask, and also what an older release left open; a folder shared with others keeps its mode."""
+    """The umask does not matter; files that an older release left open are closed. A shared folder keeps its mode."""
     data, meter = tmp_path / "data", tmp_path / "ledger"
     options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),))
     usual = os.umask(umask)

@@ -150,7 +150,7 @@ def test_a_chain_passes_messages_on_in_order_and_counts_hops() -> None:
 @pytest.mark.parametrize("end", ["failed", "killed"])
 @pytest.mark.parametrize("dead", [False, True])
 def test_a_move_that_is_not_committed_leaves_the_message_in_its_source(end: str, dead: bool) -> None:
-    """Neither lost nor there twice, and it is forwarded in the end."""
+    """The message is not lost and not there twice, and it is forwarded in the end."""
     chain = Chain(dead=dead)
     if dead:
         chain.bury("a", "1", "2")
@@ -176,7 +176,7 @@ def test_a_move_that_is_not_committed_leaves_the_message_in_its_source(end: str,
 
 
 def test_a_duplicate_at_the_destination_is_dropped_with_the_move() -> None:
-    """As if it had been sent there; also when the first of them is not committed yet."""
+    """The destination treats the message as a sent one; also when the first of the two is not committed yet."""
     chain = Chain(last={"requires_duplicate_detection": True})
     chain.queues["b"].send([draft("first", message_id="m")], chain.now, Answer())
     answer = Answer()
@@ -187,7 +187,7 @@ def test_a_duplicate_at_the_destination_is_dropped_with_the_move() -> None:
 
 
 def test_a_claimed_id_at_the_destination_is_waited_for() -> None:
-    """A message must not leave the source while nobody knows whether the destination takes it."""
+    """A message must not leave the source before the destination is known to take it."""
     chain = Chain(last={"requires_duplicate_detection": True})
     chain.send("a", "again", message_id="m")
     chain.queues["b"].send([draft("first", message_id="m")], chain.now, Answer())
@@ -269,7 +269,7 @@ def test_a_message_without_a_session_is_dead_lettered_before_a_session_queue() -
 
 
 def test_dead_letters_wait_for_a_destination_that_is_switched_off() -> None:
-    """Nothing is lost, and they go on when it takes messages again."""
+    """No dead letter is lost, and they go on when the destination takes messages again."""
     chain = Chain(dead=True, last={"status": "SendDisabled"})
     chain.bury("a", "1")
     chain.settle_down()
@@ -281,7 +281,7 @@ def test_dead_letters_wait_for_a_destination_that_is_switched_off() -> None:
 
 
 def test_a_live_message_for_a_switched_off_destination_is_dead_lettered() -> None:
-    """As the service does; the reason names the destination."""
+    """The service does so too; the reason names the destination."""
     chain = Chain(last={"status": "Disabled"})
     chain.send("a", "1")
     chain.settle_down()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_extra_ports_lead_to_the_same_namespace() -> None:
-    """Each of them takes HTTP, HTTPS and AMQP."""
+    """Each port takes HTTP, HTTPS and AMQP."""
     options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),), extra_ports=(0, 0))
     async with Broker([options], data=None) as broker:
         own = broker.connection_string("contoso")

@@ -53,7 +53,7 @@ def counted(broker: Broker, kind: str, outcome: str = "ok") -> tuple[int, int, i
 
 async def until_counted(broker: Broker, kind: str, count: int) -> None:
     async with asyncio.timeout(5):
-        while counted(broker, kind)[0] < count:  # noqa: ASYNC110 - the meter tells nobody
+        while counted(broker, kind)[0] < count:  # noqa: ASYNC110 - the meter sets no event
             await asyncio.sleep(0.005)
     assert counted(broker, kind)[0] == count
 
@@ -69,7 +69,7 @@ async def all_of(receiver: Receiver, count: int) -> list[ReceivedMessage]:
 
 
 async def test_a_batch_is_counted_and_billed_message_by_message(broker: Broker, connection: ClientConnection) -> None:
-    """One of 100 KB is two operations, also between small ones: the batch's size says nothing about its messages."""
+    """A message of 100 KB is two operations, also in a batch with small ones: messages are measured one by one."""
     sender = await connection.sender("orders")
     payloads = [message(1), message(2, 100 * KB), message(3)]
     await sender.send_batch(payloads)
@@ -105,7 +105,7 @@ async def test_what_was_refused_has_its_outcome(broker: Broker, connection: Clie
 async def test_a_receive_is_counted_for_each_message_and_a_settlement_too(
     broker: Broker, connection: ClientConnection
 ) -> None:
-    """With the bytes that went over the wire, the broker's own annotations among them."""
+    """The bytes are those that went over the wire, with the broker's own annotations."""
     await (await connection.sender("orders")).send_batch([message(n) for n in range(5)])
     receiver = await connection.receiver("orders", credit=5)
     received = await all_of(receiver, 5)
@@ -160,7 +160,7 @@ async def test_credit_that_brings_nothing_is_one_empty_receive(broker: Broker, c
 
 
 async def test_credit_that_brought_something_is_no_empty_receive(broker: Broker, connection: ClientConnection) -> None:
-    """However much of it is left at the end."""
+    """The rest of the credit at the end does not matter."""
     receiver = await connection.receiver("orders", credit=10)
     waiting = asyncio.create_task(receiver.receive(10, 5.0))
     await (await connection.sender("orders")).send(message(1))
@@ -172,7 +172,7 @@ async def test_credit_that_brought_something_is_no_empty_receive(broker: Broker,
 
 
 async def test_a_connection_that_is_lost_ends_what_it_asked_for(broker: Broker) -> None:
-    """Nobody will ever ask for the rest."""
+    """The client of the lost connection will never ask for the rest."""
     lost = await connect(broker.connection_string("contoso"))
     receiver = await lost.receiver("orders", credit=10)
     assert await receiver.receive(10, 0.05) == []
@@ -241,7 +241,7 @@ async def test_the_administration_is_counted_and_tells_what_was_counted(
 
 
 async def test_a_refused_request_leaves_no_trace_in_the_meter(tmp_path: Path) -> None:
-    """Anybody who reaches the port could otherwise fill memory and disk with names that do not exist."""
+    """A stranger who reaches the port could otherwise fill memory and disk with names that do not exist."""
     keys = (SharedAccessKey("listener", "only listens", rights=frozenset({"Listen"})),)
     options = NamespaceOptions("contoso", queues=(QueueDescription("orders"),), keys=keys)
     async with Broker([options], data=None, meter=tmp_path) as broker:

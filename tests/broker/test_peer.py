@@ -15,7 +15,7 @@ from pairbus.broker.store.memory import MemoryStore
 
 
 class Wire:
-    """Keeps what the broker says until somebody listens."""
+    """Keeps the broker's output until a listener is there."""
 
     def __init__(self) -> None:
         self.said: asyncio.Queue[bytes] = asyncio.Queue()

@@ -17,7 +17,7 @@ from tests.broker.queue_world import DISK_FULL, PENDING, Answer, World
 
 
 def test_a_message_is_receivable_and_acknowledged_only_after_its_commit() -> None:
-    """Accepted means committed, and nobody may see what could still vanish."""
+    """Accepted means committed: a message that could still vanish is shown to no client."""
     world = World()
     answer = world.offer(b"1")
     assert (answer.value, world.bodies(), world.peeked(), world.ready) == (PENDING, [], [], [])
@@ -86,7 +86,7 @@ def test_a_full_queue_refuses_and_uncommitted_messages_count() -> None:
 
 
 def test_space_comes_back_with_every_way_out() -> None:
-    """The size is the sum of what is stored, in all states and in both boxes."""
+    """The size is the sum of the stored messages, in all states and in both boxes."""
     world = World(max_delivery_count=100)
     world.offer(b"12345", b"123", b"1", b"12")
     world.schedule(b"1234567", at=world.now + 50_000, annotations=b"89")
@@ -122,7 +122,7 @@ def test_completing_removes_the_message_once_and_for_all() -> None:
 def test_abandoning_counts_as_a_delivery_and_releasing_does_not(
     outcome: Outcome, counts: tuple[int, int, int, int], delivery_count: int
 ) -> None:
-    """A client that closes gives back what it never looked at."""
+    """A client that closes gives back the messages that it never looked at."""
     world = World()
     world.send(b"1")
     world.settled(world.lock(), outcome)
@@ -154,7 +154,7 @@ def test_changed_properties_have_a_limit_and_the_lock_outlives_the_refusal() -> 
 
 
 def test_a_message_delivered_too_often_is_dead_lettered() -> None:
-    """When the count after the increment reaches the maximum."""
+    """The message is dead-lettered when the count after the increment reaches the maximum."""
     world = World(max_delivery_count=2)
     world.send(b"1")
     world.settled(world.lock(), Outcome.ABANDON)
@@ -251,7 +251,7 @@ def test_the_oldest_messages_are_deleted_up_to_a_time_and_a_count(
 
 
 def test_a_deletion_ends_where_it_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that one request deletes is in memory until its commit; the client asks again for the rest."""
+    """The messages that one request deletes are in memory until its commit; the client asks again for the rest."""
     monkeypatch.setattr(settlement, "DELETED_SIZE_MAX", 5)
     world = World()
     world.send(*[b"four"] * 3)
@@ -271,7 +271,7 @@ def test_messages_of_a_disabled_queue_are_not_deleted() -> None:
 
 
 def test_deferred_messages_are_received_by_number_only() -> None:
-    """In the order asked for; abandoned, they are deferred again."""
+    """The messages come in the order asked for; abandoned, they are deferred again."""
     world = World(max_delivery_count=10)
     world.send(b"1", b"2", b"3")
     for _ in range(3):
@@ -293,7 +293,7 @@ def test_deferred_messages_are_received_by_number_only() -> None:
 
 
 def test_deferred_messages_are_not_received_by_the_gigabyte() -> None:
-    """One answer holds them all, and so does memory. A single one passes, whatever its size."""
+    """The answer holds all messages in memory. A request for a single one passes, whatever its size."""
     world = World(max_message_size_kb=102_400)
     world.send(b"x" * DEFERRED_SIZE_MAX, b"y")
     for _ in range(2):
@@ -307,7 +307,7 @@ def test_deferred_messages_are_not_received_by_the_gigabyte() -> None:
 
 @pytest.mark.parametrize("seqs", [(1, 2), (1, 99)])
 def test_receiving_deferred_messages_is_all_or_nothing(seqs: tuple[int, ...]) -> None:
-    """Neither a number that is unknown nor one that merely waits is a deferred message."""
+    """A number that is unknown is no deferred message, and neither is that of a waiting message."""
     world = World()
     world.send(b"1", b"2")
     world.settled(world.lock(), Outcome.DEFER)
@@ -436,7 +436,7 @@ def test_a_queue_whose_deletion_failed_is_as_it_was() -> None:
 
 
 def test_what_it_prints_tells_its_state() -> None:
-    """For the person at 3 a.m."""
+    """The texts are for a person who reads a log at night."""
     world = World()
     world.send(b"12")
     lock = world.lock()

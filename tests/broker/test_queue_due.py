@@ -72,7 +72,7 @@ def test_a_deferred_message_whose_lock_expires_is_deferred_again() -> None:
 
 
 def test_many_locks_that_expire_together_are_all_freed() -> None:
-    """One step does a bounded part; the due time stays until all is done."""
+    """One step frees a bounded number of locks; the queue stays due until all are freed."""
     world = World(lock_duration_ms=5_000)
     count = 3 * CHUNK_MAX + 1
     world.offer(*[b"x"] * count)
@@ -105,7 +105,7 @@ def test_many_locks_that_expire_together_are_all_freed() -> None:
 def test_time_to_live_is_capped_by_the_queue(
     message_ttl_ms: int | None, default_ttl_ms: int | None, lives_ms: int | None
 ) -> None:
-    """None and 0 mean that the sender did not limit it."""
+    """A time to live of None or 0 means that the sender did not limit it."""
     world = World(default_ttl_ms=default_ttl_ms)
     world.send(b"1", ttl_ms=message_ttl_ms)
     assert world.queue.next_due_ms() == (None if lives_ms is None else world.now + lives_ms)
@@ -167,7 +167,7 @@ def test_a_locked_message_does_not_expire_when_many_others_wait_either(restarted
 
 
 def test_deferred_and_dead_messages_do_not_expire() -> None:
-    """Deferred messages wait for somebody who knows their number, dead letters for a person."""
+    """Deferred messages wait for a receiver that knows their number, dead letters for a person."""
     world = World()
     world.send(b"1", b"2", ttl_ms=100)
     world.settled(world.lock(), Outcome.DEFER)
@@ -191,7 +191,7 @@ def test_what_expired_while_the_broker_was_down_is_not_delivered() -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_crowd_of_expired_messages_is_removed_in_bounded_steps(restarted: bool) -> None:
-    """A million messages that expire at once must not be loaded at once, nor hide what lies behind them."""
+    """A million messages that expire at once must not be loaded at once, and must not hide those behind them."""
     world = World(dead_letter_on_expiration=True)
     count = 2000
     world.offer(*[b"x"] * count, ttl_ms=100)
@@ -210,7 +210,7 @@ def test_a_crowd_of_expired_messages_is_removed_in_bounded_steps(restarted: bool
 
 
 def test_a_receiver_that_meets_only_expired_messages_is_called_again() -> None:
-    """One search removes a bounded number; without the announcement a live message behind them would lie there."""
+    """A search removes a bounded number; unless it announces itself again, a live message behind them stays there."""
     world = World()
     world.offer(*[b"x"] * (EXPIRED_MAX + 5), ttl_ms=100)
     world.offer(b"live")
@@ -269,7 +269,7 @@ def test_the_time_to_live_of_a_scheduled_message_counts_from_its_activation() ->
 
 
 def test_a_time_in_the_past_means_now() -> None:
-    """By either way of sending; a number is given all the same."""
+    """This holds for both ways of scheduling; a sequence number is given all the same."""
     world = World()
     assert world.schedule(b"1", b"2", at=world.now) == [1, 2]
     world.send(b"3", scheduled_ms=world.now - 5)
@@ -292,7 +292,7 @@ def test_message_due_during_downtime_is_activated_at_the_start() -> None:
 
 
 def test_cancelling_is_all_or_nothing() -> None:
-    """One unknown number refuses all of them."""
+    """One unknown number refuses the whole request."""
     world = World()
     first, second = world.schedule(b"1", b"2", at=world.now + 100)
     world.send(b"3")
@@ -311,7 +311,7 @@ def test_cancelling_is_all_or_nothing() -> None:
 
 
 def test_a_crowd_of_scheduled_messages_is_activated_in_bounded_steps() -> None:
-    """All of them, in order, though never more than a chunk under way."""
+    """The messages are activated in order, and never more than a chunk at a time."""
     world = World()
     count = 3 * CHUNK_MAX
     bodies = [b"%d" % n for n in range(count)]

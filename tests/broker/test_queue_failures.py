@@ -87,7 +87,7 @@ def test_a_settlement_that_is_under_way_when_its_lock_ends_succeeds() -> None:
 
 
 def test_releasing_needs_no_disk() -> None:
-    """Nothing is written, so a failing store cannot undo it."""
+    """A release writes no row, so a failing store cannot undo it."""
     world = World()
     world.send(b"1")
     answer = world.settle(world.lock(), Outcome.RELEASE)
@@ -97,7 +97,7 @@ def test_releasing_needs_no_disk() -> None:
 
 
 def test_a_failed_range_restores_every_lock_and_reports_every_token() -> None:
-    """Restored locks still end at their time, whatever was locked meanwhile."""
+    """Restored locks still end at their time, also when other messages were locked meanwhile."""
     world = World(lock_duration_ms=5_000)
     world.send(b"1", b"2", b"3")
     first, second = world.lock(), world.lock()
@@ -155,7 +155,7 @@ def test_expired_messages_that_cannot_be_removed_are_tried_again_after_a_pause(
 
 
 def test_expired_messages_met_by_a_receiver_survive_a_failure_too() -> None:
-    """The clock takes over what the receiver could not remove."""
+    """The clock removes the messages that the receiver could not remove."""
     world = World(dead_letter_on_expiration=True)
     world.send(b"1", b"2", ttl_ms=100)
     world.now += 100
@@ -241,7 +241,7 @@ def test_a_deletion_that_cannot_be_read_to_its_end_deletes_nothing() -> None:
 
 
 def test_messages_that_are_withdrawn_in_part_are_given_back() -> None:
-    """So forwarding takes a batch whole, in order, or not at all."""
+    """Forwarding takes a batch whole and in order, or not at all."""
     world = World()
     world.send(*BODIES)
     world.restart()
@@ -267,7 +267,7 @@ def test_due_messages_that_cannot_be_read_are_tried_again_after_a_pause(fields: 
 
 
 def test_a_scheduled_message_whose_payload_is_lost_is_not_recovered() -> None:
-    """Nobody could receive it; the namespace counts and announces such rows."""
+    """The message could not be received; the namespace counts and announces such rows."""
     world = World()
     row = IndexRow(9, world.queue.main.number, 1, SCHEDULED, 0, world.now + 100, 10, 77, "")
     assert not world.queue.recover(row)
@@ -291,7 +291,7 @@ LIVES: dict[str, Callable[[World], object]] = {
 @pytest.mark.parametrize("operation", LIVES)
 @pytest.mark.parametrize("end", ["committed", "failed", "killed"])
 def test_memory_and_store_agree_after_every_operation_however_it_ends(operation: str, end: str) -> None:
-    """A restart must find what the running queue believed: the same counts, sizes and messages."""
+    """A restart must find the state of the running queue: the same counts, sizes and messages."""
     world = World()
     world.send(b"deferred", b"2", b"33", ttl_ms=50_000)
     world.settled(world.lock(), Outcome.DEFER)

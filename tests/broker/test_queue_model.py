@@ -59,7 +59,7 @@ class Record:
 
 @dataclass
 class Step:
-    """One record's part of an uncommitted operation."""
+    """Change of one record by an uncommitted operation."""
 
     record: Record
     committed: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Recorded sends of a queue: what its senders were told is accepted, and nothing else."""
+"""Recorded sends of a queue: exactly the messages that its senders were told are accepted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_send_is_recorded_when_its_sender_hears_of_the_commit() -> None:
 
 
 def test_duplicates_and_forwarded_messages_are_not_recorded() -> None:
-    """Neither is a send of the application: the first was dropped, the second was recorded where it was sent."""
+    """The duplicate was dropped, and the forwarded message was recorded where the application had sent it."""
     world, recorder = World(requires_duplicate_detection=True), Recorder()
     world.queue.record_sends(recorder)
     world.send(b"1", b"again", message_id="a")
@@ -39,7 +39,7 @@ def test_duplicates_and_forwarded_messages_are_not_recorded() -> None:
 
 
 def test_recorded_sends_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest go first, by count and by bytes; the last one stays whatever its size."""
+    """The oldest go first, by count and by bytes; the last one stays, with any size."""
     monkeypatch.setattr(recording, "RECORDED_MAX", 3)
     monkeypatch.setattr(recording, "RECORDED_BYTES_MAX", 10)
     recorder, answers = Recorder(), list[object]()

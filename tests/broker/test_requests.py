@@ -75,7 +75,7 @@ async def test_a_peek_may_leave_the_bodies_out(connection: ClientConnection) -> 
 
 
 async def test_the_oldest_waiting_messages_are_deleted_together(broker: Broker, connection: ClientConnection) -> None:
-    """As many as were asked for; the rest keeps its order, and the counts are true."""
+    """The number asked for is deleted; the rest keeps its order, and the counts are true."""
     assert await delete(connection, 2, later()) == {"message-count": 2}
     assert await peeked(connection) == ["m2", "m3", "m4"]
     assert await delete(connection, 4000, later()) == {"message-count": 3}
@@ -84,7 +84,7 @@ async def test_the_oldest_waiting_messages_are_deleted_together(broker: Broker, 
 
 
 async def test_locked_and_younger_messages_are_not_deleted(broker: Broker, connection: ClientConnection) -> None:
-    """Somebody is working on a locked message; one that came after the given time was not meant."""
+    """A receiver is working on a locked message; a message that came after the given time was not meant."""
     queue = broker.namespace("contoso").catalog.queues["orders"]
     assert lock_next(queue.main, time.time_ns() // 1_000_000) is not None
     assert await delete(connection, 10, Timestamp(time.time_ns() // 1_000_000 - 60_000)) == {}
@@ -135,7 +135,7 @@ async def test_only_the_holder_of_a_session_deletes_its_messages(broker: Broker,
 
 
 async def test_messages_received_by_number_carry_their_lock_token(connection: ClientConnection) -> None:
-    """In the delivery annotations, as every delivery under lock does; the same one that the answer names."""
+    """The token is in the delivery annotations, as with every lock, and is the one that the answer names."""
     receiver = await connection.receiver("orders")
     (first,) = await receiver.receive(1, timeout_s=5)
     annotations = Message.decode(first.payload).delivery_annotations or {}
@@ -152,7 +152,7 @@ async def test_messages_received_by_number_carry_their_lock_token(connection: Cl
 
 
 async def test_an_answer_that_takes_too_long_is_a_time_out() -> None:
-    """The client names how long it waits; what comes later is not said, because nobody listens."""
+    """The client says how long it waits; a later answer is not sent, because its client has given up."""
     client = await Client(LENIENT).open()
     await client.queue("orders")
     session = await client.session()

@@ -1,4 +1,4 @@
-"""Sessions of a queue on a clock that is moved by hand: who holds which, in which order messages come, what is kept."""
+"""Sessions of a queue on a clock that is moved by hand: holders, the order of messages, and session state."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def world() -> SessionWorld:
 
 
 def test_a_receiver_gets_messages_of_its_session_only_in_order(world: SessionWorld) -> None:
-    """Order within a session is what sessions are for."""
+    """Order within a session is the purpose of sessions."""
     for n in range(6):
         world.put("ab"[n % 2], b"%d" % n)
     assert world.all_of(world.accept("b")) == [b"1", b"3", b"5"]
@@ -88,7 +88,7 @@ def test_a_receiver_gets_messages_of_its_session_only_in_order(world: SessionWor
 
 
 def test_the_next_session_is_that_of_the_oldest_message(world: SessionWorld) -> None:
-    """Nobody waits for ever while others come in."""
+    """No session waits for ever while messages of others come in."""
     for name in ("c", "a", "b"):
         world.put(name, b"x")
     assert [world.accept().session.id for _ in range(3)] == ["c", "a", "b"]
@@ -96,7 +96,7 @@ def test_the_next_session_is_that_of_the_oldest_message(world: SessionWorld) -> 
 
 
 def test_a_held_session_cannot_be_held_by_another(world: SessionWorld) -> None:
-    """One receiver at a time: otherwise there is no order."""
+    """A session has one receiver at a time: otherwise there is no order."""
     world.put("a", b"x")
     world.accept("a")
     with pytest.raises(Refusal, match="session-cannot-be-locked"):
@@ -202,7 +202,7 @@ def test_deferred_messages_keep_their_session(world: SessionWorld) -> None:
 
 
 def test_scheduled_messages_make_a_session_available_when_they_are_due(world: SessionWorld) -> None:
-    """Until then nobody is given the session."""
+    """Until then no receiver is given the session."""
     world.schedule(b"1", at=world.now + 5_000, session_id="a")
     assert world.none_available()
     assert [m.body for m in world.queue.peek(world.queue.main, 1, 10, world.now, session_id="a")] == [b"1"]
@@ -292,7 +292,7 @@ def test_a_state_that_could_not_be_written_is_not_there(world: SessionWorld) -> 
 
 
 def test_sessions_are_listed_in_pages_and_by_time_of_their_state(world: SessionWorld) -> None:
-    """With messages or a state; or those whose state was set since."""
+    """The list has sessions with messages or a state; or those whose state was set since a given time."""
     for name in ("c", "a", "b"):
         world.put(name, b"x")
     world.set_state(world.accept("only state"), b"1")

@@ -41,7 +41,7 @@ def unreadable(world: SessionWorld) -> None:
 
 
 def test_a_message_without_a_session_id_is_refused_but_a_ping_is_not() -> None:
-    """Nobody could ever receive the message; a ping is kept from the queue in any case."""
+    """A message without a session id could never be received; a ping does not enter the queue in any case."""
     check_session_ids([Draft(b"1", session_id=""), Draft(b"2", is_ping=True)], "orders")
     with pytest.raises(Refusal, match="SessionId was not set on a message, and it cannot be sent to 'orders'"):
         check_session_ids([Draft(b"1", session_id="a"), Draft(b"2")], "orders")
@@ -65,7 +65,7 @@ def test_order_does_not_depend_on_how_many_messages_stay_loaded(
 
 
 def test_a_message_that_is_released_for_ever_leaves_no_trace_of_its_time_to_live(world: SessionWorld) -> None:
-    """Each return is another entry of the same message."""
+    """Each release adds another entry of the same message to the order of expiry."""
     world.put("a", b"1", ttl_ms=86_400_000)
     hold = world.accept("a")
     for _ in range(SLACK + 10):
@@ -77,7 +77,7 @@ def test_a_message_that_is_released_for_ever_leaves_no_trace_of_its_time_to_live
 
 
 def test_sessions_that_are_asked_for_by_name_leave_no_trace(world: SessionWorld) -> None:
-    """Nobody asks for the next session there, so nobody meets the places that the old ones had in the order."""
+    """Places of old sessions in the order are removed, though no receiver asks for the next session."""
     for n in range(SLACK + 10):
         world.put(f"session {n}", b"x")
         hold = world.accept(f"session {n}")
@@ -103,7 +103,7 @@ def test_a_session_whose_first_message_expired_waits_by_its_second(world: Sessio
 
 
 def test_a_receiver_that_meets_expired_messages_gets_the_next_live_one(world: SessionWorld) -> None:
-    """Before the clock has removed them: no receiver may get a message whose time is over."""
+    """The clock has not removed them yet: a receiver must not get a message whose time is over."""
     world.put("a", b"1", b"2", ttl_ms=100)
     world.put("a", b"3")
     hold = world.accept("a")
@@ -114,7 +114,7 @@ def test_a_receiver_that_meets_expired_messages_gets_the_next_live_one(world: Se
 
 
 def test_messages_of_a_session_that_cannot_be_read_still_wait(world: SessionWorld) -> None:
-    """A read that fails once must not lose what it was about to read, nor change its order."""
+    """A read that fails once must not lose its messages or change their order."""
     world.put("a", b"1", b"2")
     world.restart()
     hold = world.accept("a")
@@ -125,7 +125,7 @@ def test_messages_of_a_session_that_cannot_be_read_still_wait(world: SessionWorl
 
 
 def test_expired_messages_that_cannot_be_read_are_tried_again(world: SessionWorld) -> None:
-    """Everything is as it was, and the clock comes back after a pause."""
+    """The messages stay as they were, and the queue tries again after a pause."""
     world.put("a", b"1", ttl_ms=100)
     world.restart()
     unreadable(world)
@@ -138,7 +138,7 @@ def test_expired_messages_that_cannot_be_read_are_tried_again(world: SessionWorl
 
 @pytest.mark.parametrize("found_by", ["receiver", "clock"])
 def test_damaged_messages_of_a_session_are_left_out(world: SessionWorld, found_by: str) -> None:
-    """The store reports them; the session goes on with what is intact, or ends with the last of them."""
+    """The store reports them; the session goes on with the intact messages, or ends with the last of them."""
     world.put("a", b"1", ttl_ms=100)
     world.put("b", b"2", ttl_ms=100)
     world.put("b", b"3")

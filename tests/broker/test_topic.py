@@ -1,4 +1,4 @@
-"""Publishing: which subscription gets which copies, in one commit, and what a topic keeps of them."""
+"""Publishing: which subscription gets which copies, in one commit, and what a topic stores of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TWO: dict[str, dict[str, Any]] = {"a": {}, "b": {}}
 
 
 def test_every_matching_subscription_has_its_copy_after_one_commit() -> None:
-    """Accepted means that none of them can miss the message any more; before the commit nobody sees it."""
+    """Accepted means that no subscription can miss the message any more; before the commit no receiver sees it."""
     world = TopicWorld(
         {"all": {}, "red": {}, "none": {}, "blue": {}},
         {"red": [(SqlFilter("color = 'red'"), None)], "blue": [(SqlFilter("color = 'blue'"), None)], "none": []},
@@ -43,7 +43,7 @@ def test_every_matching_subscription_has_its_copy_after_one_commit() -> None:
 
 
 def test_a_copy_has_a_number_of_its_subscription_and_remembers_the_topics() -> None:
-    """Numbers are contiguous within each subscription, whatever others got."""
+    """Numbers are contiguous within each subscription, and do not depend on other subscriptions."""
     world = TopicWorld(TWO, {"b": [(SqlFilter("n = 2"), None)]})
     for n in (1, 2, 3):
         world.send(draft(f"{n}", n=n))
@@ -120,7 +120,7 @@ def test_the_time_to_live_is_the_lowest_of_message_topic_and_subscription() -> N
 
 
 def test_a_payload_counts_once_until_its_last_copy_is_gone() -> None:
-    """However many subscriptions hold it, in whatever box; a restart counts the same."""
+    """Any number of subscriptions may hold the payload, in any box; after a restart the size is the same."""
     world = TopicWorld({"a": {}, "b": {}, "c": {}})
     body = draft("x" * 200)
     world.send(body)
@@ -147,7 +147,7 @@ def test_a_payload_counts_once_until_its_last_copy_is_gone() -> None:
 
 
 def test_a_single_copy_has_its_body_and_no_payload() -> None:
-    """One row is cheaper than two."""
+    """A row with the body is cheaper than a row and a payload."""
     world = TopicWorld(TWO, {"b": [(FalseFilter(), None)]})
     world.send(draft("1"))
     assert list(world.store.payloads()) == []
@@ -287,7 +287,7 @@ def test_a_damaged_scheduled_message_is_left_out() -> None:
 
 
 def test_copy_without_a_session_id_is_dead_where_sessions_are_required() -> None:
-    """Nobody could receive it there; an action of a rule may give it an id, or take it away."""
+    """The copy could not be received there; an action of a rule may give it a session id, or take its id away."""
     named = (TrueFilter(), SqlAction("SET sys.SessionId = 'given'"))
     world = TopicWorld(
         {"plain": {}, "held": {"requires_session": True}, "named": {"requires_session": True}}, {"named": [named]}
@@ -327,7 +327,7 @@ def test_a_subscription_that_stops_leaves_what_falls_due() -> None:
 
 
 def test_idleness_of_a_topic_counts_sends_and_of_a_subscription_receives() -> None:
-    """Each has a time of its own; a send does not keep a subscription alive that nobody reads."""
+    """Topic and subscription have a time each; a send does not keep a subscription alive that has no receiver."""
     world = TopicWorld({"a": {"auto_delete_on_idle_ms": 300_000}}, auto_delete_on_idle_ms=400_000)
     start = world.now
     world.now += 1_000
@@ -342,7 +342,7 @@ def test_idleness_of_a_topic_counts_sends_and_of_a_subscription_receives() -> No
 
 
 def test_what_it_prints_tells_its_state() -> None:
-    """For the person at 3 a.m."""
+    """The texts are for a person who reads a log at night."""
     world = TopicWorld({"a": {}})
     world.send(draft("1"))
     assert repr(world.topic) == "<Topic prices Active subscriptions=1>"

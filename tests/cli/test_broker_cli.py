@@ -111,7 +111,7 @@ def test_it_prints_a_line_for_each_namespace_and_then_ready(tmp_path: Path) -> N
 
 
 def test_on_a_terminal_it_tells_commands_that_work(tmp_path: Path) -> None:
-    """Also with a key that a shell would take apart. Elsewhere standard error stays empty, as the test above says."""
+    """This holds for a key with special characters too. Elsewhere standard error stays empty, see the test above."""
     terminal, its_end = os.openpty()
     arguments = ["--namespace", "a=0", "--data", ":memory:", "--log-level", "error"]
     with subprocess.Popen(
@@ -237,7 +237,7 @@ def test_a_second_broker_on_the_same_data_is_refused(tmp_path: Path, capsys: pyt
 
 
 def test_a_port_in_use_is_told(taken_port: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """By number: of several namespaces one must know which."""
+    """The error has the number of the port: there may be several namespaces."""
     error = refused(capsys, "--namespace", f"a={taken_port}", "--data", ":memory:")
     assert f"cannot listen on 127.0.0.1:{taken_port}: Address already in use" in error
 
@@ -272,7 +272,7 @@ def test_other_addresses_than_loopback_need_a_key(
 def test_wrong_values_are_told_in_one_line(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The line says what would be right."""
+    """The error says what a right value is."""
     assert words in refused(capsys, *arguments)
 
 
@@ -287,7 +287,7 @@ def test_wrong_values_are_told_in_one_line(
 def test_a_configuration_that_cannot_be_served_is_named(
     namespace: dict[str, object], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Nothing is started and nothing is left out silently."""
+    """The broker is not started, and no part of the configuration is left out silently."""
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
     error = refused(capsys, "--namespace", "a=0", "--data", tmp_path / "data", "--config", config)

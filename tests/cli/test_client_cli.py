@@ -73,7 +73,7 @@ def test_list_shows_state_cause_and_counts(world: World) -> None:
 
 
 def test_unknown_entity_is_refused_and_known_ones_are_named(world: World) -> None:
-    """A misspelt name must not look as if something had been done; `--new` is for an entity that nobody used yet."""
+    """A misspelt name must not seem to work; `--new` is for an entity that has not been used yet."""
     client = world.client()
     client.get_queue_sender(QUEUE)
     done = world.run("force-failover", QUEUE, "ordres")
@@ -84,7 +84,7 @@ def test_unknown_entity_is_refused_and_known_ones_are_named(world: World) -> Non
 
 
 def test_several_clients_are_named_and_can_all_be_told(world: World) -> None:
-    """Nobody should fail over another client than the one meant; one that does not use the entity is no failure."""
+    """A user must not fail over a client by mistake; a client that does not use the entity is no failure."""
     first, second = world.client(), world.client()
     first.get_queue_sender(QUEUE)
     for which in ((), ("--pid", str(os.getpid()))):

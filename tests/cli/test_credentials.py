@@ -109,7 +109,7 @@ def test_redrive_takes_a_namespace_and_a_credential(sides: Sides) -> None:
 
 @pytest.mark.parametrize("source", [("--namespace", HOME), ("--connection-string", KEY)])
 def test_message_move_takes_a_host_as_target(monkeypatch: pytest.MonkeyPatch, source: tuple[str, str]) -> None:
-    """With --credential, as every other command; the source may have a key."""
+    """The target takes --credential as every other command does; the source may have a key."""
     taken: list[Side] = []
 
     def carry_out(sides: list[Side], *rest: object) -> None:

@@ -56,7 +56,7 @@ def table(out: str) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_every_message_comes_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With real processes, in plain lines that are those of the README; the JSON file has the numbers of the table."""
+    """The demo runs real processes and prints the lines of the README; the JSON file has the numbers of the table."""
     file = tmp_path / "demo.json"
     assert run("--messages", "120", "--seed", "7", "--engine", "local", "--json", str(file)) == 0
     out = capsys.readouterr().out
@@ -188,7 +188,7 @@ def test_a_folder_that_is_not_there_is_told_before_anything_starts(capsys: pytes
 def test_a_file_that_cannot_be_written_is_told_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder of that name, or one in which nobody may write; also where an earlier report lies."""
+    """The path is a folder, or in a folder without write permission; an earlier report may lie there."""
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_starts(
 def test_without_spark_the_engine_spark_is_refused_with_the_fix(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before an outage is staged whose backlog nobody could bring home."""
+    """The error comes before an outage is staged whose backlog could not be brought home."""
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
     assert run("--engine", "spark") == 1
     assert "pip install 'pairbus[spark-local]'" in capsys.readouterr().err
@@ -212,7 +212,7 @@ def test_without_spark_the_engine_spark_is_refused_with_the_fix(
 
 @pytest.mark.parametrize("has_spark", [True, False])
 def test_without_spark_the_demo_says_what_a_report_needs(has_spark: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    """At its end, where the report would be; nothing is said where Spark is installed."""
+    """The hint stands at the end, in place of the report; with Spark there is no hint."""
     cost: dict[str, dict[str, int]] = {"operations": {}, "billable_operations": {}}
     verdict = DemoVerdict(**Book(1).counts(), diverted=0, moved=0, failover_s=0.0, drain_s=0.0, cost=cost, report=None)
     demo.Stage().show(verdict, has_spark=has_spark)
@@ -232,7 +232,7 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 def test_the_book_tells_lost_duplicated_and_altered_apart() -> None:
-    """One message of each fate; none is counted twice, and one that nobody was told about is not lost."""
+    """The book has one message of each fate; none is counted twice, and one without an answer is not lost."""
     book = Book(1)
     fates = ("good", "gone", "twice", "changed", "silent")
     sent = {name: book.new_message(ENTITIES["orders"], name, number) for number, name in enumerate(fates)}

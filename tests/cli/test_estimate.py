@@ -45,7 +45,7 @@ def test_a_pipe_gets_tables_of_tab_separated_cells(capsys: pytest.CaptureFixture
 
 
 def test_a_terminal_gets_aligned_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With gaps in large numbers, within 80 columns."""
+    """Large numbers have gaps, and lines have at most 80 columns."""
     for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "80")):
         monkeypatch.setenv(name, value)
     assert run(*BIG) == 0
@@ -73,7 +73,7 @@ def test_without_options_it_shows_a_small_system(capsys: pytest.CaptureFixture[s
 
 
 def test_prices_can_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the name and the currency that stand in it."""
+    """The output has the name and the currency of the file."""
     from pairbus.cost import pricing
 
     text = (Path(pricing.__file__).parent / "prices" / "standard.toml").read_text(encoding="utf-8")
@@ -108,20 +108,20 @@ def test_strict_counting_shows_settlements(capsys: pytest.CaptureFixture[str]) -
 def test_what_is_not_understood_is_told(
     arguments: tuple[str, str], code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the words that would be; nothing is shown."""
+    """The error says which values are right; standard output is empty."""
     assert run(*arguments) == code
     shown = capsys.readouterr()
     assert told in shown.err and shown.out == ""
 
 
 def test_a_json_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Such as a folder of that name."""
+    """The file is a folder here."""
     assert run("--json", tmp_path) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    """One example for the common case, one for a price sheet of the user's own."""
+    """The help has an example for the common case, and one for a price sheet of the user's own."""
     assert run("--help") == 0
     shown = capsys.readouterr().out
     assert "pairbus estimate --entities 50 --clients 100" in shown and "--prices contract.toml" in shown
@@ -131,7 +131,7 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     ("text", "seconds"), [("90", 90), ("90s", 90), ("15m", 900), ("1h", 3_600), ("2d", 172_800), ("0", 0)]
 )
 def test_durations(text: str, seconds: int) -> None:
-    """In the units that people say."""
+    """Durations are given in the usual units."""
     assert parse_duration(text, "--outage") == seconds
 
 

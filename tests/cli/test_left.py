@@ -28,7 +28,7 @@ async def test_locked_messages_count_and_queues_that_are_not_there_do_not() -> N
 
 
 async def test_a_count_that_is_not_complete_says_so() -> None:
-    """Many messages are not counted one by one; a peer that is gone says nothing."""
+    """The count stops at a maximum; a peer that is gone cannot be counted."""
     async with pair(ORDERS) as world:
         await world.divert("orders", [message(number) for number in range(COUNT_MAX + 1)])
         assert await look(world.secondary, [BACKLOG], lambda *_: None, LOOK_S) == Left(COUNT_MAX, is_all=False)

@@ -76,7 +76,7 @@ def test_properties_keep_their_types_for_the_sdk(messages: Messages, queue_name:
 
 
 def test_every_format_has_the_fields_that_programs_rely_on(messages: Messages, queue_name: str) -> None:
-    """One array, or one object a line, or a table with one line for each message."""
+    """The formats are one array, one object a line, and a table with one line for each message."""
     messages.done("send", queue_name, "--lines", stdin=b"a\nb\n")
     array = json.loads(messages.done("peek", queue_name, "-o", "json"))
     lines = [json.loads(line) for line in messages.done("peek", queue_name, "-o", "jsonl").splitlines()]
@@ -99,7 +99,7 @@ def test_terminal_escapes_are_shown_not_obeyed(messages: Messages, queue_name: s
 
 
 def test_messages_are_chosen_by_sql_and_by_text(messages: Messages, queue_name: str) -> None:
-    """Both may be given; a wrong filter is explained, and nothing happens."""
+    """The two options may be combined; a wrong filter is explained, and no message is touched."""
     for number in range(4):
         messages.done("send", queue_name, f"body {number}", "-p", f"n:int={number}")
     assert messages.bodies(queue_name, "--where", "n > 1") == ["body 2", "body 3"]
@@ -121,7 +121,7 @@ def test_receive_takes_messages_out(messages: Messages, queue_name: str) -> None
 
 
 def test_export_and_import_keep_messages(messages: Messages, make_queue: MakeQueue, tmp_path: Path) -> None:
-    """To a file and from it, or through a pipe."""
+    """Messages go to a file and back, or through a pipe."""
     source, copy, file = make_queue(), make_queue(), tmp_path / "out.jsonl"
     messages.done("send", source, "body", "-p", "n:short=7", "--session", "s")
     assert messages.done("export", source, "--out", str(file)) == "exported 1 message\n"

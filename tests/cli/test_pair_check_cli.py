@@ -96,7 +96,7 @@ def test_pair_that_was_created_passes(pair: Pair) -> None:
 
 
 def test_missing_queues_are_failed_and_names_that_exist_listed(pair: Pair) -> None:
-    """With the command that creates them."""
+    """The finding has the command that creates the queues."""
     pair.secondary.create_queue("northwind/x-servicebus-transfer/0")
     code, found = pair.check()
     state, text = found["secondary backlog queues"]
@@ -136,7 +136,7 @@ def test_key_without_send_at_home_fails(pair: Pair) -> None:
 
 
 def test_side_that_is_away_leaves_the_other_checked(pair: Pair) -> None:
-    """Nobody listens on this port any more."""
+    """The primary's port is closed."""
     pair.create()
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
@@ -147,13 +147,13 @@ def test_side_that_is_away_leaves_the_other_checked(pair: Pair) -> None:
 
 
 def test_same_namespace_twice_is_no_pair(pair: Pair) -> None:
-    """One outage would take both."""
+    """One outage would take both sides of such a pair."""
     done = pair.command("pair", "check", "--secondary", pair.primary.connection_string)
     assert done.code == 1 and "a pair needs two" in done.err
 
 
 def test_lines_say_ok_or_failed_first(pair: Pair) -> None:
-    """For people, and for grep."""
+    """The lines are for people, and for grep."""
     done = pair.command("pair", "check", "--primary-name", NAME)
     lines = done.out.splitlines()
     assert done.code == 1 and lines[0].startswith("ok      primary connection: ")
@@ -190,7 +190,7 @@ SPECIFIED: dict[str, Any] = {
     ],
 )
 def test_each_setting_is_compared(name: str, value: Any) -> None:
-    """As the specification has it."""
+    """Each setting must be that of the specification."""
     assert differences(SPECIFIED) == []
     assert differences({**SPECIFIED, name: value}) == [name]
 

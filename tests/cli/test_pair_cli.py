@@ -89,7 +89,7 @@ def test_a_name_makes_the_primary_needless(
 
 
 def test_without_the_manage_claim_it_says_so(server: AdminServer, pair_create: Command) -> None:
-    """One line, exit code 1, no key in it."""
+    """The error is one line without a key, and the exit code is 1."""
     code, out, err = pair_create("--secondary", server.connection_string(SEND_KEY, "127.0.0.1"))
     assert (code, out) == (1, "") and len(err.splitlines()) == 1
     assert "Manage claim" in err and SEND_KEY.key not in err
@@ -114,7 +114,7 @@ def test_wrong_usage_is_exit_code_2(
 
 
 def test_a_secondary_that_nobody_answers_for_is_one_line(server: AdminServer, pair_create: Command) -> None:
-    """Nothing listens on port 1."""
+    """Port 1 is closed."""
     code, _, err = pair_create("--secondary", server.connection_string(host="127.0.0.1").replace(str(server.port), "1"))
     assert code == 1 and "cannot be reached" in err and len(err.splitlines()) == 1
 

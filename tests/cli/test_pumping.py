@@ -75,7 +75,7 @@ async def arrived(broker: BrokerProcess) -> None:
 
 
 async def test_an_idle_syphon_costs_its_long_polls(broker: BrokerProcess, tmp_path: Path) -> None:
-    """One list at the start, and none until something is moved."""
+    """The syphon asks for one list at the start, and for none until a message is moved."""
     running = Running(broker, tmp_path / "idle")
     await asyncio.sleep(2.0)
     assert (await running.end())["management"] == 1
@@ -177,7 +177,7 @@ async def redrive_on(start: FakeSparkStart, *, once: bool) -> bool:
 async def test_problems_of_a_job_are_told_once_and_its_journal_compacted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every hour, of which this test has many, and at the end; messages that are left make the command exit with 1."""
+    """The journal is compacted every hour, here very often, and at the end; messages left make the exit code 1."""
     engine = FakeSparkSyphon()
     start = FakeSparkStart(lambda: engine)
     monkeypatch.setattr(pumping, "SPARK_LOOK_S", 0.01)

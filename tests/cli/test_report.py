@@ -48,7 +48,7 @@ def rows() -> Iterator[Row]:
 
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a last line that a kill has cut."""
+    """A ledger whose last line was cut by a kill."""
     folder = tmp_path_factory.mktemp("ledger")
     file = folder / "2026-03-01-orders-api-4711-9f3c2a1b-0.jsonl"
     file.write_bytes(b"".join(map(encode, rows())) + b'{"schema":1,"time":"2026-03-01T12:0')
@@ -66,7 +66,7 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, which may stop its Spark."""
+    """Run the command in a process of its own, which may stop its Spark."""
     return subprocess.run(
         [sys.executable, "-m", "pairbus", "report", *map(str, arguments)],
         capture_output=True,
@@ -97,7 +97,7 @@ def test_wrong_options_are_told_before_spark_is_started(
 
 
 def test_a_machine_without_spark_is_told_what_to_install(ledger: Path, tmp_path: Path) -> None:
-    """One line, no traceback."""
+    """The last line of the error says which package to install."""
     (tmp_path / "pyspark.py").write_text("raise ImportError('no pyspark here')\n", encoding="utf-8")
     done = run(ledger, PYTHONPATH=str(tmp_path))
     assert done.returncode == 1 and done.stdout == ""

@@ -120,7 +120,7 @@ def test_quiet_pair_exits_with_0(pair: Pair) -> None:
 
 
 def test_waiting_messages_are_counted_with_age_and_destination(pair: Pair) -> None:
-    """Exit code 1: somebody has to bring them home."""
+    """The exit code is 1: an operator has to bring the messages home."""
     pair.create(range(2))
     pair.divert("orders", 3)
     pair.divert("invoices", 2, queue=1)
@@ -200,7 +200,7 @@ def test_silent_secondary_costs_its_time_out_and_primary_is_shown(pair: Pair) ->
 
 
 def test_refused_secondary_is_away(pair: Pair) -> None:
-    """Nothing is known about the backlog then, and the exit code says so."""
+    """The backlog is then unknown, and the exit code says so."""
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     code, shown = pair.json("--secondary", away_at(pair.secondary, port), "--timeout", "5")
@@ -280,7 +280,7 @@ def test_running_syphon_is_shown_with_its_rate(pair: Pair) -> None:
 
 
 def test_syphon_inside_a_client_is_shown(pair: Pair) -> None:
-    """By the control socket of the client."""
+    """The command asks the control socket of the client."""
     pair.create(range(1))
     pair.primary.create_queue("orders")
     pair.divert("orders", 5)
@@ -382,5 +382,5 @@ def test_sample_counts_strange_messages_too() -> None:
     [(None, "-"), (0.4, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7_260, "2 h 1 min"), (180_000, "2 d 2 h")],
 )
 def test_durations_have_two_units(seconds: float | None, text: str) -> None:
-    """Nobody divides by 3 600 during an outage."""
+    """Users should not have to divide by 3 600 during an outage."""
     assert duration(seconds) == text

@@ -62,7 +62,7 @@ def test_an_intact_store_is_copied_whole(folder: Path, tmp_path: Path, capsys: p
 
 
 def test_what_is_damaged_is_counted_as_lost(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A page full of zeros somewhere in the messages: the rest arrives, and copied + lost is what there was."""
+    """A page of the messages is full of zeros: the rest arrives, and copied + lost is the number before."""
     file = folder / "messages.db"
     content = bytearray(file.read_bytes())
     place = content.index(sample_message(20).body)

@@ -116,7 +116,7 @@ def dead_letter(broker: BrokerProcess, path: str, count: int) -> None:
 
 
 def test_once_brings_everything_home_and_says_how_much(broker: BrokerProcess, queue_name: str, tmp_path: Path) -> None:
-    """With a ledger row for each message, so that its journey can be read."""
+    """The ledger has a row for each message, so that its journey can be read."""
     bodies = divert(broker, queue_name, 25) + divert(broker, queue_name, 1, queue=2)
     done = run(broker, "syphon", "--primary-name", NAME, "--once", "--ledger", str(tmp_path / "ledger"))
     assert (done.returncode, done.stdout) == (0, "moved 26 messages\n")
@@ -181,7 +181,7 @@ def test_lines_that_nobody_reads_do_not_end_a_drain(broker: BrokerProcess, queue
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_summary_that_cannot_be_written_is_an_error(broker: BrokerProcess, unbuffered: str) -> None:
-    """One line on standard error. A script that reads the number would take none for nothing."""
+    """The error ends with one line and no traceback. A script that gets no number must not read it as zero."""
     command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME, "--once"]
     with open("/dev/full", "w") as full:
         env = {**environment(broker), "PYTHONUNBUFFERED": unbuffered}
@@ -193,7 +193,7 @@ def test_a_summary_that_cannot_be_written_is_an_error(broker: BrokerProcess, unb
 
 @pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_command_may_be_started_with_closed_files(broker: BrokerProcess, closed: str) -> None:
-    """As some supervisors do."""
+    """Some supervisors start commands so."""
     line = f"{sys.executable} -m pairbus syphon --primary-name {NAME} --once {closed}"
     done = subprocess.run(["/bin/sh", "-c", line], env=environment(broker), timeout=RUN_S, check=False)
     assert done.returncode == 0
@@ -214,7 +214,7 @@ def test_a_name_without_backlog_queues_is_an_error(broker: BrokerProcess, second
 def test_backlog_queues_that_cannot_be_listed_are_tried(
     broker: BrokerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With Listen and Send alone, as far as there are any: one that was deleted does not hide those behind it."""
+    """A key with Listen and Send tries the queues by number: a deleted one does not hide those behind it."""
     with broker.admin("fabrikam") as admin:
         admin.create_queue(f"{NAME}/x-servicebus-transfer/11")
         bodies = divert(broker, queue_name, 2, queue=2) + divert(broker, queue_name, 1, queue=11)
@@ -262,7 +262,7 @@ def test_a_target_takes_what_the_primary_never_will(broker: BrokerProcess, queue
 
 
 def test_once_that_is_stopped_exits_with_1_and_says_so(broker: BrokerProcess, queue_name: str) -> None:
-    """A stopped drain cannot know that it had everything. It counts what is left, as far as there is time."""
+    """A stopped drain may not have moved all messages. It counts those that are left, as far as there is time."""
     divert(broker, queue_name, 900)
     command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME, "--once"]
     with subprocess.Popen(
@@ -330,7 +330,7 @@ def test_a_syphon_that_is_stopped_says_what_is_blocked(broker: BrokerProcess, qu
 
 
 def test_dead_letters_go_back_to_their_queue(broker: BrokerProcess, queue_name: str) -> None:
-    """Without the two properties that said why they were there."""
+    """The messages come back without the two properties that said why they were dead-lettered."""
     dead_letter(broker, queue_name, 2)
     done = run(broker, "redrive", f"{queue_name}/$deadLetterQueue")  # the name of the queue works too
     assert (done.returncode, done.stdout) == (0, "moved 2 messages\n")
@@ -340,7 +340,7 @@ def test_dead_letters_go_back_to_their_queue(broker: BrokerProcess, queue_name: 
 
 
 def test_a_redrive_loses_nothing_where_the_queue_detects_duplicates(broker: BrokerProcess) -> None:
-    """The queue is asked for its window: what it remembers stays, or goes under a new id when that is wanted."""
+    """The queue is asked for its window: letters that it may remember stay, or go under new ids if wanted."""
     admin = broker.admin("contoso")
     for name in ("remembers", "renamed"):
         admin.create_queue(name, requires_duplicate_detection=True)
@@ -359,7 +359,7 @@ def test_a_redrive_loses_nothing_where_the_queue_detects_duplicates(broker: Brok
 def test_a_redrive_that_may_not_ask_takes_the_longest_window(
     broker: BrokerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A key without the Manage claim is no reason to lose anything; whoever knows the queue says so."""
+    """A key without the Manage claim must not lose messages; a user who knows the window gives it as an option."""
 
     def refuse(_: Side) -> None:
         raise ClientAuthenticationError("Manage claim is required")
@@ -408,7 +408,7 @@ def test_a_redrive_says_why_dead_letters_stay(broker: BrokerProcess, queue_name:
     ],
 )
 def test_bad_input_is_named_and_nothing_is_moved(broker: BrokerProcess, arguments: list[str], word: str) -> None:
-    """Before any connection is opened."""
+    """Input is checked before any connection is opened."""
     done = run(broker, *arguments)
     assert done.returncode in (1, 2)
     assert word.lower() in (done.stdout + done.stderr).lower()

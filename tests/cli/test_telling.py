@@ -26,7 +26,7 @@ UNREACHABLE = PrimaryUnreachable("contoso.servicebus.windows.net:5671", "refused
 
 
 class Teller(SyphonTelling):
-    """At a fixed time, with what it has said."""
+    """Output of a syphon at a fixed time, with the lines that it has printed."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], **options: Any) -> None:
         self.now_s = 1_800_000_000.0
@@ -56,7 +56,7 @@ def test_message_id_neither_forges_a_line_nor_steers_the_terminal(capsys: pytest
 
 
 def test_unknown_counts_are_said_to_be_unknown(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without the Manage claim nobody can count."""
+    """Without the Manage claim messages cannot be counted."""
     teller = Teller(capsys)
     teller.heard(UNREACHABLE, lambda: START)
     [line] = teller.said()
@@ -69,7 +69,7 @@ def test_unknown_counts_are_said_to_be_unknown(capsys: pytest.CaptureFixture[str
 def test_on_a_terminal_the_live_line_counts_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is printed for each try; the line that is written over tells the seconds."""
+    """The tries print no lines; the line that is written over tells the seconds."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     teller = Teller(capsys)
     teller.counted = Counted(1, 1, START)
@@ -95,7 +95,7 @@ def test_on_a_terminal_the_live_line_counts_on(
 def test_the_numbers_of_the_progress_line_add_up(
     now: SyphonProgress, waiting: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A count is seconds old; what has left the queues since then does not wait any more."""
+    """A count is seconds old; messages that have left the queues since then do not wait any more."""
     teller = Teller(capsys)
     teller.counted = Counted(100, 8, START)
     assert f", {waiting} waiting, {now.moved} moved," in teller.progress(now)
@@ -134,7 +134,7 @@ def test_warnings_are_marked_as_such(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_count_and_a_progress_that_lags_behind_add_up() -> None:
-    """Tasks of Spark tell at their end: "50000 waiting, 50000 moved" of 50000 must not be, nor 0 and 0."""
+    """Spark's tasks report late: of 50000 messages it must not say "50000 waiting, 50000 moved", or 0 and 0."""
     tally = QueueTally(20.0)
 
     def sums(now_s: float, in_queues: int, moved: int, moved_later: int) -> tuple[int, int]:

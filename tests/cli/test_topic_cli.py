@@ -88,7 +88,7 @@ def test_topic_is_created_updated_and_deleted(pairbus: Command, server: AdminSer
 
 
 def test_topics_are_listed_and_shown(pairbus: Command, audit: AdminServer) -> None:
-    """With counts; JSON has seconds, and null where there is no limit."""
+    """The output has counts; JSON has seconds, and null where there is no limit."""
     pairbus("topic", "create", "contoso/other")
     assert pairbus("topic", "list", "--prefix", "EV").out.splitlines() == [
         "name\tstatus\tsubscriptions\tscheduled\tsize_bytes",
@@ -219,7 +219,7 @@ def test_export_to_a_wrong_place_is_told(
 
 
 def test_export_has_the_emulators_properties_only(pairbus: Command, server: AdminServer) -> None:
-    """The official emulator refuses what it does not know."""
+    """The official emulator refuses properties that it does not know."""
     pairbus("queue", "create", "orders", "--ttl", "P1DT2H", "--lock-duration", "30")
     document = json.loads(pairbus("namespace", "export", "--name", "sbemulatorns").out)
     [namespace] = document["UserConfig"]["Namespaces"]
@@ -244,7 +244,7 @@ def test_export_has_the_emulators_properties_only(pairbus: Command, server: Admi
 
 
 def test_export_writes_no_key(pairbus: Command, server: AdminServer) -> None:
-    """Neither in the file nor on the terminal; how many were left out is told."""
+    """Keys are neither in the file nor on the terminal; the number of rules left out is told."""
     key = AuthorizationRule("app", ("Send",), "primary-secret", "secondary-secret")
     asyncio.run_coroutine_threadsafe(
         server.namespace.create(QueueDescription("orders", authorization=(key,))), server.loop

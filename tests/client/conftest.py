@@ -54,7 +54,7 @@ def keys(namespace: str, *more: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(params=[pytest.param("sync", marks=pytest.mark.slow), "aio"])
 def flavour(request: pytest.FixtureRequest) -> Flavour:
-    """Both in `make test`; `make quick` has the aio one only, of the files that are not slow."""
+    """Flavours of the client: both in `make test`; `make quick` has aio only, without the files marked slow."""
     return "aio" if request.param == "aio" else "sync"
 
 

@@ -52,7 +52,7 @@ class Loss:
         return world.namespaces.make_queue(max_size_in_megabytes=self.max_size_mb, **settings)
 
     def prepare(self, world: World) -> None:
-        """Before the client is made: whether it goes through a proxy."""
+        """Decide, before the client is made, whether it goes through a proxy."""
         if self.through_proxy:
             world.nemesis()
 
@@ -95,7 +95,7 @@ FILLING = "filling"
 
 
 async def _fill(world: World, paths: list[str]) -> Heal:
-    """Up to the limit. What fills a queue has a subject that tells, and is taken out again."""
+    """Fill the queues up to their limit, with messages of a subject of their own, which are removed when it heals."""
     filling = Message(properties=Properties(message_id="x", subject=FILLING), data=[bytes(200_000)]).encode()
     async with await connect(world.namespaces.connection_string("primary")) as connection:
         for path in paths:

@@ -22,7 +22,7 @@ FLAVOURS: tuple[Flavour, ...] = ("sync", "aio")
 
 
 class Application:
-    """One client that sends to `orders`, which is lost, and to `invoices`, which nobody may touch."""
+    """Client that sends to `orders`, which is lost, and to `invoices`, which the loss must not touch."""
 
     def __init__(self, world: World, loss: Loss, client: Client, **settings: Any) -> None:
         self.world = world
@@ -61,7 +61,7 @@ class Application:
         assert self.client.state(self.invoices) is State.HEALTHY
 
     async def fails_until(self, interval_s: float) -> None:
-        """Errors reach the caller until the interval is over; whoever is under way then, or calls later, is stored."""
+        """Assert that calls fail until the interval is over, and that calls which end later are stored."""
         ended_badly: list[float] = []
         while True:
             began = time.monotonic()
@@ -97,7 +97,7 @@ class Application:
 async def outage(
     world: World, loss: Loss, settings: dict[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[Outage]:
-    """Both applications work, then the loss happens; at the end it heals, if the test did not do so itself."""
+    """Let both applications work, then cause the loss; at the end heal it, unless the test has done so."""
     loss.prepare(world)
     applications = [
         Application(world, loss, await world.client(flavour, **options), **(settings or {})) for flavour in FLAVOURS
@@ -133,7 +133,7 @@ class Outage:
         return await self.world.judge(*paths), doubtful
 
     async def nothing_is_lost(self) -> None:
-        """After the drain: 0 lost, misrouted or altered, and twice only what had an unknown outcome."""
+        """After the drain: no message lost, misrouted or altered; duplicates only of unknown outcomes."""
         verdict, doubtful = await self.judge()
         assert (verdict.lost, verdict.misrouted, verdict.altered, verdict.unexpected) == ((), (), (), ()), str(verdict)
         assert set(verdict.duplicated) <= doubtful, str(verdict)

@@ -101,7 +101,7 @@ async def until_healthy(client: Client, *queues: str) -> None:
 
 @pytest.mark.slow
 async def test_throttled_sends_wait_ten_seconds_and_divert_nothing(pair: Pair) -> None:
-    """Each caller waits for itself: who sends elsewhere meanwhile is not held up."""
+    """Each call waits by itself: a send to another entity is not held up."""
     clients = [await pair.client(flavour) for flavour in FLAVOURS]
     pair.primary.faults.add("throttle", entity=ORDERS, direction="send", count=len(clients))
     sends = [asyncio.create_task(client.sender(ORDERS).send(message("patient"))) for client in clients]
@@ -117,7 +117,7 @@ async def test_throttled_sends_wait_ten_seconds_and_divert_nothing(pair: Pair) -
 
 
 async def test_throttled_send_without_time_to_wait_gets_the_error(pair: Pair, flavour: Flavour) -> None:
-    """At once, and however long it lasts it is no outage."""
+    """The error comes at once, and throttling of any length is no outage."""
     client = await pair.client(flavour)
     sender = client.sender(ORDERS)
     with pair.primary.outage("throttle", entity=ORDERS, direction="send"):
@@ -176,7 +176,7 @@ async def test_restart_of_a_moment_is_retried_and_diverts_nothing(pair: Pair, fl
 
 @pytest.mark.parametrize("kind", ["refuse", "black-hole"])
 async def test_lost_data_centre_fails_over_entities_as_they_are_used(pair: Pair, flavour: Flavour, kind: str) -> None:
-    """One by one: what nobody sends to is not failed over."""
+    """Entities fail over one by one: an entity without sends is not failed over."""
     client = await pair.client(flavour, **HASTE)
     with pair.primary.outage(kind):
         await client.sender(ORDERS).send(message("diverted"))
@@ -190,7 +190,7 @@ async def test_lost_data_centre_fails_over_entities_as_they_are_used(pair: Pair,
 
 
 async def test_messages_come_home_when_contact_is_back(pair: Pair, flavour: Flavour) -> None:
-    """Where the syphon runs, the backlog is moved without anybody's hand."""
+    """Where the syphon runs, the backlog is moved without an operator."""
     client = await pair.client(flavour, enable_syphon=True)
     bodies = [f"diverted {number}" for number in range(3)]
     with pair.primary.outage("refuse"):
@@ -229,7 +229,7 @@ async def test_entity_that_cannot_be_received_from_is_sent_to(pair: Pair, flavou
 
 
 async def test_namespaces_that_cannot_be_managed_are_sent_to(pair: Pair, flavour: Flavour) -> None:
-    """Once it is paired, a client needs no administration, neither to send home nor to divert."""
+    """A client that is paired needs no administration, to send home or to divert."""
     client = await pair.client(flavour)
     for side in (pair.primary, pair.secondary):
         side.faults.add("internal-error", direction="manage")
@@ -242,7 +242,7 @@ async def test_namespaces_that_cannot_be_managed_are_sent_to(pair: Pair, flavour
 
 
 async def test_pairing_with_a_secondary_that_cannot_be_managed_fails(pair: Pair, flavour: Flavour) -> None:
-    """With an error that names it; a client that takes the backlog queues for granted needs no administration."""
+    """The error names the reason; a client that does not create backlog queues needs no administration."""
     await pair.client(flavour)
     with pair.secondary.outage("internal-error", direction="manage"):
         with pytest.raises(SecondaryUnreachable, match="backlog queues are not known"):

@@ -1,4 +1,4 @@
-"""Messages of every kind go through an outage and come back byte for byte; what cannot is refused in clear words."""
+"""Messages of every kind go through an outage and come back byte for byte; others are refused in clear words."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def sent_directly(world: World, queue: str, messages: list[Any]) -> None:
 
 
 async def test_every_property_type_and_every_body_comes_home_byte_for_byte(world: World, flavour: Flavour) -> None:
-    """Compared with what the plain SDK leaves in a queue; the envelope must leave no trace."""
+    """The result is compared with a message sent by the plain SDK; the envelope must leave no trace."""
     here, there = world.namespaces.make_queue(), world.namespaces.make_queue()
     messages = list(of_every_kind().values())
     await sent_directly(world, here, list(of_every_kind().values()))
@@ -96,7 +96,7 @@ async def test_a_list_of_every_kind_comes_home_byte_for_byte(world: World, flavo
 
 
 async def test_batch_of_a_sync_sender_can_be_sent_by_asyncio(world: World) -> None:
-    """Also in an outage, when its messages are wrapped already in the form that the other SDK does not take."""
+    """This holds in an outage too, when the batch is already wrapped in a form that the other SDK does not take."""
     queue = world.namespaces.make_queue()
     threads, tasks = await paired(world, "sync"), await paired(world, "aio")
     maker, sender = threads.sender(queue), tasks.sender(queue)
@@ -128,9 +128,7 @@ async def test_a_session_id_comes_home(world: World, flavour: Flavour) -> None:
 
 
 async def test_backlog_message_has_no_session_time_to_live_or_schedule(stage: Stage, flavour: Flavour) -> None:
-    """In a backlog queue these settings would act: expire the message, hide it, or have it refused for want of
-    sessions.
-    """
+    """A backlog queue would apply these settings: expire the message, hide it, or refuse it without sessions."""
     client = stage.client(flavour)
     await client.pair()
     client.client.force_failover("orders")
@@ -246,7 +244,7 @@ async def test_message_that_fits_only_the_primary_warns_and_cannot_divert(
 
 
 async def test_a_part_that_fails_is_told_with_the_ids_of_both_parts(stage: Stage, flavour: Flavour) -> None:
-    """So that the caller sends again what is not stored, and no others."""
+    """The caller can then send again the messages that are not stored, and no others."""
     client = stage.client(flavour)
     await client.pair()
     client.client.force_failover("orders")
@@ -284,7 +282,7 @@ async def test_a_reserved_property_is_refused_healthy_or_not(stage: Stage, flavo
 
 
 def snapshot(value: Any, above: tuple[int, ...] = ()) -> Any:
-    """Everything reachable from a message, as plain values; the SDK's objects know each other in circles."""
+    """Return the values reachable from a message, as plain values; the SDK's objects know each other in circles."""
     if id(value) in above:
         return "above"
     above = (*above, id(value))

@@ -1,4 +1,4 @@
-"""Links and connections that the service ended for idling: opened again within the call, and nobody hears of it."""
+"""Links and connections that the service ended for idling: opened again within the call, without any error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def assert_quiet(client: Client, paths: list[str]) -> None:
 
 @pytest.mark.parametrize("what", ["links", "links for tokens", "both", "connections"])
 async def test_many_idle_senders_begin_again_at_once(stage: Stage, flavour: Flavour, what: str) -> None:
-    """All of them were ended together; a link that was detached comes back on the connection that it had."""
+    """All links were ended together; a link that was detached comes back on the connection that it had."""
     client = stage.client(flavour)
     paths = [f"orders-{number}" for number in range(SENDERS)]
     senders = [client.sender(path) for path in paths]

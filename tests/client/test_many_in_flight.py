@@ -93,7 +93,7 @@ async def assert_where_told(world: World, client: Client, queue: str, crowd: Cro
 
 @pytest.mark.parametrize("how", ["reset", "cut"])
 async def test_a_cut_link_loses_nothing_that_was_in_flight(world: World, flavour: Flavour, how: str) -> None:
-    """The connection breaks once, with everything on its way: a fresh one takes it, and nobody hears an error."""
+    """The connection breaks once, with all sends under way: a fresh one takes them, and no caller gets an error."""
     queue = world.namespaces.make_queue()
     nemesis = world.nemesis()
     client = await world.client(flavour)
@@ -112,7 +112,7 @@ async def test_a_cut_link_loses_nothing_that_was_in_flight(world: World, flavour
 
 @pytest.mark.parametrize("interval_s", [0, 60], ids=["failing over", "suspect only"])
 async def test_lost_answers_are_told_to_each_caller(world: World, flavour: Flavour, interval_s: int) -> None:
-    """Every third answer is lost: those messages are stored and nobody knows it; the others are simply accepted."""
+    """Every third answer is lost: those messages are stored with an unknown outcome; the others are accepted."""
     queue = world.namespaces.make_queue()
     nemesis = world.nemesis()
     client = await world.client(flavour, failover_interval=interval_s, attempt_timeout=1.5, ping_primary_interval=20)
@@ -149,7 +149,7 @@ async def test_throttled_sends_wait_together_and_are_all_accepted(
 
 
 async def test_throttled_sends_without_the_time_to_wait_get_the_error_each(stage: Stage, flavour: Flavour) -> None:
-    """With less than ten seconds left there is nothing to wait for; those that were accepted are not touched by it."""
+    """A call with less than ten seconds left does not wait; accepted sends are not affected."""
     client = stage.client(flavour)
     sender = client.sender("orders")
     await sender.send(message("first", message_id="first"))
@@ -217,7 +217,7 @@ async def test_a_silent_loss_with_many_in_flight_is_over_soon(world: World, flav
 
 
 async def test_an_entity_that_stalls_is_diverted_and_its_neighbour_is_not(world: World, flavour: Flavour) -> None:
-    """Both are on one connection, and the neighbour's answers are no sign of life of the other."""
+    """The two entities share a connection, and answers of the neighbour are no sign of life of the other."""
     stalled, lively = world.namespaces.make_queue(), world.namespaces.make_queue()
     nemesis = world.nemesis()
     client = await world.client(flavour, ping_primary_interval=60)

@@ -113,7 +113,7 @@ def test_every_message_comes_home_as_it_was() -> None:
 
 
 def test_a_message_keeps_its_number() -> None:
-    """However often it is wrapped, and whatever was stored before it."""
+    """The number is the same after each wrapping, and after any messages that were stored before it."""
     order, going = Order(), going_of(messages(3))
 
     def numbers() -> list[int | None]:
@@ -129,7 +129,7 @@ def test_a_message_keeps_its_number() -> None:
 
 
 def test_stored_messages_are_taken_off_and_told() -> None:
-    """Another queue, or the spool, gets only the rest."""
+    """Another queue, or the spool, gets only the messages that are not stored yet."""
     going = going_of(messages(3))
     going.stored(2, "b/0")
     assert (going.ids, going.stored_ids, going.untold) == (["id-2"], ["id-0", "id-1"], (("b/0", ("id-0", "id-1")),))
@@ -178,7 +178,7 @@ def test_a_message_that_no_parcel_holds_is_refused(count: int) -> None:
 
 
 def test_a_batch_looks_at_messages_when_they_are_added() -> None:
-    """At the send nobody looks again, so an id that is missing or a forbidden name must be found here."""
+    """The send does not look again, so a missing id or a forbidden name must be found here."""
     batch = new_batch(0, None, {})
     batch.add_message(ServiceBusMessage("no id"))
     batch.add_message({"body": "a mapping, without an id"})

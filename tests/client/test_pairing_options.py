@@ -41,7 +41,7 @@ def send_only(world: World) -> str:
 
 
 async def test_pairing_finds_or_creates_the_queues_and_tells_how_many(world: World, flavour: Flavour) -> None:
-    """The second client finds what the first one created."""
+    """The second client finds the queues that the first one created."""
     first = await world.client(flavour)
     assert first.client.options.backlog_queue_count == 2
     assert [event.backlog_queues for event in first.told(Paired)] == [2]
@@ -53,7 +53,7 @@ async def test_pairing_finds_or_creates_the_queues_and_tells_how_many(world: Wor
 
 
 async def test_pairing_without_the_manage_claim_is_an_authorization_error(world: World, flavour: Flavour) -> None:
-    """Nothing may be sent, not even to the primary, because the application believes that it is paired."""
+    """No message may be sent, not even to the primary: the application believes that it is paired."""
     queue = world.namespaces.make_queue()
     client = world.new_client(flavour, secondary=send_only(world))
     with pytest.raises(PairingUnauthorized, match="Manage claim") as raised:
@@ -64,7 +64,7 @@ async def test_pairing_without_the_manage_claim_is_an_authorization_error(world:
 
 
 async def test_send_rights_are_enough_where_the_queues_exist(world: World, flavour: Flavour) -> None:
-    """Least rights: somebody with Manage made the queues once."""
+    """The client has the least rights: a user with Manage made the queues once."""
     await world.client(flavour)
     queue = world.namespaces.make_queue()
     client = world.new_client(flavour, secondary=send_only(world), create_backlog_queues=False)
@@ -157,7 +157,7 @@ async def test_clearing_the_pairing_leaves_a_plain_client_behind(world: World, f
 
 
 async def test_an_operator_moves_an_entity_away_and_back(world: World, flavour: Flavour) -> None:
-    """By hand it stays away, whatever pings would say."""
+    """An entity that is held over by hand stays away, also if pings would succeed."""
     queue, other = world.namespaces.make_queue(), world.namespaces.make_queue()
     client = await world.client(flavour)
     sender = client.sender(queue)
@@ -176,7 +176,7 @@ async def test_an_operator_moves_an_entity_away_and_back(world: World, flavour: 
 async def test_an_entity_cannot_be_moved_away_where_there_is_no_other_place(
     stage: Stage, flavour: Flavour, tmp_path: Path
 ) -> None:
-    """An operator who is told that it was held over relies on it that nothing reaches the primary any more."""
+    """An operator who is told that an entity is held over relies on this: no message reaches the primary any more."""
     await stage.secondary.stop()
     away = {"create_backlog_queues": True, "require_secondary": False}
     client = stage.client(flavour, **away)
@@ -248,7 +248,7 @@ async def test_batch_can_be_made_while_the_primary_never_answered(world: World, 
 
 
 async def test_a_closed_client_and_a_closed_sender_say_so(world: World, flavour: Flavour) -> None:
-    """With the error of the plain SDK, which is a ValueError."""
+    """The error is that of the plain SDK, which is a ValueError."""
     queue = world.namespaces.make_queue()
     client = await world.client(flavour)
     sender = client.sender(queue)
@@ -328,7 +328,7 @@ async def test_events_can_be_iterated_and_a_listener_that_fails_harms_nobody(wor
 async def test_every_diverted_send_is_traced_where_the_application_traces(
     stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With OpenTelemetry each has a span of ours; spans of the SDK's own tracing: `test_same_spans.py`."""
+    """Each diverted send has a span of ours with OpenTelemetry; the SDK's own tracing: `test_same_spans.py`."""
     spans: list[str] = []
 
     def span(operation: str, *_: object) -> AbstractContextManager[None]:

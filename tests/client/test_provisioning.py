@@ -83,7 +83,7 @@ class Admin:
 async def test_pairing_that_fails_says_whether_a_right_or_an_answer_is_missing(
     admin: Admin, error: type[Exception], tries: int
 ) -> None:
-    """A missing right is not tried again: waiting does not help, and somebody has to act."""
+    """A missing right is not tried again: waiting does not help, and a person has to act."""
     secondary = cast(Any, SimpleNamespace(given_admin=admin, name="fabrikam"))
     pauses: list[float] = []
 

@@ -98,7 +98,7 @@ async def test_ping_messages_can_be_forced(stage: Stage, flavour: Flavour) -> No
 async def test_failed_ping_is_metered_only_when_it_is_a_message(
     stage: Stage, flavour: Flavour, tmp_path: Path, ping: str, hides: bool, is_metered: bool
 ) -> None:
-    """To open a link is no operation, whatever becomes of it; only where a message is meant is one paid for."""
+    """Opening a link is no operation, with any result; only a ping that is a message is paid for."""
     stage.primary.hides_pings = hides
     client = await lost(stage, flavour, ping=ping, ledger=tmp_path)
     stage.primary.on("attach", Reject("amqp:internal-error"), path="orders")
@@ -113,7 +113,7 @@ async def test_failed_ping_is_metered_only_when_it_is_a_message(
 async def test_a_refused_ping_is_told_once_and_the_entity_stays_away(
     stage: Stage, flavour: Flavour, condition: str
 ) -> None:
-    """Somebody deleted the queue or turned a key in the outage: waiting will not heal it, but a person can."""
+    """A user deleted the queue or changed a key in the outage: waiting does not heal it, but a person can."""
     client = await lost(stage, flavour)
     stage.primary.on("attach", Reject(condition), path="orders")
     await until(lambda: len(client.told(PingSent)) >= 3, "three pings")
@@ -127,7 +127,7 @@ async def test_a_refused_ping_is_told_once_and_the_entity_stays_away(
 
 
 async def test_receivers_never_hand_out_a_ping(stage: Stage, flavour: Flavour) -> None:
-    """Somebody else's, on a namespace that does not hide them."""
+    """Pings of other clients arrive on a namespace that does not hide them."""
     stage.primary.hides_pings = False
     ping = Message(properties=Properties(message_id="p", content_type=PING), data=[b""]).encode()
     real = Message(properties=Properties(message_id="real"), data=[b"x"]).encode()
@@ -179,7 +179,7 @@ async def test_endless_throttling_counts_when_an_operator_says_so(
 
 
 async def test_the_failure_policy_can_be_replaced(stage: Stage, flavour: Flavour) -> None:
-    """One row of the table, for whoever sees it differently: here a disabled entity is an outage."""
+    """A user may change rows of the table: here a disabled entity is an outage."""
     policy = FailurePolicy({**REACTIONS, Kind.DISABLED: Reaction.COUNT, Kind.INTERNAL: Reaction.RAISE})
     client = stage.client(flavour, policy=policy)
     sender = client.sender("orders")

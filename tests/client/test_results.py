@@ -40,7 +40,7 @@ def test_closing_between_two_parts_says_which_are_stored() -> None:
 
 
 async def test_a_large_message_is_billed_by_its_size(stage: Stage, tmp_path: Path) -> None:
-    """One operation for each started 64 KB; small ones of a second are one sum."""
+    """A message is billed one operation for each started 64 KB; small messages of one second are one row."""
     client = stage.client("aio", ledger=tmp_path)
     sender = client.sender("orders")
     for size in (1, 1, 100_000):

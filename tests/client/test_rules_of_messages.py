@@ -86,7 +86,7 @@ async def test_a_reserved_property_is_refused_on_the_first_day(world: World, fla
 
 @both_flavours
 async def test_the_callers_messages_are_as_they_were_after_an_outage(world: World, flavour: Flavour) -> None:
-    """One by one and as a list: they may be sent again, to another queue, by anybody."""
+    """Messages sent one by one and as a list may be sent again, to another queue, by any sender."""
     queue, sender = await sent_by(world, flavour)
     sender.client.client.force_failover(queue)
     given = [

@@ -74,7 +74,7 @@ async def test_the_five_positional_options_of_the_original_pair_two_namespaces(w
 async def test_an_option_out_of_range_is_refused_before_anything_is_made(
     world: World, flavour: Flavour, option: str, value: int, told: str
 ) -> None:
-    """By its name, the value and the range."""
+    """The error has its name, the value and the range."""
     given: dict[str, Any] = {option: value}
     with pytest.raises(ValueError, match=f"{option} is {value}; it must be {told}"):
         world.new_client(flavour, **given)
@@ -114,7 +114,7 @@ async def test_a_backlog_queue_in_another_case_is_the_same_queue(world: World, f
 
 
 async def test_backlog_queues_have_the_settings_of_the_specification(world: World, flavour: Flavour) -> None:
-    """Nothing is lost in them: not by age, not by idleness, not by being received too often."""
+    """The queues lose no message by age, by idleness, or by being received too often."""
     await world.client(flavour)
     for path in world.backlog:
         queue = world.namespaces.admin("secondary").get_queue(path)
@@ -127,7 +127,7 @@ async def test_backlog_queues_have_the_settings_of_the_specification(world: Worl
 
 
 async def test_a_queue_that_exists_is_used_as_it_is(world: World, flavour: Flavour) -> None:
-    """Somebody may have had a reason for another description; it is neither changed nor refused."""
+    """A user may have had a reason for another description; it is neither changed nor refused."""
     queue, admin = world.namespaces.make_queue(), world.namespaces.admin("secondary")
     there = world.namespaces.make_queue(
         "secondary",
@@ -147,14 +147,14 @@ async def test_a_queue_that_exists_is_used_as_it_is(world: World, flavour: Flavo
 
 
 def described(queue: Any) -> dict[str, Any]:
-    """All that can be chosen of a queue."""
+    """Return the properties of a queue that can be chosen."""
     return {name: value for name, value in queue.items() if not name.endswith("_utc")}
 
 
 async def test_extra_queue_with_messages_is_reported_and_left_alone(
     world: World, flavour: Flavour, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Messages in an extra queue would wait there for a syphon that nobody runs."""
+    """Messages in an extra queue would wait there for a syphon that is not running."""
     queue = world.namespaces.make_queue()
     extra = [f"{world.primary_name}/x-servicebus-transfer/{index}" for index in (5, 7)]
     for path in extra:
@@ -215,7 +215,7 @@ async def test_pairing_fails_when_three_tries_create_no_queue(
 async def test_a_creation_that_fails_for_a_while_succeeds_later(
     world: World, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within one call of `pair`; the disk has room again after the first attempt."""
+    """One call of `pair` tries again; the disk has room again after the first attempt."""
     monkeypatch.setattr("pairbus.pairing.provision.PAUSE_S", 0.5)
     client = world.new_client(flavour)
     outcomes: list[str] = []
@@ -257,7 +257,7 @@ async def test_a_credential_makes_everything(world: World, flavour: Flavour) -> 
 
 
 def by_credential(world: World, flavour: Flavour, **options: Any) -> Client:
-    """As with a connection string, but by hosts and one credential for both."""
+    """Make a client as from connection strings, but from hosts and one credential for both."""
     parts = dict(part.split("=", 1) for part in world.connection_string("primary").rstrip(";").split(";"))
     credential = AzureNamedKeyCredential(parts["SharedAccessKeyName"], parts["SharedAccessKey"])
     events: list[Any] = []
@@ -279,7 +279,7 @@ def by_credential(world: World, flavour: Flavour, **options: Any) -> Client:
 
 
 async def test_keywords_of_the_sdks_client_are_passed_on_to_their_side(world: World, flavour: Flavour) -> None:
-    """Each side has its own: here the identifier of the primary and the retries of the secondary."""
+    """Each side has its own keywords: here the user agent of the primary and the retries of the secondary."""
     client = world.new_client(
         flavour, primary_kwargs={"user_agent": "orders/1.0"}, secondary_kwargs={"retry_total": 5}
     ).client

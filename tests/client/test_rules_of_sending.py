@@ -40,7 +40,7 @@ async def sent_by(world: World, flavour: Flavour, **options: Any) -> tuple[str, 
 
 
 async def received(client: Client, receiver: Any, count: int, wait_s: float) -> list[str]:
-    """The ids of what it hands out, completed."""
+    """Receive and complete messages; return their ids."""
     if client.flavour == "aio":
         async with receiver:
             found = await receiver.receive_messages(count, max_wait_time=wait_s)
@@ -131,7 +131,7 @@ async def test_an_authentication_that_gets_no_answer_counts(world: World, flavou
 
 @both_flavours
 async def test_an_attempt_that_times_out_is_not_repeated(world: World, flavour: Flavour) -> None:
-    """One attempt until its time-out has cost the caller enough."""
+    """A single attempt that runs into its time-out has cost the caller enough."""
     queue, sender = await sent_by(world, flavour, attempt_timeout=2, ping_primary_interval=60)
     world.nemesis().stall_transfers(queue)
     took_s = await sender.send(message())
@@ -162,7 +162,7 @@ async def test_a_send_that_names_no_time_out_gives_the_primary_twenty_seconds(wo
 
 @both_flavours
 async def test_a_row_of_the_failure_policy_can_be_replaced(world: World, flavour: Flavour) -> None:
-    """For whoever recreates queues at night: one that is not there is an outage, and everything else is as it was."""
+    """An application that recreates its queues at night: a missing queue is an outage, other rows are unchanged."""
     policy = FailurePolicy({**REACTIONS, Kind.NOT_FOUND: Reaction.COUNT})
     usual, replaced = await world.client(flavour), await world.client(flavour, policy=policy)
     assert isinstance(await usual.sender("not-there").error(message()), MessagingEntityNotFoundError)
@@ -290,7 +290,7 @@ async def test_message_too_large_for_any_backlog_queue_fails_no_queue(world: Wor
 
 @both_flavours
 async def test_partly_stored_list_raises_with_stored_and_unsent_ids(world: World, flavour: Flavour) -> None:
-    """A backlog queue of one megabyte; what was stored before it was full comes home, and nothing else."""
+    """A backlog queue of one megabyte: messages stored before it was full come home, and no others."""
     queue = world.namespaces.make_queue()
     world.namespaces.make_queue("secondary", world.backlog[0], max_size_in_megabytes=1)
     client = await world.client(flavour, backlog_queue_count=1)
@@ -309,7 +309,7 @@ async def test_partly_stored_list_raises_with_stored_and_unsent_ids(world: World
 async def test_no_send_outlives_its_time_out_when_both_namespaces_fall_silent(
     world: World, flavour: Flavour, timeout_s: float
 ) -> None:
-    """The caller's time-out is a promise whatever the network does."""
+    """The caller's time-out is a promise, also on a bad network."""
     _, sender = await sent_by(world, flavour)
     world.nemesis().black_hole()
     world.nemesis("secondary").black_hole()

@@ -49,7 +49,7 @@ QUICK = SyphonSettings(send_timeout_s=2.0)
 
 @dataclass
 class Pumps:
-    """A syphon of the pair's one backlog queue, what it tells and what it costs."""
+    """A syphon of the pair's one backlog queue, with its events and its cost."""
 
     syphon: Syphon
     events: list[Event]
@@ -64,7 +64,7 @@ class Pumps:
 
 @dataclass
 class Backlog:
-    """The backlog queue, filled by the genuine SDK with what a failed-over sender would store."""
+    """The backlog queue, filled by the genuine SDK with messages as a failed-over sender stores them."""
 
     world: World
     path: str
@@ -91,7 +91,7 @@ class Backlog:
                 await sender.send(payload)
 
     def pumps(self, settings: SyphonSettings = QUICK, *, queues: int = 1, **how: Any) -> Pumps:
-        """Through the proxies that the test has asked for."""
+        """Make a syphon that goes through the proxies that the test has asked for."""
         world = self.world
         home, away = Carrier(world.connection_string("primary")), Carrier(world.connection_string("secondary"))
         self._closing += [home, away]
@@ -121,7 +121,7 @@ class Backlog:
 
 @pytest.fixture
 async def backlog(world: World) -> AsyncIterator[Backlog]:
-    """With short locks, so that what was blocked is soon seen again."""
+    """A backlog queue with short locks, so that blocked messages are soon received again."""
     path = world.namespaces.make_queue(
         "secondary", world.backlog[0], lock_duration=LOCK, max_delivery_count=2147483647, max_size_in_megabytes=5120
     )
@@ -157,7 +157,7 @@ async def test_an_idle_queue_costs_one_receive_for_each_poll(world: World, backl
 
 
 async def test_a_connection_that_is_closed_within_a_poll_is_not_another_receive(world: World, backlog: Backlog) -> None:
-    """The service closes what is idle; the poll goes on over a new link."""
+    """The service closes an idle link; the poll goes on over a new link."""
     nemesis = world.nemesis("secondary")
     async with backlog.pumping(replace(QUICK, poll_s=3.0)) as pumps:
         await until(lambda: nemesis.counts.of(backlog.path).attaches == 1, "the link is open")
@@ -201,7 +201,7 @@ async def test_each_message_that_is_moved_costs_four_operations(world: World, fl
 
 
 async def test_each_message_comes_home_to_its_destination_in_queue_order(world: World, backlog: Backlog) -> None:
-    """Several destinations in a batch, several batches of up to a hundred; paths are the same in any case."""
+    """A batch has several destinations, and there are several batches of up to a hundred; case of paths is ignored."""
     orders, bills = world.namespaces.make_queue(), world.namespaces.make_queue()
     sent = names(240)
     for number, one in enumerate(sent):
@@ -246,7 +246,7 @@ async def test_time_to_live_may_be_a_number_or_a_time_span(world: World, backlog
 
 
 async def test_a_message_that_comes_home_after_the_window_is_reported(world: World) -> None:
-    """The primary stored it and could not say so; nobody there remembers its id any more."""
+    """The primary stored it and its answer was lost; its id is not remembered there any more."""
     queue = world.namespaces.make_queue()
     nemesis = world.nemesis()
     client = await world.client("aio", attempt_timeout=2)
@@ -384,7 +384,7 @@ def refused(events: list[Event]) -> list[DestinationSkipped]:
 
 
 async def test_messages_that_cannot_go_home_are_dead_lettered_with_a_reason(world: World, backlog: Backlog) -> None:
-    """A missing or wrong alias, and what the destination refuses as such; the others go on."""
+    """A message has a missing or wrong alias, or its destination refuses it for good; the others go on."""
     queue = world.namespaces.make_queue(max_message_size_in_kilobytes=2)
     wrong = {"x-ms-path": queue, "x-ms-sessionid": 5}
     await backlog.put(
@@ -435,7 +435,7 @@ async def test_a_missing_destination_is_waited_for_as_long_as_its_grace(world: W
 
 
 async def test_lost_locks_end_the_pass_and_messages_come_again(world: World, backlog: Backlog) -> None:
-    """The primary answers only when the locks are over: what is left of a thousand waits for the next pass."""
+    """The primary answers only when the locks are over: the rest of a thousand messages waits for the next pass."""
     queue = world.namespaces.make_queue(requires_duplicate_detection=True)
     nemesis = world.nemesis()
     await backlog.divert(queue, *names(1000))

@@ -38,7 +38,7 @@ CONDITIONS = (
     "com.microsoft:entity-already-exists",
     "com.contoso:never-heard-of",
 )
-"All but server-busy, for which the paired client waits."
+"Conditions except server-busy, on which the paired client waits."
 
 
 async def said(stage: Stage, who: Who, flavour: Flavour, method: str, *args: Any) -> tuple[str, str]:
@@ -68,14 +68,14 @@ LATER = datetime.now(UTC) + timedelta(hours=1)
 async def test_refused_message_raises_the_error_of_the_plain_sdk(
     stage: Stage, flavour: Flavour, condition: str
 ) -> None:
-    """In the disposition."""
+    """The condition is in the disposition."""
     stage.primary.on("transfer", Reject(condition, "No, by the script."), path=QUEUE)
     await compared(stage, flavour, "send_messages", MESSAGE)
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 async def test_refused_link_raises_the_error_of_the_plain_sdk(stage: Stage, flavour: Flavour, condition: str) -> None:
-    """With null termini and a detach, as the service does it."""
+    """The condition comes with null termini and a detach, as the service does it."""
     stage.primary.on("attach", Reject(condition, "No, by the script."), path=QUEUE)
     await compared(stage, flavour, "send_messages", MESSAGE)
 

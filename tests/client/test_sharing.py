@@ -37,7 +37,7 @@ async def assert_each_once(world: World, queue: str, ids: set[str]) -> None:
 
 
 def by_threads(sender: Any, ids: list[list[str]]) -> list[BaseException]:
-    """Each thread sends its own, all at once; what went wrong. Nobody waits for a thread that hangs."""
+    """Let each thread send its own ids, all at once; return the errors. A thread that hangs is not waited for."""
     errors: list[BaseException] = []
     begin = threading.Barrier(len(ids))
 
@@ -143,7 +143,7 @@ DEAF: list[tuple[Any, Any]] = [
 async def test_all_users_of_a_shared_sender_divert_within_two_seconds(
     world: World, flavour: Flavour, loss: str
 ) -> None:
-    """One of them finds out for all: whoever tries again keeps his turn, instead of going to the end of the line."""
+    """A call that tries again keeps its turn instead of going to the end of the line: it finds out for all others."""
     queue = world.namespaces.make_queue()
     nemesis = world.nemesis()
     client = await world.client(flavour)
@@ -171,7 +171,7 @@ async def test_a_burst_of_schedules_says_nothing_about_a_healthy_primary(world: 
 
 
 async def with_stages(check: Any, flavour: Flavour) -> None:
-    """Several rows at once, each on endpoints of its own: the time goes into waiting.
+    """Check several rows at once, each on endpoints of its own: most of the time is waiting.
 
     Fewer with asyncio: a sender of the SDK that waits for its answer takes all the time of the loop that it can get.
     """
@@ -191,7 +191,7 @@ async def with_stages(check: Any, flavour: Flavour) -> None:
 
 
 async def test_primary_silent_at_any_step_is_left_within_five_seconds(flavour: Flavour) -> None:
-    """Before the connection is open, while it opens, or at the message itself; also answers that hang the plain SDK."""
+    """The primary is silent before, while or after the connection opens; some answers hang the plain SDK."""
 
     async def check(stage: Stage, step: Any, action: Any) -> None:
         stage.primary.on(step, action)
@@ -205,7 +205,7 @@ async def test_primary_silent_at_any_step_is_left_within_five_seconds(flavour: F
 
 
 async def test_no_send_outlives_its_time_out_when_neither_namespace_answers(flavour: Flavour) -> None:
-    """The caller's time-out is a promise whatever the peers do."""
+    """The caller's time-out is a promise, also with peers that never answer."""
 
     async def check(stage: Stage, step: Any, action: Any) -> None:
         stage.primary.on(step, action)
@@ -249,7 +249,7 @@ async def test_no_other_call_of_a_sender_outlives_its_time_out(flavour: Flavour)
 
 @pytest.mark.parametrize("mid_send", [True, False], ids=["mid-send", "in line"])
 async def test_a_cancelled_send_leaves_the_sender_usable(world: World, mid_send: bool) -> None:
-    """A web server cancels when its client hangs up; the sender is everybody else's too."""
+    """A web server cancels when its client hangs up; other callers use the same sender."""
     queue = world.namespaces.make_queue()
     nemesis = world.nemesis()
     client = await world.client("aio")

@@ -176,7 +176,7 @@ async def test_proxy_of_the_environment_is_used_where_the_sdk_uses_it(
     transport: TransportType,
     is_asked: bool,
 ) -> None:
-    """By web sockets of the sync client only: those of the asyncio SDK do not look at the environment."""
+    """Only web sockets of the sync client use it: those of the asyncio SDK do not look at the environment."""
     for name in ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     async with Proxy() as proxy:
@@ -188,7 +188,7 @@ async def test_proxy_of_the_environment_is_used_where_the_sdk_uses_it(
 
 
 def test_no_proxy_overrides_a_given_proxy_in_sync_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the SDK, by whose web sockets it is decided."""
+    """The SDK does so too, by the libraries of its web sockets."""
     monkeypatch.setenv("NO_PROXY", ".windows.net")
     given = {"proxy_hostname": "proxy", "proxy_port": 3128}
     text = f"Endpoint=sb://{AZURE_HOST};SharedAccessKeyName=k;SharedAccessKey=k"
@@ -291,7 +291,7 @@ async def test_key_and_its_update_sign_the_token(stage: Stage, flavour: Flavour)
 
 
 async def test_signature_and_its_update_are_put_as_they_are(stage: Stage, flavour: Flavour) -> None:
-    """Somebody else made it; the client has no key."""
+    """The signature comes from elsewhere; the client has no key."""
     signed = [
         f"SharedAccessSignature sr=sb%3a%2f%2fh&sig={number}&se={int(time.time()) + 3600}&skn=k" for number in "12"
     ]
@@ -329,7 +329,7 @@ PLAIN_PROXY = {"proxy_hostname": "proxy", "proxy_port": 3128, "username": "till"
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_administration_goes_the_way_of_its_client(is_async: bool) -> None:
-    """With its credential and through its proxy: pairing is refused or unreachable just as sends would be."""
+    """Administration uses the client's credential and proxy: pairing fails where sends would fail."""
     key = f"Endpoint=sb://{AZURE_HOST};SharedAccessKeyName=k;SharedAccessKey=a2V5"
     by_key = Side.from_connection_string(key, http_proxy=PLAIN_PROXY).new_admin(aio=is_async)
     assert by_key.fully_qualified_namespace == AZURE_HOST

@@ -36,7 +36,7 @@ def leave_in(folder: Path, message_id: str) -> None:
 async def test_pairing_that_failed_and_is_repeated_keeps_its_spool(
     stage: Stage, flavour: Flavour, tmp_path: Path
 ) -> None:
-    """A second one would leave what is in the first to nobody, for as long as the process lives."""
+    """A second spool would leave the messages of the first without an owner, for as long as the process lives."""
     await stage.secondary.stop()
     ends = stage.primary.connection_string, stage.secondary.connection_string
     client = new_client(flavour, *ends, spool_dir=tmp_path / "spool")
@@ -69,7 +69,7 @@ async def test_messages_of_an_earlier_client_in_the_spool_are_counted(
 
 
 async def test_a_client_whose_pairing_is_cleared_spools_nothing(stage: Stage, flavour: Flavour, tmp_path: Path) -> None:
-    """A plain client forwards nothing either: what queued behind the spool would never leave."""
+    """A plain client does not forward a spool, so messages that queue behind it would never leave."""
     leave_in(tmp_path, "left")
     rule = stage.primary.on("attach", Reject("amqp:not-found"), path="orders")
     client = stage.client(flavour, spool_dir=tmp_path)
@@ -188,7 +188,7 @@ async def test_forked_worker_forwards_the_spool_of_its_predecessor(stage: Stage,
 
 
 async def test_a_forked_worker_has_a_spool_where_the_next_process_looks(stage: Stage, tmp_path: Path) -> None:
-    """The parent has the first spool of the folder. Within that spool nobody would ever look again."""
+    """The parent has the first spool of the folder. No process would ever look for a spool within that spool."""
     first = Spool(tmp_path)
     await run(WORKER, stage, tmp_path)
     first.close()
@@ -256,7 +256,7 @@ MODULES = {"sync": "pairbus", "aio": "pairbus.aio"}
 async def test_worker_without_a_spool_raises_and_leaves_its_parent_alone(
     stage: Stage, flavour: Flavour, tmp_path: Path
 ) -> None:
-    """The first send says what is wrong, as the first pairing would; the next send goes when the folder is mended."""
+    """The first send raises the error, as the first pairing would; the next send works when the folder is mended."""
     told = await run(FORKS.format(module=MODULES[flavour], then=WITHOUT_ITS_SPOOL), stage, tmp_path)
     assert f"The spool {tmp_path / '1'} cannot be opened: Not a directory." in told
     assert [id_of(payload) for payload in stage.primary.stored("orders")] == ["before", "child", "after"]
@@ -272,7 +272,7 @@ async def test_idle_worker_does_not_adopt_a_left_spool(stage: Stage, flavour: Fl
 
 
 def test_after_a_fork_every_client_is_looked_after(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever is wrong with one of them: another would go on speaking on the sockets of the parent."""
+    """An error in one client must not stop the others: they would go on using the parent's sockets."""
     seen = []
 
     class Failing:

@@ -40,7 +40,7 @@ def state() -> Iterator[PairState]:
     ],
 )
 def test_a_failure_of_the_spool_counts_as_one_of_a_send(state: PairState, kind: Kind, left: State) -> None:
-    """While messages wait in the spool every send queues behind them: nobody else would find out."""
+    """While messages wait in the spool every send queues behind them, so only the spool can ask the primary."""
     ways = SpoolWays(state)
     assert ways.way("orders", 0.0) == PRIMARY
     ways.failed("orders", PRIMARY, Failure(kind, "no"), 1.0)
@@ -65,7 +65,7 @@ def test_a_lane_keeps_its_backlog_queue_until_that_fails(state: PairState) -> No
 
 
 def test_a_spooled_message_is_the_trial_that_a_probe_earned(state: PairState) -> None:
-    """One message asks the primary; accepted, the entity is healthy, refused, the others go on to the backlog."""
+    """One message goes to the primary; if it is refused, the others go to the backlog, else the entity is healthy."""
     ways = SpoolWays(state)
     ways.failed("orders", PRIMARY, Failure(Kind.COMMUNICATION, "gone"), 0.0)
     entity = state.pair.entity("orders", 0.0)

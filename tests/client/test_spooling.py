@@ -109,7 +109,7 @@ async def test_a_spool_is_private_and_two_clients_never_share_one(
 async def test_a_full_spool_takes_nothing_more_and_loses_nothing(
     world: World, flavour: Flavour, tmp_path: Path
 ) -> None:
-    """The caller gets an error and still owns the message; what was stored before is forwarded."""
+    """The caller gets an error and still owns the message; messages stored before are forwarded."""
     queue = world.namespaces.make_queue()
     nemeses = world.nemesis(), world.nemesis("secondary")
     client = await world.client(flavour, spool_dir=tmp_path, spool_max_bytes=1 << 16)
@@ -152,7 +152,7 @@ async def test_spool_runs_dry_during_constant_sends(stage: Stage, flavour: Flavo
 async def test_nothing_overtakes_the_spool_on_the_way_to_the_backlog(
     stage: Stage, flavour: Flavour, tmp_path: Path, timeout: float | None
 ) -> None:
-    """A sender that has diverted before knows its queue; what waits in the spool for it goes there first."""
+    """A sender that has diverted before knows its queue; its messages in the spool go there first."""
     options = {"backlog_queue_count": 1, "backlog_retry_interval": 1, "spool_dir": tmp_path, "enable_syphon": False}
     client = stage.client(flavour, **options)
     await client.pair()

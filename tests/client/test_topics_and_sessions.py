@@ -25,7 +25,7 @@ Found = list[tuple[str, str | None]]
 
 
 def make_topic(world: World, **settings: Any) -> str:
-    """Make a topic whose subscription `all` wants everything, `red` what is red, and `sessions` all by session."""
+    """Make a topic: subscription `all` gets all messages, `red` the red ones, and `sessions` all by session."""
     admin, topic = world.namespaces.admin("primary"), f"news/{uuid.uuid4().hex[:10]}"
     admin.create_topic(topic, **settings)
     admin.create_subscription(topic, "all")
@@ -157,7 +157,7 @@ async def test_a_trial_brings_topics_and_session_queues_back(world: World, flavo
 async def test_spooled_messages_reach_topic_and_session_queue_in_order(
     world: World, flavour: Flavour, tmp_path: Path
 ) -> None:
-    """Neither namespace was there: what this machine kept goes where it belongs, with its session."""
+    """The two namespaces were away: spooled messages go where they belong, with their session."""
     nemeses = world.nemesis(), world.nemesis("secondary")
     topic, queue = make_topic(world), world.namespaces.make_queue(requires_session=True)
     client = await world.client(flavour, spool_dir=tmp_path / "spool", backlog_retry_interval=1)
@@ -187,7 +187,7 @@ async def test_a_message_without_a_session_id_is_the_callers_mistake(world: Worl
 
 @both_flavours
 async def test_a_disabled_topic_is_told_to_the_caller(world: World, flavour: Flavour) -> None:
-    """As a disabled queue is: somebody wants it so, and no other namespace takes its messages instead."""
+    """A disabled topic is like a disabled queue: its owner wants it so, and its messages are not diverted."""
     topic = make_topic(world)
     admin = world.namespaces.admin("primary")
     client = await world.client(flavour)

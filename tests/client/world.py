@@ -41,7 +41,7 @@ CALL_S = 30.0  # deadline of every call in these tests: a call that hangs fails 
 SEND_ONLY = {"Name": "send-only", "Key": "c2VuZA==", "Rights": ["Send"]}
 "A key of either namespace without the Manage claim."
 LISTEN_ONLY = {"Name": "listen-only", "Key": "bGlzdGVu", "Rights": ["Listen"]}
-"And one of the secondary that may only receive."
+"A key of the secondary that may only receive."
 SideName = Literal["primary", "secondary"]
 
 
@@ -64,7 +64,7 @@ class Namespaces:
         return self._processes[side == "secondary"]
 
     def connection_string(self, side: SideName, key: dict[str, Any] | None = None) -> str:
-        """With the Manage claim, or with another key of the processes."""
+        """Connection string with the Manage claim, or with another key of the processes."""
         if key is not None:
             return self.process(side).connection_string(side, key_name=key["Name"], key=key["Key"])
         if self._processes is None:
@@ -113,7 +113,7 @@ class Client:
                 await in_thread(self._hear)
 
     def _hear(self) -> None:
-        """Wait until the listener of a sync client, which has a thread of its own, has heard what was told."""
+        """Wait until the listener of a sync client, which has a thread of its own, has heard all events."""
         if self.client._listener is not None:
             self.client._listener.flush(1.0)
 
@@ -196,7 +196,7 @@ class Sender:
 
 
 def new_client(flavour: Flavour, primary: str, secondary: str, **options: Any) -> Client:
-    """Not paired yet. Small numbers: two backlog queues, a ping every second, failover at once."""
+    """A client that is not paired yet, with two backlog queues, a ping every second, and failover at once."""
     events: list[Event] = []
     given = {
         "backlog_queue_count": 2,
@@ -210,7 +210,7 @@ def new_client(flavour: Flavour, primary: str, secondary: str, **options: Any) -
 
 
 class Stage:
-    """Two scripted endpoints instead of namespaces, for what no broker can be asked to do."""
+    """Two scripted endpoints instead of namespaces, for answers that a real broker cannot be made to give."""
 
     BACKLOG = ("stage/x-servicebus-transfer/0", "stage/x-servicebus-transfer/1")
 
@@ -306,7 +306,7 @@ class World:
         return found
 
     async def bring_home(self, **settings: Any) -> SyphonProgress:
-        """A syphon, once, past every proxy: one that has been there for longer than locks last, as lanes want it."""
+        """Run a syphon once, past every proxy. Its start lies longer ago than locks last, as lanes need it."""
         ago_s = LOCK_S
         ends = [self.namespaces.connection_string(side) for side in ("primary", "secondary")]
         async with Carrier(ends[0]) as primary, Carrier(ends[1]) as secondary:
@@ -324,7 +324,7 @@ class World:
     # ── the history ──
 
     async def send(self, sender: Sender, message: ServiceBusMessage, **how: Any) -> float:
-        """A send in the history: how long it took. Errors are raised, and noted as what they say."""
+        """Send and record it in the history; return how long it took. Errors are recorded and raised."""
         failed: list[BaseException] = []
         began = time.monotonic()
         with self.recorder.sending(sender.sender.entity_name, message):
@@ -346,7 +346,7 @@ class World:
         return check(self.recorder.history(), drain_ended_ms=time.time_ns() // 1_000_000)
 
     async def _empty(self, path: str) -> None:
-        """Everything that the queue holds, into the history."""
+        """Receive all messages of the queue into the history."""
         counts = self.namespaces.admin("primary").get_queue_runtime_properties(path)
         waiting = counts.active_message_count or 0
         assert waiting == counts.total_message_count, f"{path} holds messages that are not active"

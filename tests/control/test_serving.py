@@ -1,4 +1,4 @@
-"""The socket itself: where it is, who may open it, what it answers, and when it goes."""
+"""The socket itself: its place and mode, its answers, and when it is removed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def mode(path: Path) -> int:
 
 
 def test_socket_and_folder_are_their_users_alone(world: World, own_dir: Path) -> None:
-    """Whatever the umask: everybody who may open the socket may fail the client over."""
+    """The modes do not depend on the umask: a user who may open the socket may fail the client over."""
     before = os.umask(0)
     try:
         with new_client(world):
@@ -68,7 +68,7 @@ def test_socket_and_folder_are_their_users_alone(world: World, own_dir: Path) ->
 
 
 def test_no_socket_unless_told(world: World, own_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no socket by default, and none with False, whatever the environment says."""
+    """There is no socket by default, and none with False, with any environment."""
     new_client(world, control_socket=None).close()
     monkeypatch.setenv("PAIRBUS_CONTROL_SOCKET", "1")
     new_client(world, control_socket=False).close()
@@ -94,7 +94,7 @@ def test_environment_opens_a_socket_and_never_stops_a_client(
 
 @pytest.mark.parametrize("what", ["long", "taken", "file", "open", "missing"])
 def test_path_that_cannot_be_served_is_an_error_at_construction(world: World, own_dir: Path, what: str) -> None:
-    """Before any message; what is there already is left as it is."""
+    """The error comes before any message; a file that is already there is not touched."""
     own_dir.mkdir(mode=0o700)
     path = own_dir / "a.sock"
     with socket.socket(socket.AF_UNIX) as other:
@@ -145,7 +145,7 @@ def test_folders_of_another_environment_are_looked_into(tmp_path: Path, monkeypa
 
 
 def test_young_socket_is_not_taken_for_a_stale_one(own_dir: Path) -> None:
-    """One that is bound and does not listen yet refuses connections too; it has another name until it listens."""
+    """A socket that is bound and does not listen yet refuses connections too; until then it has another name."""
     own_dir.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as young, socket.socket(socket.AF_UNIX) as stale:
         young.bind(str(own_dir / ".client-1-1.sock"))
@@ -155,7 +155,7 @@ def test_young_socket_is_not_taken_for_a_stale_one(own_dir: Path) -> None:
 
 
 def test_forgotten_client_takes_its_socket_with_it(world: World, own_dir: Path) -> None:
-    """Neither the socket nor its thread keeps a client that its owner has dropped, also while its syphon runs."""
+    """A client that its owner has dropped is not kept by its socket or thread, also while its syphon runs."""
     client = new_client(world, enable_syphon=True)
     client.pair()
     [path] = served("client")
@@ -271,7 +271,7 @@ def server(own_dir: Path) -> Iterator[ControlServer]:
 
 
 def test_follower_that_does_not_read_is_cut(server: ControlServer) -> None:
-    """Nobody who follows may hold up a client."""
+    """A follower must not hold up a client."""
     with followed(server.path) as slow, followed(server.path) as quick:
         said = {"event": "x" * 10_000}
         for _ in range(1_000):
@@ -293,7 +293,7 @@ def test_followers_have_a_limit_and_leave_room(server: ControlServer) -> None:
 
 
 def test_client_without_an_event_loop_says_so(world: World, own_dir: Path) -> None:
-    """Such a client can be looked at; forcing a failover waits for its first call."""
+    """The state of such a client is shown; forcing a failover waits for its first call."""
     ends = world.primary.connection_string, world.secondary.connection_string
     client = pairbus.aio.PairedServiceBusClient.from_connection_strings(*ends, primary_name=NAME, control_socket=True)
     [path] = served("client")

@@ -1,4 +1,4 @@
-"""Everything that a queue holds, taken out with our own client: thousands of messages in a second."""
+"""Takes all messages out of a queue with our own client: thousands of messages in a second."""
 
 from __future__ import annotations
 

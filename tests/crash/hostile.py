@@ -34,7 +34,7 @@ class Enemy:
             writer.transport.abort()
 
     def hello(self, *, max_frame_size: int = 65_536) -> bytes:
-        """SASL with the key, open, and one session: a client may say all of it in one breath."""
+        """Return SASL with the key, open, and one session: a client may send all of this at once."""
         init = SaslInit(mechanism="PLAIN", initial_response=self._response)
         opening = Open(container_id="enemy", hostname="contoso", max_frame_size=max_frame_size, channel_max=65_535)
         return (
@@ -93,7 +93,7 @@ async def say_and_wait(enemy: Enemy, words: bytes) -> float:
 
 
 async def say_slowly(enemy: Enemy, words: bytes, pause_s: float) -> None:
-    """One byte at a time."""
+    """Send one byte at a time."""
     async with enemy.dialled() as (_, writer):
         with suppress(*LOST):
             for byte in words:
@@ -103,7 +103,7 @@ async def say_slowly(enemy: Enemy, words: bytes, pause_s: float) -> None:
 
 
 async def ask_and_never_read(enemy: Enemy, amount: int, stop: asyncio.Event) -> None:
-    """Credit for more than the queue holds, on several links, two of which have everything deleted as well."""
+    """Give credit for more messages than the queue holds, on four links, two of which also delete them."""
     async with enemy.dialled() as (reader, writer):
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(enemy.hello())
@@ -147,7 +147,7 @@ def _transfer(number: int, payload: bytes, *, more: bool = False, handle: int = 
 
 
 async def pour(enemy: Enemy, words: list[bytes], *, times: int = 1, greeting: bool = True) -> None:
-    """Say these words over and over without waiting for anything; what comes back is read and dropped."""
+    """Send these bytes over and over without waiting; answers are read and dropped."""
     async with enemy.dialled() as (reader, writer):
         drop = asyncio.create_task(_drop(reader))
         with suppress(*LOST):

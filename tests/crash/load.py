@@ -50,7 +50,7 @@ def outcome_of(error: BaseException | None) -> Outcome:
 
 
 class Load:
-    """All clients of one test. Every random choice comes from `source`; what the broker does to them does not."""
+    """All clients of one test. Every random choice comes from `source`, except the faults of the broker."""
 
     def __init__(self, recorder: Recorder, source: random.Random) -> None:
         self.recorder = recorder
@@ -188,7 +188,7 @@ class Load:
             await self._recorded_send(ids, sender.send_batch(payloads))
 
     async def _send_once(self, connection: ClientConnection) -> None:
-        """To a queue that detects duplicates: new messages, and repetitions of whatever was sent lately."""
+        """Send new messages to a queue that detects duplicates, and repeat those sent lately."""
         sender = await connection.sender(ONCE)
         while True:
             if self._once and self._source.random() < 0.4:
@@ -224,7 +224,7 @@ class Load:
                 self.cancelled.add(message_id)
 
     async def _send_short(self, connection: ClientConnection) -> None:
-        """With a time to live: an hour, or less than a second. In one of the queues expired messages must be kept."""
+        """Send messages that live an hour, or less than a second. One of the queues must keep expired messages."""
         senders = {queue: await connection.sender(queue) for queue in (SHORT, SHORT_DEAD)}
         while True:
             queue = self._source.choice((SHORT, SHORT_DEAD))
@@ -314,7 +314,7 @@ class Load:
             await asyncio.sleep(0.01)
 
     async def _take(self, connection: ClientConnection) -> None:
-        """Receive and delete: what is under way when the broker dies is gone, and never more than the credit."""
+        """Receive and delete: messages under way when the broker dies are gone, and never more than the credit."""
         receiver = await connection.receiver(TAKEN, mode="receive-and-delete", credit=TAKEN_CREDIT)
         while True:
             for received in await receiver.receive(TAKEN_CREDIT, timeout_s=5):

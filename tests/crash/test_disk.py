@@ -1,4 +1,4 @@
-"""A disk that is full, limited, read-only, or already somebody else's."""
+"""A disk that is full, limited, read-only, or used by another owner."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Disk:
         self._ballast = folder / "ballast"
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Take what is free, also after a first time."""
+        """Fill the free space, also a second time."""
         free = shutil.disk_usage(self.folder).free
         with self._ballast.open("ab") as ballast:
             ballast.write(bytes(max(free - leave_bytes, 0)))
@@ -130,7 +130,7 @@ async def drained(broker: BrokerProcess) -> dict[str, str]:
 async def test_a_full_disk_rejects_sends_and_works_again_when_there_is_space(
     disk: Disk, new_broker: Callable[[Path], BrokerProcess]
 ) -> None:
-    """Without a restart; what was acknowledged stays, what was rejected is not there, and a kill changes neither."""
+    """There is no restart; acknowledged messages stay, rejected ones are not there, and a kill changes neither."""
     broker = new_broker(disk.data)
     async with await connect(broker.connection_string()) as connection:
         writer = Writer(connection)
@@ -151,7 +151,7 @@ async def test_a_full_disk_rejects_sends_and_works_again_when_there_is_space(
 async def test_file_size_limit_rejects_sends_until_it_is_lifted(
     tmp_path: Path, new_broker: Callable[[Path], BrokerProcess]
 ) -> None:
-    """Any other write error of the system: the store goes on by itself when the cause is gone."""
+    """The limit stands for any write error of the system: the store goes on by itself when the cause is gone."""
     broker = new_broker(tmp_path / "data")
     _, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
     async with await connect(broker.connection_string()) as connection:

@@ -1,4 +1,4 @@
-"""Nothing acknowledged is ever lost: the broker is killed again and again in the middle of everything.
+"""An acknowledged message is never lost: the broker is killed again and again, at any moment of its work.
 
 `PAIRBUS_KILL_ROUNDS` makes it longer, `PAIRBUS_SEED` repeats the choices of a run. The moment at which the kernel stops
 the process is not the seed's, so a repetition need not fail in the same way.
@@ -44,7 +44,7 @@ def new_broker(folder: Path) -> BrokerProcess:
 
 
 async def load_for(load: Load, broker: BrokerProcess, seconds: float, *, kill: bool) -> int:
-    """One round: the exit code of a broker that was asked to stop, -9 for one that was killed."""
+    """Run one round; return the exit code of a broker that was asked to stop, or -9 after a kill."""
     work = asyncio.create_task(load.round(broker.connection_string()))
     await asyncio.wait([work], timeout=seconds)
     assert not work.done(), f"the clients ended before the broker: {work}"
@@ -60,7 +60,7 @@ def _kill(broker: BrokerProcess) -> int:
 
 
 def kill_while_it_starts(broker: BrokerProcess, seconds: float) -> None:
-    """A start that is cut short must not harm what the next one finds."""
+    """A start that is cut short must not harm the data for the next one."""
     command = [sys.executable, "-m", "pairbus", "broker", "--namespace", "contoso=0", "--data", str(broker.data_dir)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
@@ -100,7 +100,7 @@ async def drained_and_judged(load: Load, broker: BrokerProcess) -> tuple[str, ..
 
 
 async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(tmp_path: Path) -> None:
-    """Twenty lives on one data folder. What was received and deleted may be lost on its way, up to the credit."""
+    """Twenty lives on one data folder. Messages received and deleted may be lost on their way, up to the credit."""
     print(f"PAIRBUS_SEED={SEED}")
     source = random.Random(SEED)
     load = Load(Recorder(), source)

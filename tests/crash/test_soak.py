@@ -74,7 +74,7 @@ async def watch(pid: int, stop: asyncio.Event) -> int:
 
 
 async def settled(reading: Callable[[], int], limit: int, within_s: float = 5.0) -> int:
-    """The reading, as soon as it is within the limit; otherwise the last one."""
+    """Return the reading as soon as it is within the limit; otherwise the last one."""
     deadline = time.monotonic() + within_s
     value = reading()
     while value > limit and time.monotonic() < deadline:
@@ -111,7 +111,7 @@ def silent_words(enemy: Enemy) -> dict[str, bytes]:
 
 
 async def floods(enemy: Enemy) -> None:
-    """One after the other, so that each is met by a broker that has survived those before it."""
+    """Run one attack after the other, so that each meets a broker that has survived those before it."""
     source = random.Random("garbage")
     for words in hostile.garbage(source):
         await asyncio.wait_for(hostile.pour(enemy, [words], greeting=False), 10)

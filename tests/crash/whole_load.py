@@ -1,4 +1,4 @@
-"""Clients that use everything that a namespace has until the broker dies, and tell the oracle what they were told."""
+"""Clients that use all parts of a namespace until the broker dies, and tell the oracle their answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Actor = Callable[[ClientConnection], Awaitable[None]]
 
 
 class WholeLoad:
-    """All clients of one test. Every random choice comes from `source`; what the broker does to them does not."""
+    """All clients of one test. Every random choice comes from `source`, except the faults of the broker."""
 
     def __init__(self, oracle: Oracle, source: random.Random) -> None:
         self.oracle = oracle
@@ -52,7 +52,7 @@ class WholeLoad:
         self._doubtful: list[Told] = []
         "Sends without an answer, to be repeated."
         self._open = 0
-        "Messages that the topic accepted and nobody has completed in the subscription `all`."
+        "Messages that the topic accepted and that are not completed in the subscription `all`."
 
     @staticmethod
     async def connect(connection_string: str) -> list[ClientConnection]:

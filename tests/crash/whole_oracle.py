@@ -12,7 +12,7 @@ State = bytes | None
 
 @dataclass(slots=True)
 class Told:
-    """Everything that is known of one message."""
+    """Facts known about one message."""
 
     made: Made
     tries: int = 0
@@ -41,7 +41,7 @@ class Rules:
         return self._versions[colour]
 
     def state(self, colour: str) -> bool | None:
-        """Whether the rule exists; None: perhaps."""
+        """Return whether the rule exists; None: perhaps."""
         [first, *more] = self._possible[colour]
         return None if more else first
 
@@ -56,7 +56,7 @@ class Rules:
         self._versions[colour] += 1
 
     def found(self, colour: str, exists: bool) -> list[str]:
-        """Compare with what a broker tells after its start; the fault, if there is one."""
+        """Compare with a rule as the broker tells it after its start; return the fault, if there is one."""
         if exists in self._possible[colour]:
             if len(self._possible[colour]) > 1:
                 self.changed(colour, exists)
@@ -65,7 +65,7 @@ class Rules:
 
 
 class Oracle:
-    """Everything that was told to the clients of one namespace, and the faults in it."""
+    """Answers that the clients of one namespace were given, and the faults in them."""
 
     def __init__(self) -> None:
         self.messages: dict[str, Told] = {}
@@ -138,7 +138,7 @@ class Oracle:
     # ── judging ──
 
     def faults(self) -> list[str]:
-        """One sentence for each thing that must not be, when everything is drained."""
+        """Return one sentence for each broken promise, when all entities are drained."""
         found = list(self.wrong)
         for message_id, told in self.messages.items():
             if not told.is_accepted and not told.seen:  # no subscription has the message: otherwise all must have it

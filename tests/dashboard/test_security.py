@@ -34,7 +34,7 @@ def test_policy_allows_nothing_inline_and_no_frame() -> None:
 
 
 def test_no_get_changes_anything() -> None:
-    """Links, images and prefetching are GETs that nobody asked for."""
+    """Links, images and prefetching cause GETs that the user did not ask for."""
     changing = ("send", "resend", "purge", "move", "redrive", "import", "cancel")
     for method, pattern, _ in ROUTES:
         if any(pattern.pattern.endswith(word) for word in changing):
@@ -76,7 +76,7 @@ def _message() -> dict[str, object]:
 
 
 async def test_key_of_ones_own_makes_a_token_necessary() -> None:
-    """Everybody on the machine can reach the loopback; only the well-known key is everybody's."""
+    """Every user of the machine can reach the loopback; only the well-known key is known to all of them."""
     async with world(key="a key of my own") as there:
         for token in (None, "", "SAS_KEY_VALUE", "Nobody:a key of my own", ":"):
             headers = {**CHANGING, **({} if token is None else {"X-Pairbus-Token": token})}

@@ -35,7 +35,7 @@ def test_started_programs_do_not_inherit_private_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("allocates", [True, False])
 def test_room_is_taken_on_every_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allocates: bool) -> None:
-    """Where a system cannot allocate the bytes are written; what the file has already stays."""
+    """Where a system cannot allocate, the bytes are written; content of the file stays."""
     if not allocates:
         monkeypatch.delattr(os, "posix_fallocate", raising=False)
     path = tmp_path / "reserve"
@@ -46,7 +46,7 @@ def test_room_is_taken_on_every_system(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_syncing_a_missing_folder_is_an_error(tmp_path: Path) -> None:
-    """Nobody may believe that a name is durable when it is not."""
+    """A caller must not believe that a name is durable when it is not."""
     sync_folder(tmp_path)
     with pytest.raises(FileNotFoundError):
         sync_folder(tmp_path / "missing")

@@ -1,4 +1,4 @@
-"""Locks of folders and files: who has them, and when they end."""
+"""Locks of folders and files: their owners, and when they end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_free(folder: Path) -> bool:
 
 
 def test_second_owner_hears_who_has_the_folder(tmp_path: Path) -> None:
-    """Before the first one has signed it is nobody whom one could name."""
+    """Before the first owner has signed, the error cannot name it."""
     lock = FolderLock(tmp_path)
     with pytest.raises(FolderInUse) as unsigned:
         FolderLock(tmp_path)
@@ -63,7 +63,7 @@ def test_waiting_for_an_unsigned_owner_ends(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_killed_owner_leaves_the_folder_free(tmp_path: Path) -> None:
-    """Nobody has to clean up, and the name of the dead one is wiped."""
+    """The lock needs no cleaning up, and the name of the dead owner is wiped."""
     code = (
         "import sys, pathlib, pairbus.disk.locks as locks\n"
         "lock = locks.FolderLock(pathlib.Path(sys.argv[1])); lock.sign(); print('held', flush=True); sys.stdin.read()"
@@ -119,7 +119,7 @@ def test_lock_ends_with_its_owner_though_a_child_lives_on(tmp_path: Path, take: 
 
 
 def test_child_of_a_foreign_fork_does_not_unlock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that Python has not heard of has the descriptor still, and another process id."""
+    """A child that Python did not fork still has the descriptor, under another process id."""
     lock = FolderLock(tmp_path)
     of_the_parent = os.dup(lock._fd)
     with monkeypatch.context() as patch:
@@ -144,7 +144,7 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_locks")
 def test_disk_without_locks_is_told_as_that(tmp_path: Path) -> None:
-    """Two owners would destroy each other's files: without a lock nobody becomes one, and no descriptor is left."""
+    """Two owners would destroy each other's files: without a lock there is no owner, and no descriptor is left."""
     before = set(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else set()
     with pytest.raises(OSError, match="No locks available"):
         FolderLock(tmp_path)
@@ -166,7 +166,7 @@ def test_shared_file_counts_as_in_use_where_nobody_can_tell(tmp_path: Path) -> N
 
 
 def test_file_counts_as_in_use_where_no_locks_are_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows without pywin32: exclusive locks work there, and would say that nobody writes."""
+    """This is Windows without pywin32: exclusive locks work there, and would say that no process writes."""
     lock = portalocker.lock
 
     def exclusive_only(fd: int, flags: portalocker.LockFlags) -> None:

@@ -33,7 +33,7 @@ def full() -> Message:
 
 
 def test_message_is_described_with_its_types() -> None:
-    """An operator sees what a receiver would get, and a program can tell an int from a long."""
+    """An operator sees the message as a receiver would get it, and a program can tell an int from a long."""
     payload = full().encode()
     shown = json.loads(json.dumps(described(payload)))
     expected = {
@@ -83,7 +83,7 @@ def test_bodies_of_every_kind_are_shown_and_written(body: dict[str, Any], kind: 
 
 
 def test_export_is_imported_byte_for_byte() -> None:
-    """Only what the service adds is left out; the bytes from the properties on are the sender's."""
+    """Only fields that the service adds are left out; the bytes from the properties on are the sender's."""
     bare = full()
     bare.header, bare.annotations, bare.delivery_annotations = None, None, None
     line = json.loads(json.dumps(described(full().encode(), raw=True)))
@@ -136,7 +136,7 @@ def test_edit_changes_what_is_named_and_nothing_else() -> None:
     ],
 )
 def test_wrong_field_is_named(shown: dict[str, Any], text: str) -> None:
-    """A person who writes JSON by hand learns what to write."""
+    """The error tells a person who writes JSON by hand what to write."""
     with pytest.raises(BadMessage, match=text):
         importable(shown)
 

@@ -44,7 +44,7 @@ def numbered(*numbers: int) -> list[str]:
 
 
 async def test_peek_begins_at_any_sequence_number() -> None:
-    """Browsing goes on where a page ended, and skips what is not there."""
+    """Browsing goes on where a page ended, and skips numbers without a message."""
     async with world() as w:
         await w.put(*(message(number) for number in range(5)))
         numbers = [sequence_number_of(one) or 0 for one in await peek(w.carrier, ORDERS)]
@@ -117,7 +117,7 @@ async def test_receive_completes_after_the_messages_were_taken() -> None:
 
 
 async def test_receive_and_delete_takes_no_more_than_asked() -> None:
-    """Messages beyond the limit would be gone without anybody having seen them."""
+    """Messages beyond the limit would be deleted without having been shown."""
     async with world() as w:
         await w.put(*(message(number) for number in range(300)))
         taken: list[bytes] = []
@@ -161,7 +161,7 @@ async def test_move_onto_itself_is_refused() -> None:
 
 
 async def test_move_to_a_missing_entity_gives_everything_back() -> None:
-    """Nothing may be lost to a slip of the pen."""
+    """A misspelt destination must not lose a message."""
     async with world() as w:
         await w.put(*(message(number) for number in range(3)))
         with pytest.raises(EntityNotFound):
@@ -227,7 +227,7 @@ async def test_purge_deletes_all_or_those_chosen() -> None:
 
 
 async def test_message_is_edited_and_sent_again() -> None:
-    """The original is gone, the copy has the changes, and every other field as it was."""
+    """The original is gone, the copy has the changes, and all other fields are unchanged."""
     async with world() as w:
         await w.put(message(0), message(1, b"wrong", subject="s"), message(2))
         number = sequence_number_of((await peek(w.carrier, ORDERS))[1])
@@ -243,7 +243,7 @@ async def test_message_is_edited_and_sent_again() -> None:
 
 @pytest.mark.slow
 async def test_largest_message_is_edited_and_sent_again() -> None:
-    """A message of 100 MB takes seconds to come: it must not be taken for one that another receiver has."""
+    """A message of 100 MB takes seconds to arrive: the verb must not conclude that another receiver has it."""
     queue = QueueDescription("large", max_message_size_kb=102_400)
     async with Broker([NamespaceOptions("contoso", queues=(queue,))], data=None) as broker:
         carrier, large = Carrier(Endpoint.parse(broker.connection_string("contoso"))), Address("large")
@@ -265,7 +265,7 @@ async def test_copy_that_is_refused_leaves_the_original() -> None:
 
 
 async def test_deferred_and_scheduled_messages_are_sent_again() -> None:
-    """Neither can be received from a link."""
+    """Deferred and scheduled messages cannot be received from a link."""
     async with world() as w:
         await w.put(message(0))
         receiver = await w.carrier.receiver("orders")
@@ -282,7 +282,7 @@ async def test_deferred_and_scheduled_messages_are_sent_again() -> None:
 
 
 async def test_scheduled_messages_are_listed_and_cancelled() -> None:
-    """By sequence number; messages that wait are not among them."""
+    """Scheduled messages are cancelled by sequence number; the list has no waiting messages."""
     async with world() as w:
         times = [f"209{number}-01-01T00:00:00Z" for number in range(3)]
         await w.put(*(encoded({"message_id": f"t{n}", "scheduled_enqueue_time": at}) for n, at in enumerate(times)))
@@ -294,7 +294,7 @@ async def test_scheduled_messages_are_listed_and_cancelled() -> None:
 
 
 async def test_states_of_sessions_are_shown() -> None:
-    """Reading one takes its lock for a moment; one that another receiver has is told."""
+    """Reading a state takes the session's lock for a moment; a session that another receiver has is told."""
     async with world() as w:
         await w.put(*(message(n, group_id=f"s{n}") for n in range(2)), path="meetings")
         connection = await w.carrier.connection()

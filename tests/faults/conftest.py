@@ -38,7 +38,7 @@ OPTIONS = NamespaceOptions(
 
 
 class World:
-    """One broker with its namespace `contoso`, and what a test opens against it."""
+    """One broker with its namespace `contoso`, and the clients that a test opens."""
 
     def __init__(self, broker: Broker, stack: AsyncExitStack) -> None:
         self.broker = broker

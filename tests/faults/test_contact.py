@@ -35,7 +35,7 @@ def one_message() -> bytes:
 
 
 async def test_refused_connections_and_cut_ones(world: World) -> None:
-    """Nothing listens, as when the broker is down; the port stays the namespace's own, and listens again."""
+    """The port is closed, as when the broker is down; the namespace keeps its port, and listens again."""
     sender, admin = await world.sender(), await world.admin()
     await admin.get_queue("orders")
     world.faults.add("refuse")
@@ -63,7 +63,7 @@ def refuses(world: World) -> bool:
 
 
 async def test_refuse_can_begin_and_end_in_one_turn(world: World) -> None:
-    """The listeners follow the last word, whatever was said while they turned."""
+    """The listeners follow the last call, after any calls made while they changed."""
     for _ in range(3):
         world.faults.add("refuse")
         world.faults.clear()
@@ -197,7 +197,7 @@ async def test_latency_makes_every_answer_late(world: World) -> None:
 
 
 async def test_bytes_that_are_late_leave_when_latency_ends(world: World) -> None:
-    """In order: what comes later must not overtake them."""
+    """The bytes leave in order: later ones must not overtake them."""
     sender = await world.sender()
     world.faults.add("latency", delay_s=60)
     sending = asyncio.create_task(sender.send_messages(ServiceBusMessage("late"), timeout=30))
@@ -272,7 +272,7 @@ async def test_black_hole_keeps_what_is_late(world: World) -> None:
 
 
 async def test_bandwidth_slows_large_messages(world: World) -> None:
-    """In both directions: 50 KB at 100 KB a second take half a second each way."""
+    """Both directions are slow: 50 KB at 100 KB a second take half a second each way."""
     sender, receiver = await world.sender(), await world.receiver()
     world.faults.add("bandwidth", bytes_per_s=100_000)
     began = time.monotonic()
@@ -288,7 +288,7 @@ async def test_bandwidth_slows_large_messages(world: World) -> None:
 
 
 async def test_line_is_wide_again_when_its_fault_is_cleared(world: World) -> None:
-    """Also for bytes that came before: a message in doubt must not arrive minutes after the outage is over."""
+    """This holds for earlier bytes too: a message in doubt must not arrive minutes after the outage."""
     sender = await world.sender()
     world.faults.add("bandwidth", bytes_per_s=1_000)
     await sender.send_messages(ServiceBusMessage(b"x" * 30_000), timeout=60)
@@ -348,7 +348,7 @@ async def test_message_on_a_slow_disk_can_time_out_and_be_stored(tmp_path: Path)
 
 
 async def test_idle_sender_is_detached_and_its_connection_closed(world: World) -> None:
-    """With Azure's texts; a client that sends again opens a new link."""
+    """The texts are Azure's; a client that sends again opens a new link."""
     sender = await world.sender()
     world.faults.add("idle-close", link_s=0.1, connection_s=0.2)
     await until(lambda: not world.namespace.links)

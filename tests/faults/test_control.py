@@ -57,14 +57,14 @@ async def test_faults_are_added_listed_and_cleared_in_python(world: World) -> No
 
 
 async def test_kind_of_the_proxy_is_refused_by_the_broker(world: World) -> None:
-    """One table for both: what only a proxy can play must not look as if it was switched on."""
+    """Broker and proxy share one table of kinds: a fault for a proxy only must not seem to be switched on."""
     for kind in ("dns", "certificate"):
         with pytest.raises(InvalidFault, match=f"{kind}: the broker cannot play it; pairbus proxy can"):
             world.faults.add(kind)
 
 
 async def test_fault_ends_by_itself(world: World) -> None:
-    """Without any event that it could meet: whoever waits is let go by a timer."""
+    """A timer ends the fault and lets callers go, without any event that the fault could meet."""
     world.faults.add("stall", for_s=0.05)
     await until(lambda: not world.faults.acts)
     assert world.faults.list() == []
@@ -270,7 +270,7 @@ async def test_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.Mon
 
 
 async def test_clock_and_reset_are_on_the_socket_too() -> None:
-    """One table of routes: a switch of the tester's kit works while the port is shut."""
+    """Port and socket share one table of routes: these switches work while the port is shut."""
     async with two() as broker:
         broker.namespace("contoso").faults.add("refuse")
         moved = await ask("POST", "http://x/contoso/$pairbus/clock", {"advance_seconds": 60}, broker=broker)

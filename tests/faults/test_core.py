@@ -31,7 +31,7 @@ def meets(active: Faults, entity: str = "orders", direction: str = "send", now: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_read_as_it_was_written(kind: str) -> None:
-    """JSON is what the control routes, the command line and a person's notes exchange."""
+    """Control routes, the command line and a person's notes exchange JSON."""
     one = fault(kind)
     assert Fault.read(one.to_json()) == one
     assert one.kind.meets.endswith(".") and one.kind.places
@@ -141,7 +141,7 @@ def test_count_is_used_up_by_what_is_met() -> None:
 
 
 def test_kind_that_holds_stays_after_its_count() -> None:
-    """An end of the fault would let go at once of what it holds, and a stall of one message would be no stall."""
+    """The end of the fault would release the messages that it holds: a stall of one message would be no stall."""
     active = faults()
     [number] = [active.add(fault("stall", count=1), 0.0).id]
     assert [meets(active), meets(active)] == ["stall", None]
@@ -177,7 +177,7 @@ def test_shown_fault_says_what_is_left() -> None:
 
 
 def test_number_of_faults_is_bounded() -> None:
-    """Each event looks at all of them."""
+    """Each event looks at all active faults."""
     active = faults()
     for _ in range(ACTIVE_MAX):
         active.add(fault("quota"), 0.0)

@@ -45,7 +45,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Nothing but harmless findings."""
+        """True if all findings are harmless."""
         return not any(getattr(self, f.name) for f in fields(self) if f.name not in _COUNTS + _HARMLESS)
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Verdict:
 
 
 class _Sends:
-    """Everything that is known about the attempts of one id."""
+    """Facts known about the attempts to send one id."""
 
     __slots__ = ("digests", "entities", "expires_ms", "outcome")
 

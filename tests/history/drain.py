@@ -1,4 +1,4 @@
-"""Everything that a queue holds, taken out into a history: active, deferred, scheduled and dead-lettered messages."""
+"""Takes all messages out of a queue into a history: active, deferred, scheduled and dead-lettered ones."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def test_compose_file_gives_the_application_both_namespaces() -> None:
 
 
 def test_page_shows_the_programs_as_they_are() -> None:
-    """One text in two places is two texts within a month."""
+    """A text that stands in two places differs within a month."""
     shown = [*blocks(PAGE, "python"), *blocks(PAGE, "yaml")]
     files = [path for path in FOLDER.iterdir() if path.suffix in (".py", ".yml", ".yaml")]
     assert sorted(shown) == sorted(path.read_text() for path in files)

@@ -76,7 +76,7 @@ def test_namespaces_have_their_own_entities_and_clocks() -> None:
 
 
 def test_removed_namespace_leaves_its_data(tmp_path: Path) -> None:
-    """Added again, it has what was stored."""
+    """The namespace has its messages again when it is added again."""
     with BrokerThread(["contoso"], data=tmp_path) as broker:
         first = broker.add_namespace("fabrikam")
         first.create_queue("orders")
@@ -129,7 +129,7 @@ def test_every_setting_of_the_kit_is_a_word_of_the_sdk() -> None:
     ],
 )
 def test_wrong_setting_is_named(settings: dict[str, Any], error: type[Exception]) -> None:
-    """Nothing is created when a setting is wrong."""
+    """No queue is created when a setting is wrong."""
     with BrokerThread() as broker:
         with pytest.raises(error, match="|".join(settings) + "|lock_duration"):
             broker.create_queue("orders", **settings)
@@ -137,7 +137,7 @@ def test_wrong_setting_is_named(settings: dict[str, Any], error: type[Exception]
 
 
 def test_wrong_use_is_told_at_once(tmp_path: Path) -> None:
-    """In the thread of the caller."""
+    """The error is raised in the thread of the caller."""
     with pytest.raises(ConfigError, match="at least one"):
         BrokerThread([])
     broker = BrokerThread()
@@ -201,7 +201,7 @@ def test_further_namespace_costs_little_and_waits_for_nobody() -> None:
 
 
 def test_nothing_of_a_removed_namespace_stays_in_memory() -> None:
-    """A run of ten thousand tests removes as many, with clients that nobody closed."""
+    """A run of ten thousand tests removes as many namespaces, with clients that were not closed."""
     with BrokerThread() as broker:
         namespace = broker.add_namespace("first")
         namespace.create_queue("orders")

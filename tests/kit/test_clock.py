@@ -1,4 +1,4 @@
-"""A clock that tests move: what has fallen due has happened when the call returns, and tokens notice nothing."""
+"""A clock that tests move: due events have happened when the call returns, and tokens are not affected."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_expired_messages_are_dead_letters_on_return(world: World) -> None
 
 
 async def test_scheduled_messages_are_active_on_return(world: World) -> None:
-    """More of them than one batch holds, in a queue and through a topic; one that is due later waits on."""
+    """There are more messages than one batch holds, in a queue and a topic; one that is due later waits on."""
     count = CHUNK_MAX + 10
     await world.namespace.create(QueueDescription("orders"))
     await world.namespace.create(TopicDescription("news"))
@@ -103,7 +103,7 @@ async def test_scheduled_messages_are_active_on_return(world: World) -> None:
 
 
 async def test_what_becomes_active_is_forwarded_on_return(world: World) -> None:
-    """Over two hops: a test looks where the messages end."""
+    """The messages make two hops: a test looks where they end."""
     await world.namespace.create(QueueDescription("last"))
     await world.namespace.create(QueueDescription("middle", forward_to="last"))
     await world.namespace.create(QueueDescription("first", forward_to="middle"))

@@ -16,7 +16,7 @@ PAGE = "docs/testing.md"
 
 @pytest.mark.slow
 def test_every_example_of_the_page_passes(tmp_path: Path) -> None:
-    """Each block in a file of its own."""
+    """Each block of code runs in a file of its own."""
     code = blocks(PAGE, "python")
     count = sum(len(re.findall(r"^(?:async )?def test_", block, re.MULTILINE)) for block in code)
     assert count == 10
@@ -24,7 +24,7 @@ def test_every_example_of_the_page_passes(tmp_path: Path) -> None:
 
 
 def test_every_attribute_of_a_recorded_send_is_on_the_page() -> None:
-    """A reader finds what a test can compare."""
+    """A reader finds the fields that a test can compare."""
     named = set(re.findall(r"`(\w+)`", " ".join(row[0] for row in cells(section(PAGE, "Recorded sends")))))
     assert named - {"attribute"} == set(SentMessage.__slots__)
 

@@ -1,4 +1,4 @@
-"""Outages of the tester's kit: faults that blocking code switches, and that end whatever a test does."""
+"""Outages of the tester's kit: faults that blocking code switches on, and that end with the test."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def send(namespace: ServiceBusNamespace, body: str = "a book") -> None:
 
 
 def test_faults_are_switched_from_blocking_code(broker: BrokerThread, namespace: ServiceBusNamespace) -> None:
-    """By the words of the broker's own switches; the fault has begun, or ended, when the call returns."""
+    """The words are those of the broker's own switches; the fault has begun, or ended, when the call returns."""
     number = namespace.faults.add("throttle", entity="orders", direction="send", for_s="1m", count=5)
     [shown] = broker.faults().list()
     assert (shown["id"], shown["kind"], shown["for_s"], shown["left"]) == (number, "throttle", 60, 5)
@@ -56,7 +56,7 @@ def test_faults_are_switched_from_blocking_code(broker: BrokerThread, namespace:
 
 
 def test_wrong_fault_is_named_in_the_thread_of_the_caller(namespace: ServiceBusNamespace) -> None:
-    """Nothing is switched on."""
+    """No fault is switched on."""
     with pytest.raises(InvalidFault, match="earthquake"):
         namespace.faults.add("earthquake")
     with pytest.raises(InvalidFault, match="takes no entity"):
@@ -66,7 +66,7 @@ def test_wrong_fault_is_named_in_the_thread_of_the_caller(namespace: ServiceBusN
 
 
 def test_many_threads_switch_faults(namespace: ServiceBusNamespace) -> None:
-    """Each gets numbers of its own, and clears what it added."""
+    """Each thread gets numbers of its own, and clears the faults that it added."""
 
     def switch(number: int) -> list[int]:
         added = [namespace.faults.add("quota", entity=f"q{number}") for _ in range(EACH)]
@@ -107,7 +107,7 @@ def test_outages_end_one_by_one(namespace: ServiceBusNamespace) -> None:
 
 @pytest.mark.parametrize("how", ["count", "time", "clear", "reset"])
 def test_block_of_an_outage_that_is_over_ends_quietly(namespace: ServiceBusNamespace, how: str) -> None:
-    """The outage's count is used up, its time is over, or somebody has cleared it."""
+    """The outage's count is used up, its time is over, or a call has cleared it."""
     ends_by_itself: dict[str, dict[str, Any]] = {"count": {"count": 1}, "time": {"for_s": 0.01}}
     with namespace.outage("throttle", direction="send", **ends_by_itself.get(how, {})):
         if how == "count":

@@ -67,7 +67,7 @@ def test_broker_is_shared(servicebus_broker, servicebus_namespace):
 
 
 def run_pytest(folder: Path, files: Sequence[str], *arguments: str, code: int = 0) -> str:
-    """Run a user's tests in a process of their own, and return what it printed."""
+    """Run a user's tests in a process of their own, and return its output."""
     for number, text in enumerate(files):
         (folder / f"test_{number}.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", *arguments]
@@ -85,13 +85,13 @@ def run_pytest(folder: Path, files: Sequence[str], *arguments: str, code: int = 
 
 
 def test_users_tests_pass_without_clean_up(tmp_path: Path) -> None:
-    """Every test has its own namespace, whatever the one before has left open."""
+    """Every test has its own namespace, also if the one before has left clients open."""
     assert re.search(r"\b12 passed", run_pytest(tmp_path, [USERS_TESTS]))
 
 
 @pytest.mark.slow
 def test_users_tests_pass_in_eight_processes(tmp_path: Path) -> None:
-    """Each process has a broker of its own, on ports that nobody chose."""
+    """Each process has a broker of its own, on ports that the system chose."""
     assert re.search(r"\b12 passed", run_pytest(tmp_path, [USERS_TESTS], "-n", "8"))
 
 
@@ -109,7 +109,7 @@ def test_missing_extra_is_told_with_its_name(tmp_path: Path) -> None:
 
 
 def test_plugin_loads_nothing_until_a_fixture_is_used() -> None:
-    """pytest loads it in every run of everybody who has the package installed."""
+    """pytest loads the plugin in every run of every user who has the package installed."""
     code = (
         "import sys, pytest; before = set(sys.modules); import pairbus.testing.plugin;"
         "print(*sorted(set(sys.modules) - before))"

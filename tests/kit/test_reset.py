@@ -1,4 +1,4 @@
-"""Reset: everything is empty or gone after one call, and whoever is connected goes on."""
+"""Reset: all entities are empty or gone after one call, and connected clients go on."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_reset_empties_every_entity(world: World) -> None:
 
 
 async def test_open_links_go_on_after_a_reset(world: World) -> None:
-    """The sender sends, the receiver receives what came later, with numbers that go on; its old lock is lost."""
+    """The sender sends, the receiver gets later messages, with numbers that go on; its old lock is lost."""
     await world.namespace.create(QueueDescription("orders"))
     sender, receiver = await world.sender("orders"), await world.receiver("orders")
     dead = await world.receiver("orders", sub_queue=ServiceBusSubQueue.DEAD_LETTER)
@@ -100,7 +100,7 @@ async def test_waiting_receiver_gets_the_next_message(world: World) -> None:
 
 
 async def test_session_receiver_holds_its_session_on(world: World) -> None:
-    """The state is empty, new messages of the session come, nobody else gets it; one who waits for a session waits."""
+    """The state is empty, new messages come, no other receiver gets the session; one that waits for a session waits."""
     await world.namespace.create(QueueDescription("chats", requires_session=True, lock_duration_ms=MINUTE_MS))
     sender = await world.sender("chats")
     await sender.send_messages(ServiceBusMessage("old", session_id="ann"))
@@ -119,7 +119,7 @@ async def test_session_receiver_holds_its_session_on(world: World) -> None:
 
 
 async def test_subscription_receiver_and_topic_sender_go_on(world: World) -> None:
-    """Over a topic, whose copies are made for the new subscription."""
+    """The topic makes copies for the new subscription."""
     await world.namespace.create(TopicDescription("news"))
     await world.namespace.create(SubscriptionDescription("news", "all"))
     sender = await world.opened(world.client.get_topic_sender("news"))
@@ -131,7 +131,7 @@ async def test_subscription_receiver_and_topic_sender_go_on(world: World) -> Non
 
 
 async def test_forwarding_goes_on_after_a_reset(world: World) -> None:
-    """From the new entity to the new destination."""
+    """Messages go from the new entity to the new destination."""
     await world.namespace.create(QueueDescription("last"))
     await world.namespace.create(QueueDescription("first", forward_to="last"))
     sender = await world.sender("first")
@@ -215,7 +215,7 @@ async def test_restart_brings_back_nothing_from_before_a_reset(tmp_path: Path) -
 
 
 async def test_sends_during_resets_are_before_or_after(tmp_path: Path) -> None:
-    """Each is accepted; those of after the last reset are all there, and the store holds nothing else."""
+    """Each send is accepted; messages sent after the last reset are all there, and the store holds no others."""
     async with world(data=tmp_path) as here:
         await here.namespace.create(QueueDescription("orders"))
         sender = await here.sender("orders")
@@ -243,7 +243,7 @@ async def test_sends_during_resets_are_before_or_after(tmp_path: Path) -> None:
     ("body", "left"), [(None, ["orders"]), ({"entities": "keep"}, ["orders"]), ({"entities": "delete"}, [])]
 )
 async def test_reset_over_http(world: World, body: Any, left: list[str]) -> None:
-    """With Manage."""
+    """The request needs the Manage claim."""
     await world.namespace.create(QueueDescription("orders"))
     await world.send("orders", ServiceBusMessage("old"))
     assert (await world.http("POST", "$pairbus/reset", key=LISTENER, json=body))[0] == 401
@@ -256,7 +256,7 @@ async def test_reset_over_http(world: World, body: Any, left: list[str]) -> None
 
 @pytest.mark.parametrize("body", [{"entities": "all"}, {"entities": None}, {"entity": "keep"}, []])
 async def test_wrong_reset_changes_nothing(world: World, body: Any) -> None:
-    """The answer names what is possible."""
+    """The answer names the possible values."""
     await world.namespace.create(QueueDescription("orders"))
     await world.send("orders", ServiceBusMessage("old"))
     status, answer = await world.http("POST", "$pairbus/reset", json=body)

@@ -1,4 +1,4 @@
-"""Whatever happens to the disk, callers notice nothing, and what is missing is told."""
+"""Trouble of the disk never reaches callers, and the ledger tells how many rows are missing."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ assert ledger.close(10)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="rights of a folder are known to Unix")
 def test_a_read_only_folder_makes_rows_wait() -> None:
-    """The rows are written when somebody makes the folder writable."""
+    """The rows are written when the folder is made writable."""
     with TemporaryDirectory() as name:  # a process without rights must be able to enter it, unlike pytest's folders
         Path(name).chmod(0o755)
         run_child(READ_ONLY, f"{name}/ledger")

@@ -1,4 +1,4 @@
-"""Names, rotation, and reading what a kill left."""
+"""Names, rotation, and reading files that a kill left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def moved(*ids: str) -> Moved:
 
 
 def test_a_file_names_its_day_client_and_process_and_is_private(tmp_path: Path) -> None:
-    """Whatever the client is called; ids and paths are nobody else's business."""
+    """The client's name may have any characters; ids and paths are private."""
     ledger = Ledger(tmp_path / "new" / "ledger", client="orders/api é", clock=Clock())
     send(ledger)
     assert ledger.close(FLUSH_S)
@@ -56,7 +56,7 @@ def test_a_file_holds_rows_of_one_day(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_taken_away_is_followed_by_another(tmp_path: Path) -> None:
-    """Compaction moves files while their writers live; what they write later must be visible."""
+    """Compaction moves files while their writers live; rows that they write later must be visible."""
     ledger = Ledger(tmp_path / "ledger", client="c", clock=Clock())
     ledger.record(moved("a"), NOON_S)
     assert ledger.flush(FLUSH_S)
@@ -79,7 +79,7 @@ def test_two_ledgers_may_share_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_last_line_cut_anywhere_costs_only_itself(tmp_path: Path) -> None:
-    """At every byte: after a kill nobody knows where it stopped."""
+    """The file is cut at every byte: a kill may stop the writer anywhere."""
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     ledger.record(moved("a", "b", "c"), NOON_S)
     assert ledger.close(FLUSH_S)
@@ -108,7 +108,7 @@ def test_a_last_line_cut_anywhere_costs_only_itself(tmp_path: Path) -> None:
     ],
 )
 def test_a_line_that_is_not_a_row_is_skipped_and_counted(line: bytes, tmp_path: Path) -> None:
-    """A foreign line is skipped, whatever wrote it; the rows around it count."""
+    """A foreign line is skipped; the rows around it count."""
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     ledger.record(moved("a", "b"), NOON_S)
     assert ledger.close(FLUSH_S)

@@ -99,7 +99,7 @@ def test_a_transition_carries_the_fields_of_its_event(tmp_path: Path) -> None:
 
 
 def test_the_journey_of_a_diverted_message_can_be_read(tmp_path: Path) -> None:
-    """By its id alone: where it was stored, when it came home, or why it did not."""
+    """The id alone finds where the message was stored, when it came home, or why it did not."""
     queue = "contoso/x-servicebus-transfer/3"
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     ledger.record(Diverted("orders", queue, 3, ("a", "b", 'odd "id" \n é'), False), NOON_S)
@@ -173,7 +173,7 @@ def test_a_caller_that_knows_the_sizes_is_believed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("outcome", "operations"), [("communication", 0), ("timeout", 1), ("busy", 1)])
 def test_only_an_attempt_without_a_connection_is_free(outcome: str, operations: int, tmp_path: Path) -> None:
-    """The service cannot charge for what never reached it."""
+    """The service cannot charge for a send that never reached it."""
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     ledger.meter("primary", HOST, "orders", "send", 100, outcome=outcome)
     assert ledger.close(FLUSH_S)
@@ -182,7 +182,7 @@ def test_only_an_attempt_without_a_connection_is_free(outcome: str, operations: 
 
 
 def test_a_failed_send_is_no_operation(tmp_path: Path) -> None:
-    """Attempts were counted, each with its own outcome; the failed send is what the caller saw."""
+    """Attempts were counted, each with its own outcome; the failed send is the error that the caller saw."""
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     ledger.meter("primary", HOST, "orders", "failed send", 300, 3, "timeout")
     ledger.meter("primary", HOST, "orders", "send", 300, 3, "communication", billable=3)
@@ -245,7 +245,7 @@ def test_a_month_of_idle_polls_costs_what_the_specification_says(tmp_path: Path)
 
 
 def test_a_tally_counts_as_a_meter_does(tmp_path: Path) -> None:
-    """Each operation in its own second, whenever it is told; several senders of an entity share one."""
+    """Each operation is counted in its own second; several senders of an entity share a tally."""
     clock = Clock()
     ledger = Ledger(tmp_path, client="c", clock=clock)
     tally = ledger.tally("primary", HOST, "orders", "send")
@@ -281,7 +281,7 @@ def test_what_a_tally_holds_is_written_without_another_send(tmp_path: Path) -> N
 
 
 def test_threads_lose_nothing(tmp_path: Path) -> None:
-    """While the writer takes, and seconds change."""
+    """The threads write while the writer takes rows, and while seconds change."""
     ledger = Ledger(tmp_path, client="c", flush_interval_s=0.001)
 
     def work(number: int) -> None:
@@ -325,7 +325,7 @@ def test_a_ledger_that_was_never_used_leaves_nothing_behind(tmp_path: Path) -> N
 
 
 def test_what_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
-    """Later there is nobody to tell."""
+    """Later there is no caller to tell."""
     with pytest.raises(ValueError, match="max_file_bytes is 10"):
         Ledger(tmp_path, client="c", max_file_bytes=10)
     with pytest.raises(ValueError, match="flush_interval_s is 0"):

@@ -1,4 +1,4 @@
-"""Forks, kills, and ends that nobody announced."""
+"""Forks, kills, and processes that end without closing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ print(os.getpid(), child)
 
 @pytest.mark.parametrize("file", ["open", "not yet open"])
 def test_after_a_fork_each_process_writes_its_own_rows_once(file: str, tmp_path: Path) -> None:
-    """Neither does the child write what the parent still has in memory, nor do the two share a file."""
+    """The child does not write rows that the parent has in memory, and the two share no file."""
     parent, child = map(int, run_child(FORK, tmp_path, file).split())
     rows = rows_of(tmp_path)
     sums: dict[tuple[int, str | None], int] = {}

@@ -29,7 +29,7 @@ def send(ledger: Ledger, entity: str = "orders", size_bytes: int = 100, count: i
 
 
 def rows_of(folder: Path) -> list[Row]:
-    """All rows, when none is torn."""
+    """Return all rows, and assert that none is torn."""
     rows = read(folder)
     found = list(rows)
     assert rows.skipped == 0
@@ -41,7 +41,7 @@ def ids_of(rows: Iterable[Row]) -> Counter[str | None]:
 
 
 def run_child(script: str, *arguments: object) -> str:
-    """A process of its own, for limits, forks and kills. What it prints comes back; it must end well."""
+    """Run a script in a process of its own, for limits, forks and kills; return its output. It must end well."""
     done = subprocess.run(
         [sys.executable, "-c", script, *map(str, arguments)],
         capture_output=True,

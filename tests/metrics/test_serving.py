@@ -1,4 +1,4 @@
-"""A port that serves metrics: who may read them, and where it may listen."""
+"""A port that serves metrics: its readers, and where it may listen."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def get(url: str, **headers: str) -> tuple[int, str, str]:
 
 
 async def test_loopback_needs_no_token() -> None:
-    """As a scraper asks: once, and again."""
+    """A scraper asks again and again."""
     async with served() as url:
         assert await get(url) == await get(url) == (200, CONTENT_TYPE, "# HELP a A\n# TYPE a gauge\na 1\n")
         assert (await get(url.replace("/metrics", "/")))[0] == 404
@@ -51,7 +51,7 @@ async def test_token_must_be_shown_where_there_is_one() -> None:
 
 
 async def test_bad_places_are_clear_errors() -> None:
-    """Each says what is right."""
+    """Each error says what a right value is."""
     with pytest.raises(ConfigError, match="PAIRBUS_METRICS_TOKEN"):
         MetricsPort("0.0.0.0", 0, None, list)
     with pytest.raises(ConfigError, match="empty"):

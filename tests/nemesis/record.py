@@ -48,10 +48,10 @@ class Left(NamedTuple):
 
 @dataclass(slots=True)
 class Record:
-    """Everything that the processes of a round were told."""
+    """Results that the processes of a round were told."""
 
     sent: dict[str, Sent] = field(default_factory=dict)
-    "In the order in which each worker sent them."
+    "Messages by id, in the order in which each worker sent them."
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     "A message without one belongs to a call that never ended: its process was killed."
     doubts: Counter[str] = field(default_factory=Counter)
@@ -70,7 +70,7 @@ class Record:
         return self.outcomes.get(message_id, Outcome.UNKNOWN)
 
     def doubtful(self, message_id: str) -> int:
-        """Count the times that a further copy of a message may have been stored without anybody's knowing it."""
+        """Count the times that a further copy of a message may have been stored with an unknown outcome."""
         unended = message_id not in self.outcomes
         return self.doubts[message_id] + unended + max(self.moves[message_id] - self.gone[message_id], 0)
 

@@ -30,12 +30,12 @@ class Story:
     kills: Counter[str] = field(default_factory=Counter)
     stops: Counter[str] = field(default_factory=Counter)
     gave_up: Counter[str] = field(default_factory=Counter)
-    "Processes that ended though nobody asked, and were started again."
+    "Processes that ended without being asked, and were started again."
     backlog: int = 0
     "Messages in the backlog queues when everything was healed."
     drained_s: float = 0.0
     wrong: list[str] = field(default_factory=list)
-    "Sentences about what must not be, apart from the messages."
+    "Sentences about other faults than those of messages."
 
 
 class Round:
@@ -48,7 +48,7 @@ class Round:
         self._number = number
         self._plan = plan
         self._hurt: set[str] = set()
-        "Processes that are stopped or killed now: nobody else hurts them meanwhile."
+        "Processes that are stopped or killed now: no other fault is done to them meanwhile."
         self._restarting: dict[str, asyncio.Event] = {}
         "Killed processes; set when they run again."
 
@@ -147,7 +147,7 @@ class Round:
         story.drained_s = time.monotonic() - began
 
     async def _end(self) -> None:
-        """End receivers and syphons, and look with links of our own for what is left."""
+        """End receivers and syphons, and look with links of our own for messages that are left."""
         world = self._world
         names = [*self._plan.receivers, *self._plan.syphons]
         for name in names:

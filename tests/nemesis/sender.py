@@ -45,7 +45,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 class Worker:
-    """One thread or task: draws messages, and records what became of them."""
+    """One thread or task: draws messages, and records their outcomes."""
 
     def __init__(self, name: str, seed: str, rate: float, log: Log) -> None:
         self._name = name

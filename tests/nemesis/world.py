@@ -188,7 +188,7 @@ class World:
         return +found
 
     def tracebacks(self) -> Iterator[str]:
-        """Yield what processes said before they failed."""
+        """Yield the output of processes before they failed."""
         for name, text in [
             *((side, broker.stderr) for side, broker in self.brokers.items()),
             *((name, child.stderr_file.read_text(errors="replace")) for name, child in self.children.items()),

@@ -39,7 +39,7 @@ class Answer:
     unknown: bool = False
     is_alive: bool = False
     meanwhile: Callable[[float], object] | None = None
-    "Something else happens while the command is under way; it is told when."
+    "Called with the time while the command is under way: lets another event happen meanwhile."
 
 
 OK = Answer()
@@ -75,7 +75,7 @@ class World:
         self.events.clear()
 
     def send(self, *script: Answer, timeout_s: float = 60.0, behind_spool: bool = False) -> Receipt:
-        """Perform the plan; pauses take their time, everything else is answered by the script, all of it."""
+        """Perform the plan; pauses take their time, all other commands are answered by the whole script."""
         return self.carry_out(sending(self.pair, self.sender, timeout_s, self.now, behind_spool=behind_spool), script)
 
     def request(self, *script: Answer, timeout_s: float = 60.0) -> Receipt:

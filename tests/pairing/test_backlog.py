@@ -98,7 +98,7 @@ def test_accepted_send_in_flight_brings_the_queue_back() -> None:
 def test_no_queue_stays_out_longer_than_the_interval_after_its_last_failure(
     history: list[tuple[str, float, bool]],
 ) -> None:
-    """Whatever happens, an interval later all queues are in."""
+    """An interval after the last failure all queues are in the rotation, after any history."""
     turn, now = rotation(60.0), 0.0
     for queue, pause_s, fails in history:
         now += pause_s
@@ -124,5 +124,5 @@ def test_no_queue_stays_out_longer_than_the_interval_after_its_last_failure(
     ],
 )
 def test_the_primary_of_a_backlog_queue_stands_in_its_path(path: str, name: str | None) -> None:
-    """In any case of letters."""
+    """The path may be in upper or lower case."""
     assert primary_of(path) == name

@@ -1,4 +1,4 @@
-"""Away and home again: byte for byte, whatever the message; and what cannot go home says why."""
+"""Away and home again: any message comes home byte for byte; a message that cannot go home says why."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def backlog_message(**properties: Any) -> bytes:
 
 
 def as_delivered(payload: bytes, delivery_count: int = 0) -> bytes:
-    """As a service hands it out: a header and annotations of its own, the sender's annotations behind them."""
+    """Return the message as a service delivers it: own header and annotations, then the sender's annotations."""
     message = Message.decode(payload)
     message.header = Header(delivery_count=UInt(delivery_count))
     message.delivery_annotations = None
@@ -188,7 +188,7 @@ def test_a_time_to_live_that_the_backlog_queue_gave_does_not_travel() -> None:
 
 @pytest.mark.parametrize("annotation", [(SCHEDULED_TIME, None), (Symbol("own"), str(SCHEDULED_TIME))])
 def test_annotation_that_sets_no_time_is_left_alone(annotation: tuple[Symbol, Any]) -> None:
-    """A scheduled time of null, or its name as somebody's value: home must not wait for it."""
+    """The scheduled time is null, or its name is a value of the user: home must not wait for it."""
     payload = Message(annotations=dict([annotation]), data=[b"x"]).encode()
     wrapped = wrap(payload, Away("orders"))
     assert Message.decode(wrapped).application_properties == {"x-ms-path": "orders"}
@@ -197,7 +197,7 @@ def test_annotation_that_sets_no_time_is_left_alone(annotation: tuple[Symbol, An
 
 
 def test_session_and_schedule_get_the_sections_that_they_need() -> None:
-    """Other software may leave out properties and annotations that would say nothing else."""
+    """Other software may leave out sections of properties and annotations that would be empty."""
     home = opened(
         Message(
             application_properties={
@@ -309,7 +309,7 @@ def test_what_the_genuine_sdk_encodes_comes_home_byte_for_byte(name: str) -> Non
     ],
 )
 def test_an_alias_that_is_missing_or_wrong_spoils_the_message(payload: bytes, reason: str, names: str) -> None:
-    """The description names the property, and the id finds the message: somebody reads this at night."""
+    """The description names the property, and the id finds the message: an operator reads this at night."""
     spoiled = unwrap(payload)
     assert isinstance(spoiled, Spoiled)
     assert (spoiled.reason, spoiled.message_id) == (reason, "m1")
@@ -372,7 +372,7 @@ def test_restored_the_time_to_live_starts_again() -> None:
 
 
 def test_deducted_the_time_away_counts_and_what_is_over_is_spoiled() -> None:
-    """From the first attempt when there was one, otherwise from the backlog queue's own time."""
+    """The time counts from the first attempt when there was one, otherwise from the backlog queue's own time."""
     home = wrapped_with_ttl()
     left = home_payload(home, "deduct", NOW_MS + 10_000)
     assert isinstance(left, bytes) and Message.decode(left).header == Header(ttl=UInt(20_000))

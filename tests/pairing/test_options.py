@@ -62,7 +62,7 @@ def test_both_ends_of_a_range_are_accepted(name: str, least: float, most: float 
 
 @pytest.mark.parametrize(("name", "least", "most"), [(name, least, most) for name, _, least, most in TABLE])
 def test_beyond_a_range_the_error_names_option_value_and_range(name: str, least: float, most: float | None) -> None:
-    """Somebody reads it in a log, without the call at hand."""
+    """The error is read in a log, without the call at hand."""
     step = 1 if name in WHOLE else 0.01
     beyond = [least - step, -1] + ([] if most is None else [most + step])
     for value in beyond:
@@ -104,7 +104,7 @@ def test_a_duration_may_be_a_timedelta_and_is_kept_in_seconds(name: str) -> None
 
 @pytest.mark.parametrize("value", [inf, nan])
 def test_a_budget_is_a_number_or_none(value: float) -> None:
-    """Nothing can be counted down from infinity."""
+    """A budget of infinity cannot be counted down."""
     with pytest.raises(ValueError, match=r"it must be 0\.1 … 1000000 messages a second"):
         Options(max_messages_per_second=value)
 
@@ -120,7 +120,7 @@ def test_a_choice_names_the_alternatives(name: str) -> None:
 @pytest.mark.parametrize("name", ["enable_syphon", "create_backlog_queues", "require_secondary", "ordered"])
 @pytest.mark.parametrize("value", ["false", "no", 1, 0, None])
 def test_what_is_no_boolean_is_refused(name: str, value: Any) -> None:
-    """A text from the environment would be true whatever it says."""
+    """A text from the environment would always be true, also "false"."""
     for given in (True, False):
         assert getattr(Options(**{name: given}), name) is given
     with pytest.raises(ValueError, match=f"{name} is {value!r}; it must be True or False"):
@@ -156,7 +156,7 @@ def test_the_environment_names_a_ledger_where_no_option_does(monkeypatch: pytest
 
 
 def test_a_policy_has_a_reaction() -> None:
-    """One without would fail in the night of the outage, in the middle of a send."""
+    """A policy without a reaction would fail in the night of the outage, in the middle of a send."""
 
     class Own:
         def reaction(self, failure: Failure) -> Reaction:
@@ -171,7 +171,7 @@ def test_a_policy_has_a_reaction() -> None:
 
 
 def test_a_listener_is_a_plain_function() -> None:
-    """Nobody would await what a coroutine function returns, and no event would ever be told."""
+    """The client would not await the result of a coroutine function, so no event would ever be told."""
 
     async def later(event: Event) -> None: ...
 

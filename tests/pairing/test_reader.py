@@ -45,7 +45,7 @@ def delivered(number: int, *, size: int = 300, delivery_count: int = 0, path: st
     st.data(),
 )
 def test_any_row_of_messages_is_read_as_each_of_them_alone(payloads: list[bytes], data: st.DataObject) -> None:
-    """Also when one of them is damaged where the short cut does not look."""
+    """This holds also when a message is damaged where the short cut does not look."""
     queue = Reader()
     for payload in payloads:
         if payload and data.draw(st.integers(0, 3)) == 0:
@@ -87,7 +87,7 @@ def test_reader_learns_each_destination_once(looked: list[bytes]) -> None:
 
 
 def test_long_properties_and_short_bodies_are_known_too(looked: list[bytes]) -> None:
-    """Both forms of a size, of one byte and of four, are measured without a second look."""
+    """Sizes of one byte and of four are measured without reading the message in full."""
     queue = Reader()
     for number in range(10):
         payload = Message(
@@ -118,7 +118,7 @@ OTHERS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS.keys())
 def test_message_of_another_form_is_read_in_full(other: bytes, looked: list[bytes]) -> None:
-    """Whatever differs from the messages before it, the short cut is not taken, and nothing is guessed."""
+    """A message that differs in any way from those before it is read without the short cut, and without guesses."""
     queue = Reader()
     queue.unwrap(delivered(1))
     assert queue.unwrap(other) == unwrap(other)
@@ -146,7 +146,7 @@ def test_unusual_or_large_message_is_not_learned_from(message: Message, looked: 
 
 
 def test_damaged_annotations_of_the_usual_size_are_not_trusted() -> None:
-    """One annotation twice and another one not at all."""
+    """One annotation is there twice and another one is missing."""
     queue, good = Reader(), delivered(1)
     assert isinstance(queue.unwrap(good), Home)
     number = good.index(b"\xa3\x15x-opt-sequence-number")

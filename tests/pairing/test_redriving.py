@@ -31,7 +31,7 @@ def letter(message_id: object = "m1", number: int = 7, came_ms: int | None = CAM
 
 
 def opened(payload: bytes, age_s: float = 0.0, window_s: float | None = WINDOW_S, *, origin: str = "a/b") -> Message:
-    """With new ids, as it is sent."""
+    """Return the letter as it is sent, with new ids."""
     letters = Redriving("orders", origin, window_s, new_ids=True)
     home = letters.open(payload, CAME_MS + int(age_s * 1000))
     assert isinstance(home, Home)
@@ -65,7 +65,7 @@ def test_a_letter_goes_under_its_own_id_only_when_nobody_remembers_it(
 
 
 def test_letter_needs_a_time_of_arrival_but_no_id() -> None:
-    """Nobody can tell how old the first is; nobody can remember the second."""
+    """Without a time of arrival the age is unknown; without an id the destination has no id to remember."""
     letters = Redriving("orders", "a/b", WINDOW_S)
     assert isinstance(letters.open(letter(came_ms=None), CAME_MS), Spoiled)
     assert isinstance(letters.open(letter(message_id=None), CAME_MS), Home)
@@ -83,7 +83,7 @@ def test_the_old_id_becomes_a_property_and_nothing_else_changes(message_id: obje
 
 @pytest.mark.parametrize("own", [None, {"own": Int(1)}])
 def test_letter_without_marks_of_the_service_gets_only_the_old_id(own: Any) -> None:
-    """Somebody else may have put it there: nothing says when it came, so the destination may remember it."""
+    """Another program may have put the letter there: its arrival time is unknown, so the old id may be remembered."""
     plain = Message(properties=Properties(message_id="m1"), application_properties=own, data=[b"body"]).encode()
     got = opened(plain)
     assert got.application_properties == {**(own or {}), ORIGINAL_ID: "m1"}
@@ -126,5 +126,5 @@ def test_new_id_is_the_same_for_one_letter_only() -> None:
     ],
 )
 def test_a_dead_letter_queue_may_be_named_by_its_own_path(path: str, queue: str) -> None:
-    """In any case of letters, as the service takes it."""
+    """The path may be in upper or lower case, as the service takes it."""
     assert queue_of_dead_letters(path) == queue

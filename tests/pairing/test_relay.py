@@ -51,13 +51,13 @@ def test_every_kind_of_failure_has_a_fate() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.TOO_LARGE, Kind.INVALID)])
 def test_a_failing_destination_is_skipped_and_nothing_dead_lettered(kind: Kind) -> None:
-    """Unreachable, busy, full, disabled, unauthorized, missing: all of it may be over tomorrow."""
+    """An entity that is unreachable, busy, full, disabled, unauthorized or missing may work again tomorrow."""
     assert failed(Destinations(900), kind, 0.0) is Fate.SKIP
 
 
 @pytest.mark.parametrize("kind", [Kind.TOO_LARGE, Kind.INVALID])
 def test_a_message_that_is_refused_as_such_is_dead_lettered(kind: Kind) -> None:
-    """No waiting helps it, and the description says what a person can do."""
+    """Waiting does not help the message, and the description tells a person why."""
     ruling = Destinations(900).failed("orders", Failure(kind, "300000 bytes"), 0.0)
     assert (ruling.fate, ruling.reason) == (Fate.DEAD_LETTER, REFUSED)
     assert "'orders'" in ruling.description and "300000 bytes" in ruling.description
@@ -77,7 +77,7 @@ def test_a_missing_destination_is_waited_for_as_long_as_its_grace() -> None:
 
 
 def test_a_destination_that_was_missing_days_ago_is_waited_for_again() -> None:
-    """Another syphon may have delivered there since: only what was seen again and again was missing all the time."""
+    """Another syphon may have delivered there since: only failures in short succession prove a missing destination."""
     destinations = Destinations(900)
     failed(destinations, Kind.NOT_FOUND, 0.0)
     days = 3 * 86_400.0
@@ -116,7 +116,7 @@ def test_a_refused_link_is_no_messages_fault() -> None:
 
 
 def test_a_busy_destination_is_left_alone_for_ten_seconds() -> None:
-    """As the service asks of every client; others are not touched."""
+    """The service asks this of every client; other destinations are not affected."""
     destinations = Destinations(900)
     failed(destinations, Kind.BUSY, 100.0)
     assert destinations.closed_because("ORDERS", 109.9) is not None
@@ -234,7 +234,7 @@ def test_messages_that_waited_go_together_when_they_come_back() -> None:
 
 
 def test_messages_without_an_order_hold_nobody_back() -> None:
-    """Only senders that keep order count their messages; others neither wait in a lane nor free one."""
+    """Only senders that keep order count their messages; messages of others do not wait in a lane or free one."""
     lanes = Lanes()
     plain, ordered = item(0), item(1, sender="me", counter=2)
     lanes.waits(plain.home, 60.0, 0.0)
@@ -245,7 +245,7 @@ def test_messages_without_an_order_hold_nobody_back() -> None:
 
 
 def test_message_that_never_comes_back_frees_its_lane() -> None:
-    """Somebody else may have taken it."""
+    """Another receiver may have taken the message."""
     lanes = Lanes()
     lanes.waits(home(3), locked_until=60.0, now=0.0)
     assert not may_go(lanes, home(4), 60.0 + LANE_MEMORY_S)
@@ -285,7 +285,7 @@ def test_lanes_of_which_nothing_comes_any_more_are_forgotten() -> None:
 
 
 def test_ordered_message_waits_for_queues_with_earlier_ones() -> None:
-    """Until something is known of a queue it may have anything; an empty one has nothing; one of two always goes."""
+    """A queue that is not known yet may hold earlier messages; an empty one holds none; one of two always goes."""
     tide = Tide(["a", "b"])
     items = [item(n, enqueued_ms=ms) for n, ms in enumerate((10, 20, 30))]
     assert tide.may_go("a", items) == 0
@@ -345,7 +345,7 @@ def test_server_busy_halves_the_budget_and_it_recovers_slowly() -> None:
 
 
 def test_what_was_sent_together_halves_the_budget_once() -> None:
-    """Twenty refusals of one moment are one word of the service; those of what is sent later are another."""
+    """Twenty refusals of sends of one moment count once; refusals of later sends count again."""
     budget = Budget(100.0)
     for _ in range(20):
         budget.busy(1.1, asked_at=1.0)
@@ -363,7 +363,7 @@ def test_pause_doubles_until_a_pass_delivers() -> None:
 
 
 def test_a_batch_is_what_can_be_moved_in_half_of_its_lock() -> None:
-    """Otherwise locks run out on the way, and what was moved is received again."""
+    """Otherwise locks run out on the way, and messages that were moved are received again."""
     size = BatchSize(100)
     assert size.next() == 100
     size.locked_for(30.0)
@@ -400,7 +400,7 @@ def test_a_load_is_never_more_than_may_be_in_hand() -> None:
 
 
 def test_load_is_at_most_a_quarter_second_of_budget() -> None:
-    """Live traffic would wait behind it, and whoever stops a syphon too."""
+    """Live traffic would wait behind a larger load, and so would an operator who stops the syphon."""
     size = BatchSize(100, batches=4)
     size.moved(10_000, 1.0)
     assert size.next(allowed_per_s=800.0) == 100 and size.load == 200
@@ -440,12 +440,12 @@ def test_a_clock_that_is_wrong_is_told_from_a_late_delivery() -> None:
     ],
 )
 def test_dead_letters_go_back_to_their_entity(path: str, entity: str) -> None:
-    """Nothing can be sent to a subscription: its topic is where its messages came from."""
+    """A subscription cannot be sent to: its dead letters go back to the topic from which they came."""
     assert entity_of_dead_letters(path) == entity
 
 
 def test_the_settings_are_those_of_the_options() -> None:
-    """One place where names meet."""
+    """Names of options and names of settings meet in this one function."""
     options = SendAvailabilityPairedNamespaceOptions(
         syphon_retry_interval=5,
         missing_destination_grace=6,

@@ -53,7 +53,7 @@ def test_all_attempts_share_the_primarys_third() -> None:
     ("timeout_s", "allowed_s", "silence_s"), [(60, 59, 3), (6, 5, 2), (2, 1.5, 0.75), (0.4, 0.3, 0.3)]
 )
 def test_a_slow_primary_gets_all_but_a_second(timeout_s: float, allowed_s: float, silence_s: float) -> None:
-    """A slow peer has the caller's time but what a backlog queue needs; a silent one has the share of silence."""
+    """A slow primary has the caller's time less a second for a backlog queue; a silent one has the silence time."""
     world = World()
     world.send(OK, timeout_s=timeout_s)
     [command] = world.commands
@@ -204,7 +204,7 @@ def test_sends_before_the_interval_get_the_error_and_after_it_are_stored() -> No
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.TOO_LARGE, Kind.INVALID)])
 def test_send_in_flight_at_the_failover_is_rerouted(kind: Kind) -> None:
-    """Whatever its answer, unless the message is to blame: the entity is away, and this send is one of its sends."""
+    """The send is rerouted after any answer that does not blame the message, because its entity has failed over."""
     world = World(failover_interval=60)
     with pytest.raises(Unsent):
         world.send(LOST, LOST, LOST)
@@ -319,7 +319,7 @@ def test_one_error_of_a_request_does_not_count(kind: Kind) -> None:
 
 
 def test_a_request_that_fails_three_times_counts() -> None:
-    """Failed over, nobody can be asked: no backlog queue has sequence numbers."""
+    """After a failover no request can be made: no backlog queue has sequence numbers."""
     world = World(failover_interval=0)
     with pytest.raises(Unsent) as raised:
         world.request(Answer(Kind.INTERNAL), Answer(Kind.INTERNAL, unknown=True), Answer(Kind.INTERNAL))
@@ -357,7 +357,7 @@ def test_a_request_never_goes_to_the_spool() -> None:
 
 @pytest.mark.parametrize("spool", [False, True])
 def test_a_request_on_a_slow_primary_gets_its_time_out(spool: bool) -> None:
-    """Neither counted nor spooled: a request is no message."""
+    """The failure is not counted and the request is not spooled: a request is no message."""
     world = World(failover_interval=0, spool=spool)
     with pytest.raises(Unsent) as raised:
         world.request(SLOW)

@@ -1,4 +1,4 @@
-"""One send as a plan, away from home: backlog queues, trials, the spool, and whatever happens."""
+"""One send as a plan, away from home: backlog queues, trials, the spool, and any order of answers."""
 
 from __future__ import annotations
 
@@ -366,7 +366,7 @@ def test_trial_that_is_granted_after_the_callers_time_is_not_made() -> None:
 
 
 def test_queue_that_another_send_took_out_comes_back_with_an_acceptance() -> None:
-    """The send was under way when the queue failed for the other one: what it stored proves that the queue works."""
+    """The send was under way when the queue failed for another send: its acceptance proves that the queue works."""
     world = World()
     world.fail_over()
 

@@ -1,4 +1,4 @@
-"""One send as a plan: the spool, and whatever is answered."""
+"""One send as a plan: the spool, after any answers."""
 
 from __future__ import annotations
 

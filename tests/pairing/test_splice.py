@@ -22,7 +22,7 @@ def test_name_in_any_form_is_cut_out() -> None:
     assert (kept, count) == (body[len(long_name) + 1 :], 4)
 
 
-# (what is done, bytes of the value)
+# (operation, bytes of the value)
 DAMAGED: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "a map with a name and no value": (
         lambda raw: map_without(raw, 0, len(raw), frozenset({b"n"})),

@@ -20,7 +20,7 @@ from tests.proxy.conftest import World, by_proxy, encoded, message, running, unt
 
 
 async def test_refused_connections_and_cut_ones(world: World) -> None:
-    """Nothing listens, as when the endpoint is down; the port stays the proxy's own."""
+    """The port is closed, as when the endpoint is down; the proxy keeps its port."""
     sender = await world.sender()
     world.faults.add("refuse")
     with pytest.raises(ServiceBusConnectionError):
@@ -42,7 +42,7 @@ async def test_refuse_with_a_count_resets_new_connections_only(world: World) -> 
 
 
 async def test_black_hole_freezes_and_swallows(world: World) -> None:
-    """Nothing answers, nothing is closed, nothing is lost: open and new connections go on afterwards."""
+    """No answer comes, no connection is closed, no message is lost: open and new connections go on afterwards."""
     sender = await world.sender()
     world.faults.add("black-hole")
     sending = asyncio.create_task(sender.send_messages(message("frozen"), timeout=10))
@@ -105,7 +105,7 @@ async def test_bandwidth_slows_large_messages(world: World) -> None:
 
 
 async def test_idle_sender_is_detached_and_its_connection_closed(world: World) -> None:
-    """As the broker does it; a connection that is in use goes on, and so does one that speaks no AMQP."""
+    """The proxy closes as the broker does; a connection in use goes on, and so does one without AMQP."""
     sender = await world.sender()
     reader, writer = await asyncio.open_connection(world.proxy.host, world.proxy.port)
     writer.write(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -161,7 +161,7 @@ async def test_certificate_and_name_need_their_means(world: World) -> None:
 
 
 async def test_tls_that_is_passed_meets_faults_of_connections_only() -> None:
-    """Bytes can be late and connections refused; everything else says what to do."""
+    """Bytes can be late and connections refused; for other kinds the error says what to do."""
     async with running(pass_tls=True) as world:
         seeing = [name for name, kind in KINDS.items() if "proxy" in kind.at and name not in WITHOUT_FRAMES]
         for kind in seeing:
@@ -207,7 +207,7 @@ async def test_target_that_is_away_is_told_and_the_proxy_lives_on(
 
 
 async def test_clear_clients_reach_a_target_that_wants_tls() -> None:
-    """As before Azure: names and tokens stay those of the namespace, and the proxy sees the frames."""
+    """So a proxy stands before Azure: names and tokens stay those of the namespace, and it sees the frames."""
     async with running(encrypts=True) as world:
         azure = world.broker.connection_string("contoso").replace(";UseDevelopmentEmulator=true", "")
         assert world.proxy.connection_string(azure).endswith(";UseDevelopmentEmulator=true")

@@ -52,7 +52,7 @@ async def test_name_of_the_proxy_resolves_until_the_fault(world: World) -> None:
 
 
 async def test_sync_sdk_meets_the_name_that_does_not_resolve(world: World) -> None:
-    """In another thread than the proxy's; a count is used up by look-ups."""
+    """The SDK runs in another thread than the proxy; look-ups use up a count."""
     named = world.broker.connection_string("contoso").replace("127.0.0.1", NAME)
 
     def send(body: str) -> None:
@@ -160,7 +160,7 @@ async def primary_by_proxy(servicebus_pair: ServiceBusPair, tmp_path: Path) -> A
 async def test_paired_client_diverts_and_comes_back(
     servicebus_pair: ServiceBusPair, primary_by_proxy: Proxy, flavour: Flavour, kind: str
 ) -> None:
-    """Neither can the service be contacted: it counts, sends go to the backlog, and pings find the way back."""
+    """Both faults make the service unreachable: sends go to the backlog, and pings find the way back."""
     given = servicebus_pair.primary.connection_string
     home = primary_by_proxy.connection_string(given).replace(given.split(";")[0], f"Endpoint=sb://{NAME}")
     trust: dict[str, Any] = {"connection_verify": str(primary_by_proxy.ca_file)}

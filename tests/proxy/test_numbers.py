@@ -1,4 +1,4 @@
-"""Each peer hears of its own numbers, whatever was taken out of the session between them."""
+"""Each peer hears of its own numbers, also after frames were taken out of the session between them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_target_hears_delivery_ids_without_a_gap() -> None:
 
 
 def test_answers_find_the_deliveries_of_the_client() -> None:
-    """Also those that overtook another one, and none that waits."""
+    """Answers also reach deliveries that overtook another one, and none that waits."""
     numbers = DeliveryNumbers()
     unsettled = dict.fromkeys((5, 6, 7, 8), LINK)
     for each in (5, 7, 8):  # the proxy holds delivery 6 back

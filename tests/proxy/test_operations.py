@@ -200,7 +200,7 @@ async def outcomes(sends: Iterable[Awaitable[Any]]) -> Counter[type]:
 
 
 async def test_large_message_is_refused_whole(world: World) -> None:
-    """In many frames, before and after one that passes in many frames."""
+    """The message has many frames, and so has one between the two refusals that passes."""
     async with await connect(world.connection_string) as connection:
         sender = await connection.sender("orders")
         large = Message(data=[bytes(200_000)]).encode()

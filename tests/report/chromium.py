@@ -1,4 +1,4 @@
-"""A headless Chromium for tests: opens a page, says what went wrong on it, answers questions about it."""
+"""A headless Chromium for tests: opens a page, reports its errors, answers questions about it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def executable() -> str:
 
 
 class Tab:
-    """One page, and everything that it complained about or asked the network for."""
+    """One page, with the errors that it reported and the network requests that it made."""
 
     def __init__(self, address: str) -> None:
         self._socket = websocket.create_connection(address, timeout=ANSWER_S, suppress_origin=True)

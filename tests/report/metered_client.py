@@ -94,7 +94,7 @@ class Client:
                 return failed
 
     async def home(self) -> bool:
-        while any(  # noqa: ASYNC110 - what is waited for happens in another thread
+        while any(  # noqa: ASYNC110 - the awaited change happens in another thread
             state is not State.HEALTHY for state in self.raw.states().values()
         ):
             await asyncio.sleep(0.05)

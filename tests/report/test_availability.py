@@ -17,7 +17,7 @@ COUNTS = ("sent", "diverted", "failed", "moved", "duplicated", "maybe_duplicated
 
 @pytest.mark.spark
 def test_every_count_of_an_entity_is_that_of_its_rows(world: World) -> None:
-    """Whatever the case in which clients write its path; entities of which nothing is to be said are left out."""
+    """Clients may write a path in any case; entities with no counts are left out."""
     rows, shown = world.read.rows, world.report.availability
     names = {row.entity for row in rows} | {letter[0] for letter in world.read.dead}
     expected = {
@@ -65,7 +65,7 @@ def test_delays_are_exact_nearest_ranks(world: World) -> None:
 
 @pytest.mark.spark
 def test_outages_are_what_their_processes_saw_together(world: World) -> None:
-    """First failure of any, last recovery of any; what was diverted in them, and how that ended."""
+    """An outage lasts from the first failure to the last recovery; its diverted messages and their ends are told."""
     rows = world.read.rows
     expected = world.read.outages
     shown = world.report.availability.outages
@@ -89,7 +89,7 @@ def test_outages_are_what_their_processes_saw_together(world: World) -> None:
 
 @pytest.mark.spark
 def test_the_timeline_shows_the_worst_state_at_every_moment(world: World) -> None:
-    """Compared in the middle of every piece between two moments at which anything changes."""
+    """States are compared in the middle of every interval between two changes."""
     views = plain.views(world.read.rows)
     shown = world.report.availability.states
     for entity in sorted({view.entity for view in views}):
@@ -140,7 +140,7 @@ def test_rates_are_the_sends_of_each_span(world: World) -> None:
 
 
 def test_dead_letters_are_counted_by_entity_and_reason(world: World) -> None:
-    """Each message once for a reason; where nobody knows its entity, under the backlog queue."""
+    """Each message counts once for a reason; where its entity is unknown, it counts for the backlog queue."""
     letters = world.read.dead
     expected = {(entity, reason): 0 for entity, _, reason, _ in letters}
     for entity, _, reason, _ in letters:
@@ -187,7 +187,7 @@ def seen(*steps: Transition, last_s: float = 100.0) -> list[UnhealthyTime]:
 
 
 def test_an_outage_ends_with_its_last_process() -> None:
-    """The entity is not back while anybody still diverts."""
+    """The entity is not back while a client still diverts."""
     (outage,) = merged(
         seen(
             step("Suspected", 1),
@@ -215,7 +215,7 @@ def test_process_that_dies_in_an_outage_does_not_keep_it_open() -> None:
 
 
 def test_clearing_the_pairing_ends_every_outage_of_the_process() -> None:
-    """Sends of that process go to the primary again, whatever becomes of them; other processes are not concerned."""
+    """Sends of that process go to the primary again, with any outcome; other processes are not concerned."""
     views = seen(
         step("FailedOver", 1, entity="orders"),
         step("Suspected", 2, entity="bills"),
@@ -235,7 +235,7 @@ def test_a_recovery_from_nothing_is_nothing() -> None:
 
 
 def test_a_failover_by_hand_is_marked_and_needs_no_suspicion() -> None:
-    """Such an outage begins with the failover itself."""
+    """An outage that was forced begins with the failover itself."""
     (outage,) = merged(seen(step("FailedOver", 4, forced=True), step("Recovered", 5)))
     assert outage.forced
     assert outage.begins_ms == outage.failed_over_ms == 4000

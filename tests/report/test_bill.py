@@ -34,7 +34,7 @@ def check(amount: Amount, operations: int, size: int, money: Fraction) -> None:
 
 @pytest.mark.spark
 def test_every_line_is_the_sum_of_its_rows(world: World) -> None:
-    """By namespace, side, entity, kind, part and hour; none is missing and none is there twice."""
+    """Lines are by namespace, side, entity, kind, part and hour; none is missing and none is there twice."""
     bill = world.report.bill
     keys = [(line.namespace, line.side, line.entity, line.kind, line.part, line.hour) for line in bill.lines]
     assert len(set(keys)) == len(keys)
@@ -46,7 +46,7 @@ def test_every_line_is_the_sum_of_its_rows(world: World) -> None:
 
 @pytest.mark.spark
 def test_parts_add_up_to_the_total(world: World) -> None:
-    """To the last digit that is shown."""
+    """The sums agree to the last digit that is shown."""
     bill, rows = world.report.bill, plain.paid(world.read.rows, world.counting)
     assert tuple(bill.parts) == PARTS
     for name, amount in bill.parts.items():
@@ -64,7 +64,7 @@ def test_parts_add_up_to_the_total(world: World) -> None:
 
 @pytest.mark.spark
 def test_without_pairing_every_diverted_message_would_have_been_one_send(world: World) -> None:
-    """To a primary that never failed."""
+    """The sends would have gone to a primary that never failed."""
     rows = plain.paid(world.read.rows, world.counting)
     alone = [row for row in rows if plain.part(row) == "application" or plain.is_diverted_send(row)]
     count = plain.operations(alone)
@@ -73,7 +73,7 @@ def test_without_pairing_every_diverted_message_would_have_been_one_send(world: 
 
 @pytest.mark.spark
 def test_bandwidth_base_and_geo_replication_are_those_of_the_sheets(world: World) -> None:
-    """Bytes across regions once; two namespaces for the whole period; what the application sent, replicated."""
+    """Bytes across regions count once; base is for two namespaces and all hours; application sends are replicated."""
     bill, rows = world.report.bill, world.read.rows
     crossing = plain.size(row for row in rows if plain.is_diverted_send(row) or plain.is_way_back(row))
     check(bill.bandwidth, 0, crossing, Fraction(world.sheet.bandwidth_per_gb) * crossing / 10**9)
@@ -93,7 +93,7 @@ def test_bandwidth_base_and_geo_replication_are_those_of_the_sheets(world: World
 
 @pytest.mark.spark
 def test_an_outage_costs_its_pings_and_the_way_of_its_messages(world: World) -> None:
-    """Each step at the average of the rows of its queue."""
+    """Each step costs the average of the rows of its queue."""
     outages = world.read.outages
     assert len(world.report.bill.outages) == len(outages)
     for number, shown in enumerate(world.report.bill.outages):
@@ -158,7 +158,7 @@ def test_money_is_text_in_json_and_decimal_in_parquet(tmp_path: Path) -> None:
 
 
 def test_a_report_of_a_later_version_is_refused(tmp_path: Path) -> None:
-    """Rather than read as something that it is not."""
+    """A later version could be misread."""
     write_json(replace(example_report(), schema=2), tmp_path / "report.json")
     with pytest.raises(LedgerNewer, match="schema 2"):
         read_json(tmp_path / "report.json")
@@ -205,7 +205,7 @@ def test_strict_counting_pays_for_settlements_and_documented_does_not() -> None:
 
 
 def test_price_tier_that_ends_mid_ledger_is_shared_by_all() -> None:
-    """An operation costs the same whatever it was for and whenever it was."""
+    """An operation costs the same for any purpose and at any time."""
     sheet, geo = load("standard"), load("geo-replication")
     cells = [cell(operations=10), cell(operations=30, cause="syphon")]
     bill, prices = make_bill(cells, [], [], [], Tariffs(sheet, geo, "documented", 100_000_000 - 20), 0)

@@ -28,7 +28,7 @@ def report_of(spark: SparkSession, sheet: PriceSheet, *ledgers: Path | str) -> R
 
 @pytest.mark.spark
 def test_damage_of_every_kind_is_named_with_file_and_line(world: World) -> None:
-    """Torn, of a wrong type, of a later version; a clock that went back. Whatever pieces Spark reads the files in."""
+    """Lines are torn, of a wrong type or later version, or the clock went back. Spark may split files anywhere."""
     source, read = world.report.source, world.read
     assert source.rows == len(read.rows)
     assert source.damaged == len(read.damaged)
@@ -42,7 +42,7 @@ def test_damage_of_every_kind_is_named_with_file_and_line(world: World) -> None:
 
 @pytest.mark.spark
 def test_one_folder_with_all_kinds_of_damage(spark: SparkSession, sheet: PriceSheet, tmp_path: Path) -> None:
-    """In a folder whose name is a pattern to Spark. Each broken line, each strange one, empty and unreadable files."""
+    """The folder's name is a pattern to Spark. It has broken and strange lines, empty and unreadable files."""
     folder = tmp_path / "a [b] {c} 100% d*"
     writer = Writer("api", 1, "aaaaaaaa")
     for number in range(200):
@@ -107,7 +107,7 @@ def test_a_report_of_nothing_usable_is_empty_and_says_why(
 
 
 def test_what_is_usable_is_what_the_ledger_can_decode() -> None:
-    """And has a time and numbers with which one can count."""
+    """A usable row also has a time, and numbers that can be summed."""
     for line in BROKEN:
         with pytest.raises(ValueError, match=r"."):
             usable(line)
@@ -125,7 +125,7 @@ def test_a_name_without_any_ledger_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_named_twice_counts_once(tmp_path: Path) -> None:
-    """By its folder, by its name and by a pattern."""
+    """The file is named by its folder, by its name and by a pattern."""
     hand_ledger(tmp_path)
     file = next(tmp_path.glob("*.jsonl"))
     assert len(find_sources([tmp_path, file, f"{tmp_path}/*"]).lines) == 2

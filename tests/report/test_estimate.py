@@ -127,7 +127,7 @@ def test_every_diverted_message_crosses_the_regions_twice() -> None:
 
 @pytest.mark.parametrize(("size", "each"), [(0, 1), (1, 1), (65_536, 1), (65_537, 2), (262_144, 4)])
 def test_every_started_64_kb_of_a_message_is_an_operation(size: int, each: int) -> None:
-    """In all four places where it is sent or received; polls and pings are one each."""
+    """It counts in all four places where it is sent or received; a poll or a ping is one operation."""
     made = estimate(assumed(messages_per_second=Decimal(1), size_bytes=size))
     counts = operations(made)
     assert counts["diverted sends"] == counts["receives by the syphon"] == counts["second sends"] == 3_600 * each
@@ -161,7 +161,7 @@ def test_the_bill_is_the_sum_of_its_parts() -> None:
 
 
 def test_the_money_of_the_lines_is_that_of_the_operations() -> None:
-    """Each operation costs the same, as in the report; to the digits that a division leaves."""
+    """Each operation costs the same, as in the report; the sums agree except for the rounding of a division."""
     made = estimate(assumed(messages_per_second=Decimal(77), counting="strict"))
     assert sum(operations(made).values()) == made.paired.operations
     assert abs(sum(money(made).values()) - made.paired.operations_money) < Decimal("1e-20")
@@ -190,7 +190,7 @@ def test_prices_in_another_currency_are_not_compared() -> None:
 
 
 def test_without_an_outage_pairing_costs_its_polls_and_connections() -> None:
-    """Nothing is pinged, diverted or moved."""
+    """There are no pings, and no messages are diverted or moved."""
     made = estimate(assumed(outage_s=0, messages_per_second=Decimal(5)))
     assert made.paired.operations - made.alone.operations == 28_800
     assert (made.pings, made.diverted, made.drain_s, made.crossing_bytes) == (0, 0, 0, 0)
@@ -198,7 +198,7 @@ def test_without_an_outage_pairing_costs_its_polls_and_connections() -> None:
 
 
 def test_what_the_service_would_refuse_is_noted() -> None:
-    """5 000 connections and, on Standard, 1 000 operations a second are what a namespace gives."""
+    """A namespace takes 5 000 connections and, on Standard, 1 000 operations a second."""
     busy = " ".join(estimate(assumed(clients=600, messages_per_second=Decimal(400))).notes)
     assert "6 601 connections" in busy and "need 1 200 operations a second" in busy
     calm = " ".join(estimate(assumed(messages_per_second=Decimal(1))).notes)
@@ -219,7 +219,7 @@ def test_what_the_service_would_refuse_is_noted() -> None:
 def test_pairing_never_makes_the_bill_smaller(
     entities: int, clients: int, rate: Decimal, size: int, outage_s: int, counting: Any
 ) -> None:
-    """No line of the bill is negative, whatever is assumed."""
+    """No line of the bill is negative, with any assumptions."""
     made = estimate(
         assumed(
             entities=entities,

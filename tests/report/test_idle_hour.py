@@ -40,7 +40,7 @@ class InTurn(Random):
 
 
 class Pipe:
-    """One direction: bytes arrive in order, a little later."""
+    """One direction of a connection: bytes arrive in order, a little later."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, arrives: Callable[[bytes], None]) -> None:
         self._loop = loop
@@ -106,7 +106,7 @@ async def an_hour(loop: Loop, meter: Callable[..., None]) -> None:
 
 
 def test_idle_hour_of_ten_backlog_queues_costs_forty_receives(tmp_path: Path) -> None:
-    """28 800 in thirty days: the price of being ready, which nobody can see but in the ledger."""
+    """In thirty days that is 28 800: the price of being ready, which is visible in the ledger only."""
     loop = Loop(InTurn())
     clock = lambda: loop.now_ms() / 1000  # noqa: E731
     ledgers = [Ledger(tmp_path / name, client=name, clock=clock) for name in ("client", "broker")]

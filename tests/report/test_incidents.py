@@ -44,7 +44,7 @@ def outage(
     ],
 )
 def test_outages_whose_times_overlap_are_one_incident(outages: list[tuple[str, int, int]], groups: list[str]) -> None:
-    """From the first failure until it recovered and drained."""
+    """An outage lasts from the first failure until its entity recovered and its backlog is drained."""
     given = [outage(*each) for each in outages]
     random.Random(7).shuffle(given)
     found = incidents_of(given, ENDS)

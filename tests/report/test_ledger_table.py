@@ -45,7 +45,7 @@ def test_quick_parser_agrees_with_the_ledger_on_every_line() -> None:
 
 
 def test_ledger_file_is_known_by_its_name_in_any_folder() -> None:
-    """Other names may be in several folders."""
+    """A file with another name is known by its whole path, because several folders may have that name."""
     assert source_key(f"/a/{NAME}") == source_key(f"abfss://box@account/b/{NAME}") == NAME
     assert source_key("/a/b.jsonl") != source_key("/c/b.jsonl")
 

@@ -112,7 +112,7 @@ def bill_numbers(report: Report) -> Iterator[str]:
 
 
 def test_every_number_of_the_report_is_on_the_page(report: Report, page: Page) -> None:
-    """A number that the jobs compute and nobody sees was not worth computing."""
+    """A number that the jobs compute and the page does not show was not worth computing."""
     there, calendar = report.availability, Calendar.of(report.begins, report.ends)
     wanted = [
         *bill_numbers(report),
@@ -159,7 +159,7 @@ def test_what_is_not_well_is_in_the_first_sentence(report: Report) -> None:
 
 
 def test_unusable_file_is_named_on_page_and_summary() -> None:
-    """Also where no line is damaged: then the report once said that everything could be used."""
+    """The file is named also where no line is damaged: the report once said then that all files could be used."""
     unread = Damage("ledger-7.jsonl", 0, "it is empty")
     clean = replace(example_report().source, damaged=0, damage=(), lost_rows=0, clock_jumps=0)
     whole = replace(example_report(), source=clean)
@@ -178,7 +178,7 @@ def test_nothing_is_called_lost_or_not_where_rows_are_missing() -> None:
 
 
 def test_money_is_called_an_estimate_wherever_it_stands(report: Report) -> None:
-    """By the badge of its section, once; elsewhere in the same sentence or tile."""
+    """One section has a badge for it; elsewhere the same sentence or tile says so."""
     text = render(report)
     body = text[text.index("<body") :]
     sections = re.split(r"(?=<section)", body)
@@ -344,7 +344,7 @@ def test_a_large_report_stays_small() -> None:
 
 
 def test_a_reader_who_does_not_see_it_can_follow(page: Page) -> None:
-    """One h1, no level left out, ids that are unique, names for every plot and table."""
+    """The page has one h1, no level left out, ids that are unique, and names for every plot and table."""
     levels = [int(name[1]) for name, _ in page.elements if re.fullmatch("h[1-6]", name)]
     assert levels.count(1) == 1 and levels[0] == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
@@ -421,7 +421,7 @@ def test_the_summary_says_the_same_in_plain_lines(report: Report) -> None:
 
 
 def test_the_summary_of_an_empty_report_is_short() -> None:
-    """Nothing happened: the figures say so."""
+    """Without any event the figures alone say so."""
     assert len(summary(empty_report()).plain.splitlines()) < 16
 
 
@@ -466,13 +466,13 @@ def test_the_summary_of_an_empty_report_is_short() -> None:
     ],
 )
 def test_numbers_are_written_as_people_write_them(said: str, wanted: str) -> None:
-    """With thin spaces between thousands and before units, which do not break."""
+    """Thin spaces, which do not break, are between thousands and before units."""
     assert said.replace("\u202f", " ").replace("\u00a0", " ") == wanted
 
 
 @given(st.floats(0, 100))
 def test_availability_is_never_rounded_up(value: float) -> None:
-    """99.9999 % is not 100 %: somebody's message was refused."""
+    """99.9999 % is not 100 %: a message was refused."""
     assert float(percent(value).removesuffix("\u202f%")) <= value
 
 
@@ -482,7 +482,7 @@ def test_availability_is_never_rounded_up(value: float) -> None:
 @given(st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)), st.floats(0.5, 86400 * 800))
 @example(datetime(2020, 1, 1), 108_000.0)  # 30 hours: 06:00 of two days
 def test_the_time_axis_has_a_few_ticks_at_round_times(begins: datetime, seconds: float) -> None:
-    """From half a second to two years. A time of day comes again only behind the date of the next day."""
+    """The axis is half a second to two years long. A time of day comes again only after the date of the next day."""
     begins = begins.replace(tzinfo=UTC)
     ticks = time_ticks(Calendar(begins, begins + timedelta(seconds=seconds)))
     assert 1 <= len(ticks) <= 10
@@ -497,7 +497,7 @@ def test_the_time_axis_has_a_few_ticks_at_round_times(begins: datetime, seconds:
 
 @given(st.floats(1e-9, 1e12))
 def test_the_axis_of_numbers_reaches_over_the_highest(top: float) -> None:
-    """With few enough ticks to read."""
+    """The ticks are few enough to read."""
     for ticks in (number_ticks(top), duration_ticks(top)[0]):
         assert ticks[0] == 0 and ticks[-1] >= top * (1 - 1e-6)
         assert 2 <= len(ticks) <= 6

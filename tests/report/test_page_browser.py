@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 CET = timezone(timedelta(hours=1), "CET")
 LOOKS = [(360, "light"), (360, "dark"), (1280, "light"), (1280, "dark")]
 
-# Text whose contrast with what is behind it is below what WCAG asks for (AA): 4.5, or 3 where it is large.
+# Text with less contrast to its background than WCAG (AA) asks for: 4.5, or 3 for large text.
 PALE = """
 (() => {
   const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true}), known = {};
@@ -158,7 +158,7 @@ def test_light_and_dark_differ(tab: Tab, tmp_path: Path) -> None:
 
 
 def test_an_empty_report_fits_a_phone(tab: Tab, tmp_path: Path) -> None:
-    """Nothing is drawn, and nothing complains."""
+    """The page draws no figure, and the browser reports no error."""
     opened(tab, empty_report(), tmp_path, 360, "light")
     assert tab.ask("document.querySelectorAll('svg').length") == 0
     assert tab.ask(PALE)["pale"] == []

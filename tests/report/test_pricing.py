@@ -51,7 +51,7 @@ FREE, SECOND, THIRD = 13 * MILLION, 100 * MILLION, 2_500 * MILLION
     ],
 )
 def test_operations_cost_what_their_tier_says(before: int, operations: int, money: str) -> None:
-    """One below, at and one above each edge, across several, and from the middle of one. 1369.60 is Infracost's sum."""
+    """The counts are around each edge of a tier, across several tiers, and within one. 1369.60 is Infracost's sum."""
     assert STANDARD.charge(before, operations) == Decimal(money)
 
 
@@ -63,7 +63,7 @@ COUNTS = st.integers(0, 4_000 * MILLION)
 @example("standard", SECOND - 1, 1, 1)
 @example("standard", 0, FREE, THIRD)
 def test_charges_add_up_however_operations_are_split(name: str, before: int, first: int, second: int) -> None:
-    """So that parts of a bill, hour by hour, are together the bill."""
+    """The parts of a bill, hour by hour, then add up to the bill."""
     sheet = load(name)
     assert sheet.charge(before, first + second) == sheet.charge(before, first) + sheet.charge(before + first, second)
 
@@ -78,7 +78,7 @@ def test_a_charge_is_the_sum_of_what_lies_in_each_tier(before: int, operations: 
 
 
 def test_a_caller_with_little_precision_gets_the_exact_charge() -> None:
-    """The context of the decimal module belongs to the thread, and so to anybody."""
+    """The context of the decimal module belongs to the thread, and other code may change it."""
     with localcontext(Context(prec=3)):
         charge = STANDARD.charge(0, SECOND + 1)
     assert str(charge) == "69.6000005"
@@ -111,7 +111,7 @@ def test_connections_cost_what_their_tier_says(connections: int, money: str) -> 
 
 
 def test_the_base_charge_of_standard_is_paid_once_for_a_subscription() -> None:
-    """A second namespace adds nothing to it; 730 hours are what price lists call a month."""
+    """A second namespace costs no more; price lists count 730 hours as a month."""
     assert STANDARD.base(Decimal(730), 2) == STANDARD.base(730, 1) == Decimal("9.8112")
     assert STANDARD.base(730, 0) == 0
 
@@ -231,7 +231,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_the_sheets_that_come_along_are_four() -> None:
-    """Each is named as its file, and says when and from where its prices are."""
+    """Each sheet is named like its file, and says when and from where its prices are."""
     assert names() == ("basic", "geo-replication", "premium", "standard")
     for name in names():
         sheet = load(name)
@@ -239,7 +239,7 @@ def test_the_sheets_that_come_along_are_four() -> None:
 
 
 def test_a_file_of_ones_own_is_a_sheet(tmp_path: Path) -> None:
-    """By its path, as text or not."""
+    """A sheet is named by its path, a text or a Path."""
     sheet = load(written(tmp_path, OWN))
     assert sheet == load(str(tmp_path / "contract.toml")) and isinstance(sheet, PriceSheet)
     assert sheet.tiers == (Tier(20, Decimal("1.5")), Tier(None, Decimal(1)))
@@ -303,7 +303,7 @@ def test_a_sheet_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -
 
 
 def test_a_file_that_is_not_text_is_told(tmp_path: Path) -> None:
-    """Such as a spreadsheet."""
+    """A spreadsheet is an example of such a file."""
     (tmp_path / "prices.xls").write_bytes(b"\xd0\xcf\x11\xe0")
     with pytest.raises(ConfigError, match=r"prices\.xls is not text"):
         load(tmp_path / "prices.xls")

@@ -39,7 +39,7 @@ Key = tuple[str, str, str]
 
 
 class Process:
-    """One client; `ask` waits for its answer."""
+    """Client in a process of its own; `ask` waits for its answer."""
 
     def __init__(self, *arguments: object) -> None:
         self._process = subprocess.Popen(
@@ -196,7 +196,7 @@ def test_attempts_that_never_reached_the_primary_are_not_billed(run: Run) -> Non
 
 
 def test_both_ends_have_counted_the_same_at_every_second(run: Run) -> None:
-    """Operations that ended within the second may differ. The broker counts first: a client counts what it was told."""
+    """Operations that ended within the second may differ. The broker counts first, the client after the answer."""
     clients, brokers = by_second(run.clients), by_second(run.brokers)
     seconds = range(min(min(s) for s in brokers.values()), max(max(s) for s in clients.values()) + 1)
     for key in brokers:
@@ -221,7 +221,7 @@ def by_second(rows: Iterable[Row]) -> dict[Key, Counter[int]]:
 
 
 def test_every_diverted_message_shows_its_four_operations(run: Run) -> None:
-    """To a backlog queue, out of it, home, and to the application; and both ends agree on each of them."""
+    """The four go to a backlog queue, out of it, home, and to the application; both ends agree on each."""
     diverted = {row.message_id: row for row in run.clients if row.kind == "diverted"}
     moved = {row.message_id: row for row in run.clients if row.kind == "moved"}
     assert diverted and diverted.keys() == moved.keys()
@@ -253,7 +253,7 @@ def total(rows: Iterable[Row], kind: str, namespace: str, entity: str | None, ca
 
 
 def test_failed_sends_are_what_callers_saw(run: Run) -> None:
-    """Each time that a call ended with an error: not an attempt, and no operation."""
+    """The row counts calls that ended with an error: it counts no attempts, and costs no operation."""
     rows = [row for row in run.clients if row.kind == "failed send"]
     assert sum(row.count or 0 for row in rows) == run.failed > 0
     assert {row.cause for row in rows} == {"application"}

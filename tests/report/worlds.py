@@ -52,7 +52,7 @@ ODD_BUT_WHOLE = [
 
 @dataclass
 class Writer:
-    """One process. Rows are written in the order of the calls."""
+    """One process that writes to the ledger. Rows are written in the order of the calls."""
 
     client: str
     pid: int
@@ -147,7 +147,7 @@ def hand_ledger(folder: Path) -> None:
 
 
 class RandomWorld:
-    """Some hours of several clients and syphons that do what they please; every number comes from the seed."""
+    """Some hours of random work of several clients and syphons; every number comes from the seed."""
 
     ENTITIES = ("orders", "Bills", "topics/News")
 

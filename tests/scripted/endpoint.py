@@ -63,7 +63,7 @@ class ScriptedEndpoint(OnLoop):
         self.settlements: list[tuple[str, str]] = []
         "(path, outcome): accepted, released, modified, rejected."
         self.steps: list[Occasion] = []
-        "All that clients did, in order."
+        "Steps of all clients, in order."
         self.peers: list[ScriptedPeer] = []
         self._script = Script()
         self._server: asyncio.Server | None = None
@@ -78,7 +78,7 @@ class ScriptedEndpoint(OnLoop):
         self.port = int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Nothing listens any more, connections are reset. What was received stays; `start` may follow."""
+        """Close the port and reset connections. Received messages stay; `start` may follow."""
         if self._server is not None:
             self._server.close()
             self.reset()
@@ -88,7 +88,7 @@ class ScriptedEndpoint(OnLoop):
 
     @property
     def connection_string(self) -> str:
-        """As of the official emulator: plain AMQP."""
+        """Connection string like that of the official emulator: plain AMQP."""
         return (
             f"Endpoint=sb://{HOST}:{self.port};SharedAccessKeyName=RootManageSharedAccessKey;"
             "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true"
@@ -126,7 +126,7 @@ class ScriptedEndpoint(OnLoop):
 
     @switch
     def heal(self) -> None:
-        """No rules: from now on everything is accepted. What was not answered stays unanswered."""
+        """Remove all rules: from now on all steps are accepted. Steps without an answer stay unanswered."""
         self._script.rules.clear()
 
     def decide(self, occasion: Occasion) -> Action:
@@ -175,7 +175,7 @@ class ScriptedEndpoint(OnLoop):
 
     @property
     def received(self) -> list[Received]:
-        """Every transfer to an entity, whatever was answered; see `Received.stored`."""
+        """Every transfer to an entity, with any answer; see `Received.stored`."""
         return list(self.mailbox.received)
 
     def received_by(self, path: str) -> list[Received]:

@@ -24,7 +24,7 @@ LOCK_MS = 60_000
 
 @dataclass(slots=True)
 class Received:
-    """One transfer."""
+    """Transfer that a client sent."""
 
     path: str
     payload: bytes
@@ -35,7 +35,7 @@ class Received:
     connection: int
     "Number of the connection, from 1."
     stored: bool = False
-    "Whether the namespace has it now, whatever the client was told."
+    "Whether the namespace has the message now; the client may have been told otherwise."
 
     @property
     def is_batch(self) -> bool:
@@ -71,7 +71,7 @@ class Mailbox:
         return list(self._scheduled.get(path_of(path), []))
 
     def stored(self, path: str) -> list[bytes]:
-        """All that was ever accepted for the path, in order, also what has been received since."""
+        """Return all messages ever accepted for the path, in order, also those received since."""
         return list(self._stored.get(path_of(path), []))
 
     def waiting(self, path: str) -> deque[bytes]:

@@ -1,4 +1,4 @@
-"""The services of a scripted endpoint: answers of `$cbs` and `$management`, and sessions that anybody may have."""
+"""The services of a scripted endpoint: answers of `$cbs` and `$management`, and sessions without locks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.scripted.script import Reply
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
 ANY_SESSION = "scripted-session"
-"Given to whoever asks for the next session while no message names one."
+"Session given to a client that asks for the next one while no message has a session."
 _TICKS_AT_1970 = 621_355_968_000_000_000  # .NET counts from the year 1, in units of 100 ns
 _LONGS, _TIMESTAMPS = 0x81, 0x83
 
@@ -65,7 +65,7 @@ class Session:
     """Choice of the messages that a receiver is meant to get."""
 
     session_id: str | None
-    "None: all."
+    "None: messages of all sessions."
 
     def take(self, waiting: deque[bytes]) -> bytes | None:
         for payload in waiting:

@@ -70,7 +70,7 @@ class _Move:
 
 
 class ScriptedPeer(asyncio.Protocol):
-    """One connection."""
+    """Server side of one connection."""
 
     def __init__(self, endpoint: ScriptedEndpoint, number: int) -> None:
         self.number = number
@@ -85,7 +85,7 @@ class ScriptedPeer(asyncio.Protocol):
         self._events: deque[AmqpEvent] = deque()
         self._is_silent = False
         self._is_waiting = False
-        "Between two moves of a delay that holds up everything."
+        "True between two moves of a delay that holds up the connection."
         self._locked: dict[tuple[Session, int], tuple[SenderLink, bytes]] = {}
         self._responder = Responder()
         self._timer: asyncio.TimerHandle | None = None
@@ -223,7 +223,7 @@ class ScriptedPeer(asyncio.Protocol):
                 self.hang_up()
 
     def _on_sasl(self, mechanism: str, response: bytes) -> bool:
-        """Asked by the core in the middle of its work; whatever is done about it holds up what it answers."""
+        """Called by the core in the middle of its work; an action other than Accept delays its answers."""
         action = self._endpoint.decide(Occasion("sasl", self.number))
         if isinstance(action, Reject):
             return False
@@ -407,7 +407,7 @@ class ScriptedPeer(asyncio.Protocol):
         return [link for link in found if (link.context == path if path else not is_node(link.context))]
 
     def pump(self) -> None:
-        """Deliver what waits, as far as credit goes; answer drains."""
+        """Deliver waiting messages, as far as credit goes; answer drains."""
         self._responder.pump()
         now_ms = time.time_ns() // 1_000_000
         for link in self.links():

@@ -58,7 +58,7 @@ class Reject(Action):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Action):
-    """Any delivery state, also those that no good broker would say; for transfers and settlements."""
+    """Answers with any delivery state, also one that no good broker would send; for transfers and settlements."""
 
     state: Composite | bytes
     settled: bool = True
@@ -68,7 +68,7 @@ class Answer(Action):
 
 @dataclass(frozen=True, slots=True)
 class Reply(Action):
-    """Any answer to a `$management` request."""
+    """Answers a `$management` request with any status and body."""
 
     status: int = 200
     body: Any = field(default_factory=dict)
@@ -109,7 +109,7 @@ class HangUp(Action):
 
 @dataclass(frozen=True, slots=True)
 class LoseAnswer(Action):
-    """Do what was asked, tell nobody, and do `then`: the fault behind every unknown outcome."""
+    """Do the step, send no answer, and do `then`: the fault behind every unknown outcome."""
 
     then: Action = field(default_factory=Silent)
 
@@ -130,7 +130,7 @@ class Occasion:
     connection: int
     "Number of the connection, from 1."
     path: str = ""
-    "In lower case; empty where a step has none."
+    "Path in lower case; empty where a step has none."
     client_sends: bool = False
     "Attach, transfer: the client is the sender of the link."
     payload: bytes = b""
@@ -178,7 +178,7 @@ class Script:
 
 
 def short_rejection(condition: str | None = None) -> bytes:
-    """`rejected` with an error list that is too short, or without one: what blocks the Python SDK for ever."""
+    """`rejected` with an error list that is too short, or without one: this blocks the Python SDK for ever."""
     if condition is None:
         return b"\x00\x53\x25" + list_of([])
     return b"\x00\x53\x25" + list_of([b"\x00\x53\x1d" + list_of([encode_symbol(Symbol(condition))])])

@@ -19,7 +19,7 @@ from tests.sdk.flavours import Admin, Flavour, Sdk
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker as it is without options, for other people's clients; test_strict.py has them on a strict one."""
+    """A broker without options, for other people's clients; test_strict.py has them on a strict one."""
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as process:
         yield process
         code = process.terminate()

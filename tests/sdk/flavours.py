@@ -141,7 +141,7 @@ class Sdk:
 
     @classmethod
     def with_token(cls, flavour: Flavour, authority: str, token: str) -> Sdk:
-        """A client that presents a ready-made shared access signature, whatever it says."""
+        """A client that presents a ready-made shared access signature, valid or not."""
         self = cls.__new__(cls)
         self.flavour = flavour
         self.connection_string = ""
@@ -200,7 +200,7 @@ async def receive_one(receiver: aio.ServiceBusReceiver, *, within_s: float = 8.0
 
 
 async def assert_empty(receiver: aio.ServiceBusReceiver) -> None:
-    """Nothing can be received now. The wait is what the SDK needs for one round trip, several times over."""
+    """Assert that no message can be received now. The wait is several times the SDK's need for a round trip."""
     found = await receiver.receive_messages(max_message_count=10, max_wait_time=0.4)
     assert found == [], f"expected an empty queue, got {[text(message) for message in found]}"
 

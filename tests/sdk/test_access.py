@@ -80,7 +80,7 @@ async def users(flavour: Flavour, secured: BrokerProcess, closing: list[asyncio.
 
 
 async def test_the_configuration_file_makes_queues(secured: BrokerProcess, flavour: Flavour) -> None:
-    """In the format of Microsoft's emulator, with the settings given there."""
+    """The file has the format of Microsoft's emulator, and its settings are used."""
     admin = Admin(flavour, secured.connection_string(key_name=ROOT_KEY_NAME, key=_key(ROOT_KEY_NAME)), secured.ca_file)
     orders = await admin.calls.get_queue("orders")
     await admin.close()
@@ -155,7 +155,7 @@ async def test_a_token_for_another_entity_is_refused(users: Users, secured: Brok
 async def test_a_changed_token_is_not_authenticated(
     users: Users, secured: BrokerProcess, field: str, spoilt: str
 ) -> None:
-    """Another signature, and a signature that was made for another expiry."""
+    """The token has another signature, or a signature that was made for another expiry."""
     token = secured.token("orders", key=_key(ROOT_KEY_NAME)).replace(field, spoilt)
     with pytest.raises(ServiceBusAuthenticationError):
         await users.with_token(token).sender("orders")
@@ -165,7 +165,7 @@ async def test_a_changed_token_is_not_authenticated(
 async def test_administration_refuses_a_wrong_key(
     secured: BrokerProcess, flavour: Flavour, name: str, key: str
 ) -> None:
-    """Over HTTP the same keys hold."""
+    """The same keys hold over HTTP."""
     admin = Admin(flavour, secured.connection_string(key_name=name, key=key), secured.ca_file)
     with pytest.raises(ClientAuthenticationError):
         await admin.calls.get_queue("orders")
@@ -195,7 +195,7 @@ async def test_an_unknown_queue_is_not_found(sdk: Sdk) -> None:
 async def test_namespaces_do_not_see_each_others_queues(
     broker: BrokerProcess, flavour: Flavour, queue_name: str
 ) -> None:
-    """One process, two namespaces, nothing shared."""
+    """One process serves two namespaces that share no entities."""
     other = Sdk(flavour, broker.connection_string("fabrikam"))
     with pytest.raises(MessagingEntityNotFoundError):
         await other.sender(queue_name)
@@ -213,7 +213,7 @@ SWITCHES = {
 async def test_a_disabled_queue_refuses_what_is_switched_off(
     sdk: Sdk, make_queue: MakeQueue, status: EntityStatus
 ) -> None:
-    """Each direction has its own switch; what is not switched off works."""
+    """Each direction has its own switch; the other direction works."""
     queue = make_queue(status=status)
     sends, receives = SWITCHES[status]
     for allowed, attempt in ((sends, sdk.sender(queue)), (receives, sdk.receiver(queue))):

@@ -76,7 +76,7 @@ TOPIC_SETTINGS: dict[str, Any] = {
 
 
 async def test_every_setting_of_a_topic_is_kept(sdk_admin: Admin) -> None:
-    """As it was given, through XML and back; a partitioned topic shows its flag."""
+    """The settings go through XML and back; a partitioned topic shows its flag."""
     name = f"contoso/{_name()}"
     await sdk_admin.calls.create_topic(name, **TOPIC_SETTINGS)
     topic = await sdk_admin.calls.get_topic(name.upper())
@@ -104,7 +104,7 @@ async def test_topic_is_updated_and_fixed_settings_refused(sdk_admin: Admin) -> 
 
 
 async def test_queues_and_topics_share_their_names(sdk_admin: Admin) -> None:
-    """A name leads to one entity, whatever its kind and in any case."""
+    """A name leads to one entity, of any kind and in any case."""
     queue, topic = _name(), _name()
     await sdk_admin.calls.create_queue(queue)
     await sdk_admin.calls.create_topic(topic)
@@ -221,7 +221,7 @@ async def test_deleting_a_topic_takes_subscriptions_and_rules(sdk_admin: Admin) 
 
 
 async def test_missing_topic_subscription_or_rule_is_not_found(sdk_admin: Admin) -> None:
-    """By each of the calls, and with the address in the text."""
+    """Each call raises it, and the text has the address."""
     topic = await _topic_with_subscription(sdk_admin)
     calls = sdk_admin.calls
     missing = "no-such-topic"
@@ -312,7 +312,7 @@ BAD_RULES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("rule", BAD_RULES.values(), ids=BAD_RULES.keys())
 async def test_bad_rule_is_refused_by_name(sdk_admin: Admin, rule: dict[str, Any]) -> None:
-    """Nothing is created."""
+    """The rule is not created."""
     topic = await _topic_with_subscription(sdk_admin)
     with pytest.raises(HttpResponseError, match="rule 'bad'") as refused:
         await sdk_admin.calls.create_rule(topic, "s", "bad", **rule)
@@ -339,7 +339,7 @@ async def test_hundreds_of_rules_are_listed_and_counted(broker: BrokerProcess, f
 
 
 async def test_topics_and_subscriptions_are_listed(sdk_admin: Admin) -> None:
-    """With their runtime properties."""
+    """The lists have runtime properties too."""
     topic = await _topic_with_subscription(sdk_admin)
     await sdk_admin.calls.create_subscription(topic, "b")
     assert topic in [found.name for found in await sdk_admin.listed("list_topics")]
@@ -409,7 +409,7 @@ async def test_counts_of_topics_and_subscriptions_are_true(sdk: Sdk, sdk_admin: 
 
 
 async def test_addresses_of_topics_and_subscriptions(sdk: Sdk, sdk_admin: Admin) -> None:
-    """In any case; messages go in at the topic and out at its subscriptions, and nowhere else."""
+    """Case is ignored; messages go in at the topic and out at its subscriptions, and nowhere else."""
     topic = await _topic_with_subscription(sdk_admin)
     path = f"{topic}/Subscriptions/s"
     sender = await sdk.sender(topic.upper())

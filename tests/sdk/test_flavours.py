@@ -1,4 +1,4 @@
-"""The face over both flavours of the SDK keeps its promise to the tests: a call ends, whatever the peer does."""
+"""The face over both flavours of the SDK keeps its promise to the tests: a call ends, with any peer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def silent_port() -> Iterator[int]:
 
 
 async def test_an_error_of_the_sdk_reaches_the_test(flavour: Flavour) -> None:
-    """Nothing listens on the port: the SDK's own exception, from a thread as from a coroutine."""
+    """The port is closed: the SDK's own exception is raised, from a thread as from a coroutine."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     sdk = Sdk(flavour, _connection_string(port))

@@ -21,7 +21,7 @@ def names(*parts: str) -> list[str]:
 
 
 async def test_a_queue_forwards_to_a_queue(sdk: Sdk, sdk_admin: Admin) -> None:
-    """In order, with the number that the message had first; the source is empty and cannot be received from."""
+    """Messages keep order and their first number; the source is empty and cannot be received from."""
     first, last = names("first", "last")
     await sdk_admin.calls.create_queue(last)
     await sdk_admin.calls.create_queue(first, forward_to=last)

@@ -77,7 +77,7 @@ Results = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def all_results(installed: None, js_brokers: tuple[BrokerProcess, BrokerProcess]) -> tuple[Results, Results]:
-    """Run both suites, on the broker as it is and on the strict one, side by side, because both mostly wait."""
+    """Run both suites, on a lenient and on a strict broker, side by side, because both mostly wait."""
     with ThreadPoolExecutor(2) as threads:
         lenient, strict = threads.map(run_suite, js_brokers, ([], STRICT_CASES))
     return lenient, strict

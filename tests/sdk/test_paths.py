@@ -59,7 +59,7 @@ async def test_a_path_may_have_260_characters(
 async def test_paths_compare_without_case(
     sdk: Sdk, make_queue: MakeQueue, admin: ServiceBusAdministrationClient
 ) -> None:
-    """One queue, however it is spelt; the creator's spelling is kept."""
+    """All spellings mean one queue; the creator's spelling is kept."""
     path = make_queue(_unique("Orders/{}/New"))
     sender, receiver = await sdk.sender(path.upper()), await sdk.receiver(path.lower())
     await sender.send_messages(ServiceBusMessage("hello"), timeout=10)
@@ -95,7 +95,7 @@ async def test_a_ping_is_accepted_and_never_seen(
 
 
 async def test_a_ping_among_messages_disappears_and_the_messages_stay(sdk: Sdk, queue_name: str) -> None:
-    """In a list, to a waiting receiver."""
+    """The ping is in a list, and a receiver waits."""
     sender, receiver = await sdk.pair(queue_name, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     await sender.send_messages([ServiceBusMessage("a"), _ping(), ServiceBusMessage("b")], timeout=10)
     assert [text(message) for message in await receive(receiver, 2)] == ["a", "b"]

@@ -29,7 +29,7 @@ async def test_a_waiting_receiver_gets_a_message_at_once(sdk: Sdk, queue_name: s
 
 
 async def test_competing_receivers_get_fair_shares(sdk: Sdk, queue_name: str) -> None:
-    """Each has credit for everything; neither is left without work, and nothing is delivered twice."""
+    """Each receiver has credit for all messages; each gets at least a third, and no message comes twice."""
     receivers = await asyncio.gather(*(sdk.receiver(queue_name, prefetch_count=100) for _ in range(2)))
     sender = await sdk.sender(queue_name)
     await asyncio.gather(*(assert_empty(receiver) for receiver in receivers))  # the SDK gives credit now
@@ -78,7 +78,7 @@ async def test_leftover_credit_costs_no_delivery(sdk: Sdk, queue_name: str) -> N
 
 
 async def test_many_receivers_share_one_queue_without_loss(sdk: Sdk, queue_name: str) -> None:
-    """Each message goes to exactly one of them."""
+    """Each message goes to exactly one of the receivers."""
     count = 120
     receivers = await asyncio.gather(*(sdk.receiver(queue_name, receive_mode=DELETE) for _ in range(4)))
     sender = await sdk.sender(queue_name)

@@ -1,4 +1,4 @@
-"""Sending: single messages, lists, batches, large ones; what was accepted can be received, in order, unchanged."""
+"""Sending: single messages, lists, batches, large ones; accepted messages can be received, in order, unchanged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_a_list_arrives_in_its_order_with_growing_sequence_numbers(sdk: Sd
 
 
 async def test_a_batch_is_limited_by_the_link_and_arrives_whole(sdk: Sdk, queue_name: str) -> None:
-    """The sender fills a batch up to what the broker announced, and exactly that is accepted."""
+    """The sender fills a batch up to the size that the broker announced, and exactly that is accepted."""
     sender, receiver = await sdk.pair(queue_name, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     batch = await sender.create_message_batch()
     assert batch.max_size_in_bytes == 256 * KIB

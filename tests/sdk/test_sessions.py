@@ -1,4 +1,4 @@
-"""Sessions with the genuine Python SDK: who may receive, in which order, under which lock, and what is remembered."""
+"""Sessions with the genuine Python SDK: receivers, order, locks, and state."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_a_lost_session_counts_as_a_delivery(sdk: Sdk, sdk_admin: Admin, n
 
 
 async def test_deferred_messages_of_a_session(sdk: Sdk, sdk_admin: Admin, name: str) -> None:
-    """By number, from the session that they belong to and from no other."""
+    """They are received by number, from their own session only."""
     queue = await queue_of(sdk_admin, name)
     sender = await sdk.sender(queue)
     await sender.send_messages(of("a", "1", "2"))
@@ -171,7 +171,7 @@ async def test_scheduled_messages_and_peek_by_session(sdk: Sdk, sdk_admin: Admin
 
 
 async def test_dead_letters_of_a_session_need_no_session(sdk: Sdk, sdk_admin: Admin, name: str) -> None:
-    """By hand, and after too many deliveries."""
+    """Messages are dead-lettered by hand, and after too many deliveries."""
     queue = await queue_of(sdk_admin, name, max_delivery_count=2)
     sender = await sdk.sender(queue)
     await sender.send_messages(of("a", "bad", "poison", "good"))

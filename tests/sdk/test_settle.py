@@ -147,7 +147,7 @@ async def test_a_deferred_message_comes_by_its_number_only(sdk: Sdk, queue_name:
 
 
 async def test_deferred_messages_can_be_received_and_deleted(sdk: Sdk, queue_name: str) -> None:
-    """Several numbers in one call; they are gone with the answer."""
+    """A call may name several numbers; the messages are gone with the answer."""
     sender, receiver = await sdk.pair(queue_name)
     await sender.send_messages([ServiceBusMessage(name) for name in "abc"], timeout=10)
     messages = await receive(receiver, 3)

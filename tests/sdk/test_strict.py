@@ -33,7 +33,7 @@ def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
     with BrokerProcess(folder, namespaces=("contoso",), config=CONFIG, options=["--strict"]) as running:
         yield running
         assert running.terminate() == 0
-        # Nothing that an SDK says while it works and closes is worth a warning.
+        # Frames that an SDK sends while it works and closes cause no warning.
         assert "WARNING" not in running.stderr and "ERROR" not in running.stderr, running.stderr
 
 
@@ -114,7 +114,7 @@ async def test_a_refused_link_is_an_error_of_its_kind(strict_sdk: Sdk) -> None:
 
 
 async def test_delivery_annotations_behind_the_body_are_accepted(strict_sdk: Sdk) -> None:
-    """The SDK writes them there; nobody's message is refused for it, alone or in a batch."""
+    """The SDK writes them there; the broker does not refuse a message for it, alone or in a batch."""
     sender, receiver = await strict_sdk.pair(f"annotated-{strict_sdk.flavour}")
 
     def annotated(body: str) -> AmqpAnnotatedMessage:
@@ -135,7 +135,7 @@ async def test_delivery_annotations_behind_the_body_are_accepted(strict_sdk: Sdk
 
 
 async def test_the_lock_token_is_in_the_delivery_annotations(strict_sdk: Sdk) -> None:
-    """The same value as the delivery tag; what is received and deleted has none."""
+    """The token is the delivery tag; a message that is received and deleted has none."""
     queue = f"taken-{strict_sdk.flavour}"
     sender, receiver = await strict_sdk.pair(queue)
     await sender.send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])

@@ -37,7 +37,7 @@ DEAD = ServiceBusSubQueue.DEAD_LETTER
 
 
 def rule_of(n: int) -> dict[str, Any]:
-    """One of the two hundred rules: every second one is a SQL filter, the others are correlation filters."""
+    """Return rule `n` of two hundred: the odd ones are SQL filters, the others are correlation filters."""
     sql = {"FilterType": "Sql", "SqlFilter": {"SqlExpression": f"n = {n} OR every = TRUE"}}
     correlation = {"FilterType": "Correlation", "CorrelationFilter": {"Properties": {"n": n}}}
     return {"Name": f"rule._-{n}", "Properties": sql if n % 2 else correlation}
@@ -92,7 +92,7 @@ async def test_sessions_of_a_subscription(sdk: Sdk, sdk_admin: Admin) -> None:
 
 
 async def test_deferred_scheduled_and_peeked_messages_of_a_subscriptions_session(sdk: Sdk, sdk_admin: Admin) -> None:
-    """Each belongs to its session alone, wherever it was before."""
+    """Each message belongs to its session alone, wherever it was before."""
     topic = await topic_of(sdk_admin, s={"requires_session": True})
     sender = await sdk.topic_sender(topic)
     await sender.send_messages([*of("a", "1", "2"), *of("b", "other")])
@@ -112,7 +112,7 @@ async def test_deferred_scheduled_and_peeked_messages_of_a_subscriptions_session
 
 
 async def test_receivers_of_the_wrong_kind_are_refused_by_subscriptions(sdk: Sdk, sdk_admin: Admin) -> None:
-    """With the error of the SDK that no retry follows, and with words that name the reason."""
+    """The SDK's error is one without a retry, and its text names the reason."""
     topic = await topic_of(sdk_admin, talks={"requires_session": True}, plain={})
     with pytest.raises(ServiceBusError, match="non-sessionful") as refused:
         await sdk.subscription_receiver(topic, "talks")
@@ -125,7 +125,7 @@ async def test_receivers_of_the_wrong_kind_are_refused_by_subscriptions(sdk: Sdk
 
 
 async def test_the_lock_renewer_of_the_sdk_keeps_messages_and_sessions(sdk: Sdk, sdk_admin: Admin) -> None:
-    """Longer than their locks last; what it holds can be settled then."""
+    """The renewer keeps them longer than their locks last; the messages can be settled then."""
     two_seconds = timedelta(seconds=2)
     topic = await topic_of(
         sdk_admin,
@@ -160,7 +160,7 @@ async def test_the_lock_renewer_of_the_sdk_keeps_messages_and_sessions(sdk: Sdk,
 
 
 async def test_ids_of_sessions_have_at_most_128_characters(sdk: Sdk, sdk_admin: Admin) -> None:
-    """The SDK refuses a longer one, and another partition key; what goes round the SDK is refused by the broker."""
+    """The SDK refuses a longer id, and another partition key; without the SDK the broker refuses them."""
     queue = f"talks-{uuid4().hex[:12]}"
     await sdk_admin.calls.create_queue(queue, requires_session=True)
     sender = await sdk.sender(queue)
@@ -256,7 +256,7 @@ async def test_every_type_of_property_meets_filters_and_arrives(sdk: Sdk, sdk_ad
 
 @pytest.mark.parametrize("name", ["größe", "a b", "a//b", "a/subscriptions/b"])
 async def test_names_that_azure_refuses_are_refused(sdk_admin: Admin, name: str) -> None:
-    """With words that say which characters a name may have; nothing is made."""
+    """Both calls raise an error, and no queue is made."""
     for create in (sdk_admin.calls.create_queue, sdk_admin.calls.create_topic):
         with pytest.raises((HttpResponseError, ValueError)):
             await create(name)

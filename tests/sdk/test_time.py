@@ -119,7 +119,7 @@ async def test_a_scheduled_time_can_be_a_property_of_a_sent_message(sdk: Sdk, qu
 
 
 async def test_a_cancelled_message_never_appears(sdk: Sdk, queue_name: str) -> None:
-    """Several are scheduled in one call and get distinct numbers; those cancelled are gone, the rest comes."""
+    """Messages scheduled in one call get distinct numbers; the cancelled ones are gone, the rest comes."""
     sender, receiver = await sdk.pair(queue_name, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     due = _now() + SECOND
     messages = [ServiceBusMessage(name) for name in "abc"]

@@ -81,7 +81,7 @@ async def test_rules_choose_and_actions_change_the_copies(sdk: Sdk, sdk_admin: A
 
 
 async def test_a_message_whose_filter_divides_by_zero_is_dead_lettered(sdk: Sdk, sdk_admin: Admin) -> None:
-    """In this subscription alone; the sender and the other subscriptions notice nothing."""
+    """Only this subscription is affected; the sender and the other subscriptions see no error."""
     topic = await make_topic(sdk_admin, "bad", "good")
     await replace_rule(sdk_admin, topic, "bad", filter=SqlRuleFilter("100 / n > 1"))
     sender = await sdk.topic_sender(topic)
@@ -173,7 +173,7 @@ async def test_receivers_hear_when_their_subscription_or_its_topic_is_deleted(sd
 
 
 async def test_fifty_subscriptions_get_fifty_copies(sdk: Sdk, sdk_admin: Admin) -> None:
-    """One send, one payload, and every subscription tells the same count."""
+    """A body is stored once for all subscriptions, and every subscription tells the same count."""
     names = [f"s{n}" for n in range(50)]
     topic = await make_topic(sdk_admin, *names)
     sender = await sdk.topic_sender(topic)

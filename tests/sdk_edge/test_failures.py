@@ -44,7 +44,7 @@ CONDITIONS = [
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 async def test_a_refused_message_has_the_plain_sdks_class_and_text(condition: str) -> None:
-    """Both meet the same endpoint; code that was written for the plain SDK sees no difference."""
+    """The paired and the plain client meet the same endpoint; code written for the SDK sees no difference."""
     with ScriptedThread() as endpoint:
         endpoint.on("transfer", Reject(condition, TEXT), path="orders")
         theirs = await asyncio.to_thread(plain_error, endpoint.connection_string)
@@ -155,5 +155,5 @@ def test_every_exception_has_its_kind(error: Exception, kind: Kind) -> None:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError(), ImportError("websocket"), KeyError()])
 def test_a_bug_or_an_interruption_is_left_alone(error: Any) -> None:
-    """Such an exception must reach somebody who can answer it."""
+    """The exception must reach code that can handle it, so it is no failure of a send."""
     assert failure_of(error) is None

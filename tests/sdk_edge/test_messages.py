@@ -50,7 +50,7 @@ def test_nothing_is_nothing(nothing: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [5, "text", [5], None, {"bodi": "b"}, [["nested"]]])
 def test_wrong_types_are_refused_as_the_sdk_refuses_them(wrong: Any) -> None:
-    """In the SDK's own words, before anything is opened."""
+    """The error has the SDK's own words, and comes before any connection is opened."""
     sender = ServiceBusClient.from_connection_string(
         "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true", retry_total=0
     ).get_queue_sender("q")
@@ -62,7 +62,7 @@ def test_wrong_types_are_refused_as_the_sdk_refuses_them(wrong: Any) -> None:
 
 
 def test_a_message_without_an_id_gets_one_in_a_copy() -> None:
-    """So that duplicate detection knows it again; the caller's object stays as it was."""
+    """Duplicate detection can then recognise the message; the caller's object is not changed."""
     annotated = AmqpAnnotatedMessage(data_body=b"x")
     [message] = as_messages(annotated)
     named = ensure_message_id(message)
@@ -100,7 +100,7 @@ def _cpu_s(message: ServiceBusMessage) -> float:
 
 
 async def test_encoding_gives_the_bytes_that_the_sdk_sends(strings: Strings, make_queue: MakeQueue) -> None:
-    """Compared with what the real broker got: it passes on everything from the properties on byte for byte."""
+    """The result is compared with a message of the real broker, which keeps all bytes from the properties on."""
     queue = make_queue()
     message = ServiceBusMessage(b"body", application_properties={"text": b"bytes", "n": 1}, subject="s")
     expected = encode(message)

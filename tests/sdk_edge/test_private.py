@@ -36,14 +36,14 @@ def owners() -> dict[str, Any]:
 
 @pytest.mark.parametrize(("owner", "names", "use"), PRIVATE)
 async def test_every_private_attribute_is_there(owner: str, names: str, use: str) -> None:
-    """The list in `sdk/__init__.py` is what a reader checks first when the SDK changes."""
+    """A reader checks the list in `sdk/__init__.py` first when the SDK changes."""
     target = owners()[owner]
     missing = [name for name in names.split() if not hasattr(target, name)]
     assert not missing, f"{owner} of the SDK has no {missing} any more, needed for: {use}"
 
 
 async def test_both_flavours_of_the_client_keep_the_same_things() -> None:
-    """One row of the list speaks for both."""
+    """A row of the list for the sync client holds for the aio client too."""
     client = owners()["ServiceBusClient (aio)"]
     names = [name for owner, names, _ in PRIVATE if owner == "ServiceBusClient" for name in names.split()]
     assert names and all(hasattr(client, name) for name in names)

@@ -36,7 +36,7 @@ def server(running: AdminServer) -> AdminServer:
 
 
 class Waits:
-    """Pauses that are only written down; something may happen in one of them."""
+    """Pauses that are only recorded; a function may be called in each of them."""
 
     def __init__(self, *then: Any) -> None:
         self.seconds: list[float] = []
@@ -84,7 +84,7 @@ async def test_queues_are_created_as_the_specification_says(is_aio: bool, broker
 
 
 async def test_without_the_manage_claim_pairing_fails_and_names_it(is_aio: bool, server: AdminServer) -> None:
-    """At once, as an authorization error of the SDK."""
+    """The error comes at once, and is an authorization error of the SDK."""
     waits = Waits()
     with pytest.raises(PairingUnauthorized, match="Manage claim") as caught:
         await paired(is_aio, server.connection_string(SEND_KEY, "127.0.0.1"), 2, waits)
@@ -126,7 +126,7 @@ async def test_with_no_backlog_queue_at_all_pairing_fails(is_aio: bool, server: 
 
 
 async def test_the_least_rights_ask_nobody(strings: Strings, free_port: int) -> None:
-    """Nobody listens there, and nobody is asked."""
+    """The port is closed, and the call does not try it."""
     side, options = Side.from_connection_string(strings.at(free_port)), Options(create_backlog_queues=False)
     paths = await provision(side, "contoso", options)
     assert len(paths) == 10 and paths[9] == "contoso/x-servicebus-transfer/9"
@@ -135,7 +135,7 @@ async def test_the_least_rights_ask_nobody(strings: Strings, free_port: int) -> 
 async def test_messages_in_a_queue_that_nobody_reads_are_warned_of(
     server: AdminServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the log, once for each such queue."""
+    """The log has one warning for each such queue."""
     for index in (0, 7):
         server.namespace.add(f"contoso/x-servicebus-transfer/{index}")
     key = "contoso/x-servicebus-transfer/7"

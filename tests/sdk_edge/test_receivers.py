@@ -42,7 +42,7 @@ def ping() -> ServiceBusMessage:
 
 
 class Meter:
-    """Writes down what it is told."""
+    """Records the operations that it is told."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, int, int, str]] = []
@@ -84,7 +84,7 @@ async def world(is_aio: bool, strings: Strings, queue_name: str) -> AsyncIterato
 
 
 async def test_a_ping_among_messages_is_completed_and_not_handed_out(world: World) -> None:
-    """The caller sees what the application sent, in its order."""
+    """The caller sees the messages that the application sent, in their order."""
     await world.send(ServiceBusMessage("a"), ping(), ServiceBusMessage("b"), ping())
     receiver = await world.receiver()
     got = await receiver.receive_messages(10, max_wait_time=3)
@@ -95,7 +95,7 @@ async def test_a_ping_among_messages_is_completed_and_not_handed_out(world: Worl
 
 
 async def test_a_receive_goes_on_waiting_when_only_pings_came(world: World) -> None:
-    """A ping must not look like a queue that is empty, nor make a call last longer than it was given."""
+    """Pings must not make a queue look empty, or a call last longer than its time."""
     await world.send(ping(), ping())
     receiver = await world.receiver()
     began = time.monotonic()
@@ -129,7 +129,7 @@ async def test_in_receive_and_delete_a_ping_is_simply_gone(world: World) -> None
 
 
 async def test_operations_are_told_to_the_meter(world: World) -> None:
-    """Each is billed, pings too."""
+    """Each operation is billed, receiving a ping too."""
     await world.send(ServiceBusMessage(b"12345"), ping())
     receiver = await world.receiver()
     [message] = await receiver.receive_messages(2, max_wait_time=3)

@@ -52,7 +52,7 @@ KINDS = ["connection string", "credential", "client", "TLS", "web socket"]
 async def test_every_client_of_a_side_reaches_the_namespace(
     kind: str, is_aio: bool, broker: BrokerProcess, strings: Strings, queue_name: str
 ) -> None:
-    """The SDK sends and our transport receives, whatever the way."""
+    """The SDK sends and our transport receives, over each transport."""
     if is_aio and kind == "web socket":
         pytest.skip("the SDK's own aiohttp session is never closed then, which a later test would be blamed for")
     side = made(kind, broker, strings, is_aio=is_aio)
@@ -115,7 +115,7 @@ def test_the_endpoint_is_where_the_sdk_would_go(
 
 
 def test_port_of_a_tls_endpoint_is_dropped_as_in_the_sdk() -> None:
-    """Measured: the SDK goes to 5671 whatever the connection string says."""
+    """Measured: the SDK goes to 5671 with any connection string."""
     side = Side.from_connection_string("Endpoint=sb://h.example:9;SharedAccessKeyName=n;SharedAccessKey=k")
     assert side.endpoint.port == 5671
 
@@ -127,7 +127,7 @@ def test_the_name_of_an_emulator_has_its_port(strings: Strings) -> None:
 
 
 def test_a_proxy_is_passed_on_with_its_user(strings: Strings) -> None:
-    """To our transport as a URL, to the SDK as it was given."""
+    """Our transport gets it as a URL, the SDK as it was given."""
     proxy = {"proxy_hostname": "proxy", "proxy_port": 3128, "username": "me", "password": "p@ss"}
     side = Side.from_connection_string(strings.as_azure, http_proxy=proxy)
     assert side.proxy == "http://me:p%40ss@proxy:3128"
@@ -136,7 +136,7 @@ def test_a_proxy_is_passed_on_with_its_user(strings: Strings) -> None:
 
 
 def test_clients_retry_as_the_sdk_has_it_unless_the_user_asked_otherwise(strings: Strings) -> None:
-    """Receivers need it: one that ended with every lost connection would end an application that loops over it."""
+    """Receivers need it: a receiver that ended with a lost connection would end an application's loop."""
     ours = Side.from_connection_string(strings.here).client._config
     usual = ServiceBusClient.from_connection_string(strings.here)._config
     assert (ours.retry_total, ours.keep_alive) == (usual.retry_total, usual.keep_alive)

@@ -103,7 +103,7 @@ def _tell(part: Part, report: Report) -> None:
 
 
 def _tell_history(part: Part, report: Report) -> None:
-    """Tell what happened to the messages that the violations name, and the lives of the processes."""
+    """Tell the steps of the messages that the violations name, and the lives of the processes."""
     named = {"the broker", *re.findall(MESSAGE, " ".join(report.found))}
     told = [line for line in part.history(report.seed) if named.intersection(re.findall(MESSAGE, line))]
     print(*(f"  {line}" for line in told[:HISTORY_MAX]), sep="\n")

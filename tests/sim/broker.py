@@ -55,7 +55,7 @@ class Copy:
 
     message_id: str
     payload: bytes
-    "As it was sent."
+    "The payload as it was sent."
     at: float
     via: str
     "Process that sent the copy, and its role."
@@ -101,7 +101,7 @@ class Queue:
     # ── in ──
 
     def store(self, payloads: list[bytes], via: str) -> list[str]:
-        """All of them, or Refused; the ids of those that were not recognised as duplicates."""
+        """Store all payloads, or raise Refused; return the ids of those that are no duplicates."""
         self.refuse(attaching=False)
         stored, now = [], self.loop.time()
         for payload in payloads:
@@ -123,7 +123,7 @@ class Queue:
     # ── out ──
 
     def dispatch(self) -> None:
-        """Give what is free to receivers that wait, in order; which receiver is chance."""
+        """Give free messages to receivers that wait, in order; which receiver is chance."""
         takers = [outlet for outlet in self.outlets if outlet.credit > 0]
         if not takers or self.trouble in NEVER_OPEN:
             return
@@ -182,7 +182,7 @@ class Queue:
 
 
 def _delivered(copy: Copy) -> bytes:
-    """With what the service puts on a message: sequence number, times, how often it was delivered."""
+    """Return the payload with the service's fields: sequence number, times, delivery count."""
     draft = draft_of(copy.payload)
     stored = StoredMessage(
         copy.number,
@@ -205,9 +205,9 @@ class Namespace:
         self.refuses = False
         "No connection is taken."
         self.is_silent = False
-        "Nothing comes through, in either direction."
+        "No byte comes through, in either direction."
         self.drops_answers = False
-        "Whatever is asked is done, and nobody hears of it."
+        "Requests are carried out, and their answers are lost."
         self.slowness = 1.0
 
     def queue(self, path: str) -> Queue:

@@ -1,4 +1,4 @@
-"""Judge of a history: the answers that callers got, compared with what the world holds in the end."""
+"""Judge of a history: the answers that callers got, compared with the messages at the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Call:
-    """One send, and what its caller knows about it."""
+    """One send, and its caller's knowledge of it."""
 
     message_id: str
     path: str
@@ -25,28 +25,28 @@ class Call:
     lane: str
     "Sender of the call: the calls of a lane follow each other."
     receipt: Where | None = None
-    "Told: it is stored, here."
+    "The caller was told where the message is stored."
     refusal: str = ""
-    "Told: nobody has it."
+    "The caller was told that the message is stored nowhere."
     may_be_stored: bool = False
-    "Told, with the refusal: somebody may have it all the same."
+    "The caller was told, with the refusal, that the message may be stored all the same."
 
 
 @dataclass(slots=True)
 class History:
     calls: dict[str, Call] = field(default_factory=dict)
     excused: set[str] = field(default_factory=set)
-    "Ids that may be there twice: somebody stored them, or finished with them, and could not say so."
+    "Ids that may be there twice: a process stored or completed them, and its answer was lost."
     uncompleted: set[str] = field(default_factory=set)
     "Ids whose completion was refused: another process, which cannot know, may bring them home once more."
     reported: set[str] = field(default_factory=set)
-    "Ids of which somebody was told that they may be there twice."
+    "Ids that a caller or operator was told may be there twice."
     lost_links: int = 0
-    "Receivers that ended with messages under their locks, which their queue gives to nobody until those run out."
+    "Receivers that ended with messages under their locks, which their queue keeps back until the locks run out."
     _doubts: dict[asyncio.Future[Any], list[str]] = field(default_factory=dict)
 
     def in_doubt(self, request: asyncio.Future[Any], ids: list[str]) -> None:
-        """Something was done about these; until its answer is heard, nobody knows."""
+        """Note a request that concerns these ids; its outcome is unknown until its answer is heard."""
         self._doubts[request] = ids
 
     def heard(self, request: asyncio.Future[Any]) -> None:
@@ -61,7 +61,7 @@ class History:
 
 
 def violations(world: World) -> list[str]:
-    """One line for each broken promise; none for a world in which all were kept."""
+    """Return one line for each broken promise; none for a world in which all were kept."""
     history = world.history
     history.close()
     found = [f"asyncio: {complaint}" for complaint in world.loop.complaints]
@@ -114,7 +114,7 @@ def _check_report(world: World, call: Call, copies: list[Copy]) -> list[str]:
 
 
 def _check_rest(world: World) -> list[str]:
-    """Nothing waits, nothing is out, nobody is away, once the world is healed."""
+    """Check that no message waits, no queue is out of the rotation and no entity is away, once the world is healed."""
     found = []
     for queue in world.secondary.queues.values():
         found += [f"left behind: {copy.message_id} in {queue.path}" for copy in queue.copies.values()]

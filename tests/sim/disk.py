@@ -19,7 +19,7 @@ class Disk:
 
 
 class SpoolModel:
-    """One process's spool. Every method is one moment: what has happened is on the disk, or has not happened."""
+    """One process's spool. Every method is atomic: its change is on the disk, or it has not happened."""
 
     folder = "spool"
 
@@ -75,7 +75,7 @@ class SpoolModel:
                 self.disk.waiting[number] = replace(entry, first_attempt_ms=at_ms)
 
     def die(self) -> None:
-        """The process is gone: what it still tries to write is not written."""
+        """End the process: its later writes are dropped."""
         self.is_dead = True
         self.on_append = None
 

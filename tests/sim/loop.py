@@ -19,7 +19,7 @@ THREAD_DELAY_MAX_S = 0.02  # before work handed to a thread begins, and before i
 
 
 class Stuck(Exception):
-    """Nothing is ready and nothing ever will be, or callbacks follow each other without end."""
+    """No callback is ready or will ever be, or callbacks follow each other without end."""
 
 
 class _Future(asyncio.Future[Any]):
@@ -55,7 +55,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.numbers = itertools.count()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self.complaints: list[str] = []
-        "Exceptions that nobody retrieved, which asyncio tells to the loop's exception handler only."
+        "Exceptions that no task retrieved, which asyncio tells to the loop's exception handler only."
         self.set_task_factory(self._new_task)
         self.set_exception_handler(self._complain)
 
@@ -100,7 +100,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """A thread: begins a little later, and is heard of a little later. It goes on when nobody waits any more."""
+        """Run as a thread: a little later, with a result a little later still, also if its caller has given up."""
         future = self.create_future()
 
         def work() -> None:

@@ -24,12 +24,12 @@ REGRESSIONS: dict[int, str] = {
     550: "a payload went with the row that its last message had in the source of a forwarding",
     619: "the same",
 }
-"Seeds that once broke a promise, and what was wrong."
+"Seeds that once broke a promise, and the fault."
 
 
 @pytest.mark.parametrize("first", SEEDS[::PART])
 def test_whatever_happens_no_broker_breaks_a_promise(first: int) -> None:
-    """Nothing lost, invented, altered or misrouted; nothing comes again, out of order, or to two receivers at once."""
+    """No message is lost, invented, altered, misrouted, repeated, out of order, or with two receivers at once."""
     broken = [play(seed) for seed in range(first, first + PART)]
     told = [f"seed {report.seed}: {line}" for report in broken for line in report.found]
     hint = "python -m tests.sim --only broker --seed N --trace tells it step by step"
@@ -53,7 +53,7 @@ def test_broker_that_is_wrong_is_found(name: str) -> None:
 
 
 def test_history_of_a_broker_replays_exactly() -> None:
-    """In another process and with other hashes: otherwise the seed that a failure prints would be worth nothing."""
+    """The second run has another process and other hashes: else the seed that a failure prints is worth nothing."""
     here = [digest(seed) for seed in REPLAYED]
     script = f"from tests.sim.test_broker_seeds import digest; print(*map(digest, {REPLAYED[::-1]!r}))"
     there = subprocess.run(

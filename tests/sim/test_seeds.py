@@ -29,12 +29,12 @@ REGRESSIONS: dict[int, str] = {
     5773: "a send of the spool that ended while its process died was never asked how",
     69452: "a message whose send had failed was stored ten seconds later, behind the next one of its lane: no fault",
 }
-"Seeds that once broke a promise, and what was wrong."
+"Seeds that once broke a promise, and the fault."
 
 
 @pytest.mark.parametrize("first", SEEDS[::PART])
 def test_whatever_happens_no_promise_is_broken(first: int) -> None:
-    """Nothing lost, misrouted or altered; twice only where an outcome was unknown; in the end all is drained."""
+    """No message is lost, misrouted or altered; only unknown outcomes duplicate; at the end all queues are drained."""
     broken = [play(seed) for seed in range(first, first + PART)]
     told = [f"seed {report.seed}: {line}" for report in broken for line in report.found]
     assert not told, "\n".join([*told[:20], "python -m tests.sim --seed N --trace tells it step by step"])
@@ -57,7 +57,7 @@ def test_code_that_is_wrong_is_found(name: str) -> None:
 
 
 def test_a_seed_replays_exactly_in_another_process_and_with_other_hashes() -> None:
-    """Otherwise the seed that a failure prints would be worth nothing. What was played before must not matter."""
+    """Otherwise the seed that a failure prints is worth nothing. Earlier histories must not matter."""
     here = [digest(seed) for seed in REPLAYED]
     script = f"from tests.sim.test_seeds import digest; print(*map(digest, {REPLAYED[::-1]!r}))"
     there = subprocess.run(

@@ -29,7 +29,7 @@ def busy_away(world: World, dice: Random, horizon_s: float) -> list[faults.Fault
 
 
 def played(seed: int, plan: Plan, **options: Any) -> tuple[World, list[str]]:
-    """One history with these faults and no others, and every step of it."""
+    """Run one history with these faults and no others; return its world and every step."""
     told: list[str] = []
     world = World(seed, tell=told.append)
     for name, value in {"spool_dir": None, "failover_interval": 0, "busy_counts_after": None, **options}.items():
@@ -70,7 +70,7 @@ def test_endless_throttling_is_an_outage_when_the_operator_says_so() -> None:
 
 
 def test_a_throttled_backlog_queue_is_waited_for_and_stays_in_rotation() -> None:
-    """Another queue of the same namespace would say the same; whoever has ten seconds waits them on this one."""
+    """Another queue of the same namespace would refuse too; a caller that has ten seconds waits for this one."""
     waited = stored = 0
     for seed in SEEDS:
         world, told = played(seed, busy_away)
@@ -81,7 +81,7 @@ def test_a_throttled_backlog_queue_is_waited_for_and_stays_in_rotation() -> None
 
 
 def test_pings_leave_a_throttled_entity_alone_for_ten_seconds() -> None:
-    """The next ping waits as long as the service asks, whatever the ping interval."""
+    """The next ping waits as long as the service asks, with any ping interval."""
 
     def plan(world: World, dice: Random, horizon_s: float) -> list[faults.Fault]:
         home = list(world.primary.queues.values())

@@ -36,7 +36,7 @@ class Net:
         self.dice = dice
         self.history = history
         self.stored = stored
-        "Told whose send was stored, before its answer is on the way."
+        "Called with the owner of a stored send, before its answer is on the way."
         self.wires: list[Wire] = []
 
     def delay_s(self, namespace: Namespace) -> float:
@@ -72,7 +72,7 @@ class Wire:
         self._up_at = self._down_at = 0.0
         self._is_deaf = False
         self._arrives = True
-        "Whether what is under way still arrives after the connection was cut."
+        "Whether bytes under way still arrive after the connection was cut."
 
     # ── there and back ──
 
@@ -129,7 +129,7 @@ class Wire:
     # ── ends ──
 
     def cut(self, why: str, *, arrives: bool | None = None) -> None:
-        """The connection is gone, and whoever waits on it hears so."""
+        """End the connection; calls that wait on it get an error."""
         if self.loss is not None:
             return
         self._arrives = self.net.dice.random() < 0.5 if arrives is None else arrives

@@ -1,4 +1,4 @@
-"""One history: a seed decides the world, the world runs, and the checker says what was not kept."""
+"""One history: a seed decides the world, the world runs, and the checker names broken promises."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class World:
         self.loop.call_at(fault.at, begin)
 
     def _heal(self) -> None:
-        """Everything that is still wrong ends now, and nothing goes wrong from here on."""
+        """End all faults that still last; no more faults begin from here on."""
         self.trace("HEALED")
         self.is_healed = True
         for timer, fault in self._troubles.items():
@@ -202,7 +202,7 @@ class World:
                         self._callers.append(process.spawn(self._send(process, f"{process.name} last", entity.path)))
 
     def _end(self) -> None:
-        """Everybody leaves; what asyncio still has to say is heard."""
+        """End all tasks and carriers, and run the loop until asyncio has reported its last errors."""
         for task in sorted(asyncio.all_tasks(self.loop), key=hash):
             task.cancel()
         self._tell = None
@@ -257,17 +257,17 @@ class World:
         return [*self.senders, *self.syphons]
 
     def crash_one(self, down_s: float) -> None:
-        """Some process dies; mostly another one takes its place a while later."""
+        """Let a process die; mostly another one takes its place a while later."""
         alive = [process for process in self._processes if process.is_alive]
         if alive and not self.is_healed:
             self._crash(self.dice.choice(alive), down_s)
 
     def crash_at(self, role: str, countdown: int, down_s: float) -> None:
-        """The process that stores something in this role, the so manieth from now on, dies right then."""
+        """Plan a crash: the process that does the `countdown`-th store in this role from now on dies right after it."""
         self._crash_plan = (role, countdown, down_s)
 
     def stored(self, owner: str) -> None:
-        """Something was stored by a process in a role, which does not know it yet."""
+        """Note that a process has stored a message in a role, and does not know it yet."""
         if self._crash_plan is None or self.is_healed:
             return
         name, role = owner.split()
@@ -364,7 +364,7 @@ class Report:
 
 
 def play(seed: int, variants: Variants = GENUINE, *, tell: Callable[[str], None] | None = None) -> Report:
-    """One seed, one history."""
+    """Run the history of one seed."""
     began = time.perf_counter()
     world = World(seed, variants, tell=tell)
     found = world.run()

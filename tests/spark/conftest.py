@@ -28,7 +28,7 @@ BROKER_VARIABLE = "PAIRBUS_TESTS_OF_SPARK"
 CONNECT = "PAIRBUS_TESTS_CONNECT"
 "Environment variable that holds the interpreter of a Connect server; not set: tests have a session of their own."
 BROKER_PLACE = f"env:{BROKER_VARIABLE}"
-"For the option connectionString."
+"Value for the option connectionString."
 
 TEST_CONF = {
     "spark.driver.memory": "512m",
@@ -37,7 +37,7 @@ TEST_CONF = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Over Connect, leave out what starts a Java of its own, or asks for the one of this process."""
+    """Over Connect, leave out tests that start a Java of their own, or need the one of this process."""
     if CONNECT in os.environ:
         for item in items:
             if item.get_closest_marker("classic"):

@@ -20,7 +20,7 @@ FAST = {"timeoutSeconds": "10", "patienceSeconds": "10", "idlePollSeconds": "0.1
 
 
 class Stream:
-    """One query with a checkpoint. `restart` is what Spark does after a crash: the open batch first, as it was."""
+    """One query with a checkpoint. `restart` acts like Spark after a crash: the open batch comes first, unchanged."""
 
     def __init__(self, broker: BrokerProcess, entity: str, location: Path | str, **given: str) -> None:
         self._broker = broker
@@ -66,7 +66,7 @@ class Stream:
         return list(worker.read(share))
 
     def end(self, results: Sequence[list[pa.RecordBatch]]) -> list[bytes]:
-        """All tasks have succeeded: the batch is committed."""
+        """Commit the batch, after all its tasks have succeeded; return its bodies."""
         bodies = [body for batches in results for batch in batches for body in batch.column("body").to_pylist()]
         self.bodies += bodies
         self.committed, self.open = self.open, None

@@ -1,4 +1,4 @@
-"""A pair of namespaces in a broker process, diverted messages, and what is found at home afterwards."""
+"""A pair of namespaces in a broker process, diverted messages, and checks of the messages at home."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SyphonWorld:
         return self.away_broker or self.broker
 
     def divert(self, count: int, *paths: str, queue: int = 0, size: int = 20, sender: str | None = None) -> None:
-        """With `sender`, as one with `ordered=True` does it."""
+        """Send diverted messages; with `sender`, like a client with `ordered=True`."""
         asyncio.run(self._divert(count, paths, queue, size, sender))
 
     async def _divert(self, count: int, paths: tuple[str, ...], queue: int, size: int, orderer: str | None) -> None:
@@ -75,7 +75,7 @@ class SyphonWorld:
                 await asyncio.gather(*answers)
 
     def found(self, *paths: str) -> dict[str, list[bytes]]:
-        """Everything at home, taken for good: path → messages."""
+        """Receive and delete all messages at home; return path → messages."""
         return asyncio.run(self._found(paths))
 
     async def _found(self, paths: tuple[str, ...]) -> dict[str, list[bytes]]:
@@ -90,11 +90,11 @@ class SyphonWorld:
         return got
 
     def check(self, *paths: str) -> int:
-        """All of these, and everything that was diverted, exactly once."""
+        """Check that the paths hold each message that was sent exactly once."""
         return self.check_found(self.found(*paths), duplicates_max=0)
 
     def check_found(self, found: dict[str, list[bytes]], *, duplicates_max: int) -> int:
-        """Nothing lost, misrouted or altered; how many came more than once."""
+        """Check that no message is lost, misrouted or altered; return the number of duplicates."""
         copies: Counter[str] = Counter()
         for path, payloads in found.items():
             for payload in payloads:
@@ -136,7 +136,7 @@ class SyphonWorld:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def secret_file(self, namespace: str) -> str:
-        """Processes of a Spark that runs already do not see what is set in the environment now."""
+        """Processes of a Spark that runs already do not see variables that are set now."""
         path = self.location.with_name(f"{namespace}.txt")
         broker = self.secondary if namespace == "fabrikam" else self.broker
         path.write_text(broker.connection_string(namespace))
@@ -161,7 +161,7 @@ class SyphonWorld:
         quotas: Quotas | None = None,
         once: bool = False,
     ) -> SyphonReader:
-        """As Spark would make it in the driver's source runner."""
+        """Make a reader as Spark's source runner in the driver does."""
         job = job or self.job()
         job.location.prepare(job.run)
         paths = paths or [f"{BACKLOG}/{self.first_queue + index}" for index in range(queues)]

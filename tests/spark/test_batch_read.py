@@ -1,4 +1,4 @@
-"""Batch reads: a queue is looked at whole, in parts that are each read once, and left as it was."""
+"""Batch reads: a queue is read whole, in parts that are each read once, and left unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def read_all(reader: PeekReader) -> list[dict[str, Any]]:
-    """As Spark does: the reader is pickled, and every partition read by a copy."""
+    """Read as Spark does: the reader is pickled, and every partition read by a copy."""
     rows: list[dict[str, Any]] = []
     for partition in reader.partitions():
         copy = pickle.loads(pickle.dumps(reader))
@@ -76,7 +76,7 @@ def test_the_ends_are_found_whatever_the_gaps(numbers: set[int], one: int, other
 
 
 def test_a_million_messages_are_measured_with_few_peeks() -> None:
-    """Each is an operation that is paid for."""
+    """Each peek is an operation that is paid for."""
     queue = Numbers(set(range(5, 1_000_000)))
     assert asyncio.run(extent(queue, 0, (1 << 63) - 1)) == (5, 999_999)  # type: ignore[arg-type]
     assert queue.asked <= 35
@@ -89,7 +89,7 @@ def test_a_million_messages_are_measured_with_few_peeks() -> None:
 def test_every_message_is_read_once_and_stays(
     broker: BrokerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch, partitions: str
 ) -> None:
-    """Over pages and batches of every size."""
+    """The read goes over pages and batches of every size."""
     monkeypatch.setattr(batch_reader, "ROWS_PER_BATCH", 300)
     wanted = [f"m{number}" for number in range(700)]
     put(broker, queue_name, [text_message(text) for text in wanted])
@@ -101,7 +101,7 @@ def test_every_message_is_read_once_and_stays(
 
 
 def test_a_range_is_read_with_both_of_its_ends(broker: BrokerProcess, queue_name: str) -> None:
-    """As between in SQL."""
+    """The range is like BETWEEN in SQL."""
     put(broker, queue_name, [text_message(f"m{number}") for number in range(1, 11)])
     bounded = options(broker, "read", entity=queue_name, fromSequenceNumber="3", toSequenceNumber="5")
     assert [row["sequence_number"] for row in read_all(PeekReader(bounded))] == [3, 4, 5]
@@ -117,7 +117,7 @@ def test_what_arrives_after_planning_is_not_read(broker: BrokerProcess, queue_na
 
 
 def test_the_dead_letter_queue_is_read_with_its_reasons(broker: BrokerProcess, queue_name: str) -> None:
-    """A user opens a dead-letter queue for the reasons; the entity is the one to send back to."""
+    """A user opens a dead-letter queue for the reasons; the column has the entity to send back to."""
     put(broker, queue_name, [text_message("good"), text_message("bad")])
     dead_letter(broker, queue_name, 1)
     [row] = read_all(PeekReader(options(broker, "read", entity=queue_name, subQueue="deadletter")))
@@ -133,7 +133,7 @@ def test_an_empty_queue_has_no_parts(broker: BrokerProcess, queue_name: str) -> 
 
 
 def test_a_missing_entity_is_named(broker: BrokerProcess) -> None:
-    """While the query is planned."""
+    """The error comes while the query is planned."""
     with pytest.raises(EntityNotFound, match="entity 'nowhere' does not exist"):
         PeekReader(options(broker, "read", entity="nowhere")).partitions()
 
@@ -190,7 +190,7 @@ def test_spark_reads_a_queue_in_parallel(spark: SparkSession, broker: BrokerProc
 def test_spark_finds_the_format_without_registration(
     spark: SparkSession, broker: BrokerProcess, queue_name: str
 ) -> None:
-    """A session knows only what was registered with it, and what Spark has found by the name of a module."""
+    """A session knows only sources that were registered with it, or that Spark has found by a module's name."""
     put(broker, queue_name, [text_message("m")])
     session = spark if is_remote(spark) else spark.newSession()  # over Connect no session has registered the format
     assert load(session, queue_name).count() == 1
@@ -200,7 +200,7 @@ def test_spark_finds_the_format_without_registration(
 def test_a_schema_that_leaves_columns_out_is_enough(
     spark: SparkSession, broker: BrokerProcess, queue_name: str
 ) -> None:
-    """Columns that nobody needs are not carried to the JVM."""
+    """Columns that the query does not need are not carried to the JVM."""
     put(broker, queue_name, [text_message("m")])
     short = spark.read.format("servicebus").option("connectionString", BROKER_PLACE)
     frame = short.schema("sequence_number bigint, body binary").load(queue_name)

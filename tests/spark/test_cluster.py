@@ -106,7 +106,7 @@ def test_command_drains_the_backlog_without_a_key_on_disk(world: SyphonWorld, cl
 
 
 def packed_environment(path: Path) -> None:
-    """As venv-pack makes it, but with links to the packages of this environment: they are on every host here."""
+    """Pack as venv-pack does, but with links to the packages of this environment: they are on every host here."""
     home = Path(sys.prefix)
     with tarfile.open(path, "w:gz") as archive:
         archive.add(home / "pyvenv.cfg", "pyvenv.cfg")
@@ -119,7 +119,7 @@ def packed_environment(path: Path) -> None:
 def test_spark_submit_brings_the_environment_to_the_executors(
     world: SyphonWorld, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """With --archives, and the same archive unpacked where the driver runs: Python of the driver looks there too."""
+    """It uses --archives; the archive is also unpacked at the driver, whose Python looks there too."""
     divert(world, 50)
     packed_environment(tmp_path / "pairbus.tar.gz")
     with tarfile.open(tmp_path / "pairbus.tar.gz") as archive:

@@ -16,7 +16,7 @@ from tests.spark.stream_world import Stream
 
 
 def test_the_same_names_give_the_same_folder(tmp_path: Path) -> None:
-    """One for each set of names, without regard to case; a relative variable counts for nothing."""
+    """Each set of names has one folder, without regard to case; a relative path in the variable is ignored."""
     environment = {"XDG_STATE_HOME": str(tmp_path)}
     folder = defaults.state_folder("staging", "Contoso", "Orders/Subscriptions/a", environment=environment)
     assert folder.parent == tmp_path / "pairbus" / "staging"
@@ -48,7 +48,7 @@ def test_a_local_master_is_recognised(master: str, expected: bool) -> None:
     ],
 )
 def test_the_master_is_read_from_the_jvm_above(arguments: list[str], expected: bool) -> None:
-    """A process that stands for the JVM starts another one that asks; where nothing is told, nothing is assumed."""
+    """A process that stands for the JVM starts another one that asks; without a master the answer is no."""
     child = "from pairbus.spark.defaults import runs_on_local_master; print(runs_on_local_master())"
     above = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}], check=True)"
     command = [sys.executable, "-c", above, "org.apache.spark.deploy.SparkSubmit", *arguments]

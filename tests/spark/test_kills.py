@@ -73,7 +73,7 @@ def until(holds: Callable[[], object], what: str) -> None:
 
 
 def in_the_middle(*works: tuple[Callable[[], Callable[[], bool]], Callable[[], int]]) -> None:
-    """Returns when each of them (how to feed it, what is left) goes on and has not come to its end."""
+    """Return when each work makes progress and has messages left. A work is (how to feed it, count of the rest)."""
     for _ in range(FEEDS_MAX):
         goes_on = [feed() for feed, _ in works]
         until(lambda goes_on=goes_on: all(each() for each in goes_on), "some progress")  # type: ignore[misc]
@@ -136,7 +136,7 @@ class Reading:
         return len(bodies_in(self._broker, "stream"))
 
     def check(self, spark: SparkSession, taken: list[bytes] | None = None) -> None:
-        """A last run; then every message is in the table, or was taken by somebody else, and nowhere twice."""
+        """Run a last time; then every message is in the table or was taken by the competitor, and none is twice."""
         drain(writer(spark, "stream", self.folder, connection=f"@{self._place}", **self.options))
         rows = spark.read.parquet(str(self.folder / "out")).select("body").collect()
         assert sorted([bytes(row.body) for row in rows] + (taken or [])) == self.sent
@@ -145,7 +145,7 @@ class Reading:
 
 @contextmanager
 def competitor(connection_string: str, queue: str) -> Iterator[list[bytes]]:
-    """Another consumer, who completes two of three messages and gives one back; what it has taken for good."""
+    """Run another consumer, which completes two of three messages and gives one back; yield the completed ones."""
     taken: list[bytes] = []
     over = threading.Event()
 
@@ -220,7 +220,7 @@ def check_moves(spark: SparkSession, world: SyphonWorld, kills: int) -> None:
 def test_stream_and_syphon_survive_killed_workers_and_java(
     storage: str, request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """In a Spark of their own that tries tasks again. After the end of its Java another Spark goes on."""
+    """They run in a Spark of their own that tries tasks again. After its Java is killed another Spark goes on."""
     azurite = request.getfixturevalue("azurite") if storage == "blob" else None
     with syphon_world(tmp_path, queues=QUEUES, lock_s=LOCK_S, orders={}, safe=DETECTS) as world:
         reading = Reading(world.broker, tmp_path, azurite)
@@ -316,7 +316,7 @@ def test_three_syphons_and_a_peek_move_each_message_once(spark: SparkSession, tm
 
 
 async def drain_here(world: SyphonWorld, folder: Path) -> None:
-    """The syphon without Spark, with a ledger; slow, so that there is something for everybody."""
+    """Run the syphon without Spark, with a ledger; slowly, so that Spark's tasks get messages too."""
     ledger = Ledger(folder, client="app")
     async with (
         Carrier(world.broker.connection_string("contoso")) as home,

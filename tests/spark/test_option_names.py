@@ -1,4 +1,4 @@
-"""Options as users of other connectors know them: aliases, hints, and words about what means nothing here."""
+"""Options as users of other connectors know them: aliases, hints, and explanations of names without a meaning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PEEK = {"use": "stream", "entity": "o", "mode": "peek"}
 
 
 def test_the_aliases_on_the_page_are_those_of_the_code() -> None:
-    """Both tables, and every name leads to an option."""
+    """The page has the names of both tables, and every name leads to an option."""
     section = PAGE.split("### Names of other connectors\n")[1].split("\n## ")[0]
     shown = re.findall(r"^\| (`.*?`) \| `([\w.]+)` \| (same|near) \|$", section, re.MULTILINE)
     found = {(name, ours, how) for names, ours, how in shown for name in re.findall(r"`([\w.]+)`", names)}
@@ -90,7 +90,7 @@ def test_entities_are_named_in_several_ways(use: str, given: dict[str, str], ent
     ],
 )
 def test_what_means_nothing_here_is_explained(given: dict[str, str], text: str) -> None:
-    """Before anything is connected, with a word about what would be right."""
+    """The error comes before any connection, and says what is right."""
     with pytest.raises(ConfigError, match=re.escape(text)):
         parse(**given)
 
@@ -116,7 +116,7 @@ def test_create_table_is_refused_when_it_is_created() -> None:
 
 
 def test_properties_can_be_plain_text() -> None:
-    """In the schema, before options are checked."""
+    """The schema says so, before options are checked."""
     typed, plain = (ServiceBusDataSource({"propertiesAs": kind}).schema() for kind in ("typed", "String"))
     assert "`application_properties` map<string,struct<type:string,value:string>>" in typed
     assert "`application_properties` map<string,string>" in plain and "`annotations` map<string,string>" in plain
@@ -131,7 +131,7 @@ class _Tokens:
 
 
 def test_a_service_credential_of_databricks_gives_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through the module that only its clusters have; elsewhere the error says what to give instead."""
+    """A module that only Databricks clusters have gives tokens; elsewhere the error says what to give instead."""
     given = {"entity": "o", "namespace": "contoso.servicebus.windows.net", "databricks.serviceCredential": "bus cred-1"}
     with pytest.raises(
         ConfigError, match=r"option databricks.serviceCredential=bus cred-1: only .* credential=default"

@@ -118,7 +118,7 @@ def test_available_now_ends_with_what_was_there(peeked: Any) -> None:
 
 
 def test_one_session_can_be_peeked(broker: BrokerProcess, make_queue: MakeQueue, tmp_path: Path) -> None:
-    """Messages of other sessions are not read, whatever their numbers."""
+    """Messages of other sessions are not read, with any numbers."""
     queue = make_queue(requires_session=True)
     put(broker, queue, [of_session(session_id, number) for number in range(3) for session_id in "ab"])
     stream = Stream(broker, queue, tmp_path, mode="peek", session="b")
@@ -129,7 +129,7 @@ def test_one_session_can_be_peeked(broker: BrokerProcess, make_queue: MakeQueue,
 def test_wrong_entities_are_told_at_the_start(
     peeked: Any, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the first batch: an entity that is missing, one whose numbers have no order, another's checkpoint."""
+    """Errors before the first batch: a missing entity, numbers without an order, a checkpoint of another stream."""
     with pytest.raises(EntityNotFound):
         Stream(broker, "not-there", tmp_path, mode="peek").begin()
     stream = peeked()
@@ -142,7 +142,7 @@ def test_wrong_entities_are_told_at_the_start(
 
 
 def test_progress_tells_the_end_of_the_queue(peeked: Any) -> None:
-    """As connectors do whose offsets are numbers: the difference to the offset is the backlog."""
+    """Connectors with numbers as offsets do so: the difference to the offset is the backlog."""
     stream = peeked(maxMessagesPerBatch="2")
     send(stream, 1, 5)
     stream.batch()

@@ -45,7 +45,7 @@ def through_spark(message: Message) -> Message:
 
 
 def test_the_schema_on_the_page_is_that_of_the_code() -> None:
-    """Names, types, what the sink takes, and words: the page is what users write their queries by."""
+    """The page has names, types, columns that the sink takes, and descriptions: users write their queries by it."""
     section = PAGE.split("## Schema\n")[1].split("### Types of properties")[0]
     shown = re.findall(r"^\| `(\w+)` \| `([^`]+)` \| (.*?) \| (.*) \|$", section, re.MULTILINE)
     wanted = [
@@ -67,7 +67,7 @@ def test_every_type_of_a_property_is_on_the_page() -> None:
 
 @pytest.mark.parametrize("name", SCALARS)
 def test_a_simple_value_is_named_by_its_type_and_comes_back(name: str) -> None:
-    """The name is the standard's, so that nobody has to learn another."""
+    """The name is the standard's, so that users need not learn another."""
 
     @given(SCALARS[name])
     def holds(value: Any) -> None:
@@ -169,7 +169,7 @@ def test_every_kind_of_body_comes_through_spark(message: Message, body_type: str
 
 
 def test_what_the_service_says_of_a_message_has_columns_of_its_own() -> None:
-    """And is not repeated among the annotations; the lock means nothing to whoever reads a row."""
+    """The fields are not repeated among the annotations; a lock has no meaning to a reader of rows."""
     message = Message(
         header=Header(ttl=UInt(60_000), delivery_count=UInt(3)),
         annotations={
@@ -225,14 +225,14 @@ def test_times_that_no_clock_shows_are_null() -> None:
 
 
 def test_the_raw_message_is_there_when_it_is_asked_for() -> None:
-    """Byte for byte, with what has no column."""
+    """The column has all bytes, also of sections without a column."""
     payload = Message(footer={Symbol("f"): Int(1)}, data=[b"x"]).encode()
     assert row_of(payload, include_raw=True)["raw"] == payload
     assert "raw" not in row_of(payload)
 
 
 def test_properties_without_their_types_are_plain_text() -> None:
-    """As a map of text to text, which the sink takes as well; null stays null."""
+    """The column is a map of text to text, which the sink takes as well; null stays null."""
     properties = {"n": Int(5), "t": "text", "none": None, "yes": True}
     message = Message(application_properties=properties, annotations={Symbol("x-own"): Long(7)}, data=[b""])
     batch = to_columns([message.encode(), Message(data=[b""]).encode()], "q", plain=True)
@@ -282,7 +282,7 @@ BAD_ROWS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("row", "column"), BAD_ROWS)
 def test_a_bad_row_is_named_with_its_column(row: dict[str, Any], column: str) -> None:
-    """Among a million rows, the text must lead to the one cell."""
+    """The error must lead to one cell among a million rows."""
     with pytest.raises(BadRow, match=rf"^row 0, column {column}: "):
         to_message({"body": b""} | row)
 
@@ -329,7 +329,7 @@ def test_a_given_id_is_kept() -> None:
     ],
 )
 def test_a_frame_that_cannot_be_sent_is_refused_by_its_columns(types: dict[str, str], text: str) -> None:
-    """Before a single row is looked at."""
+    """Columns are checked before any row."""
     with pytest.raises(ConfigError, match=re.escape(text)):
         check_written_columns(types)
 

@@ -36,7 +36,7 @@ JWT = "eyJ0eXAiOiJKV1QifQ.e30.c2lnbmF0dXJl"
 
 
 class FakeCredential:
-    """As those of azure-identity: the only thing that is asked of it is a token."""
+    """Credential like those of azure-identity: it is only asked for tokens."""
 
     scopes: list[str]
 
@@ -89,7 +89,7 @@ def test_a_sink_without_the_secret_sends_nothing(
 
 
 def test_the_syphon_names_the_side_whose_secret_is_missing(tmp_path: Path) -> None:
-    """Before Spark is asked for anything."""
+    """The error comes before Spark is used."""
     with pytest.raises(ConfigError, match="primary: no connection string in env:NOT_SET on host"):
         syphon(None, primary="env:NOT_SET", secondary="env:NOT_SET", journal=tmp_path)  # type: ignore[arg-type]
 
@@ -112,7 +112,7 @@ def key_of(connection_string: str) -> str:
 def test_plans_checkpoints_and_stages_do_not_have_the_key(
     spark: SparkSession, broker: BrokerProcess, queue_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All that Spark can show is the place."""
+    """Spark can only show where the key stands."""
     key = key_of(broker.connection_string())
     put(broker, queue_name, [text_message("m")])
     frame = spark.read.format("servicebus").option("connectionString", BROKER_PLACE).load(queue_name)
@@ -193,7 +193,7 @@ def test_a_namespace_is_reached_over_tls(transport: Any, port: int) -> None:
 
 
 def test_default_is_the_credential_of_azure_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Imported where it is needed: nobody else must have that package."""
+    """The package is imported where it is needed: other users need not have it."""
     monkeypatch.setitem(sys.modules, "azure.identity", SimpleNamespace(DefaultAzureCredential=FakeCredential))
     secret = Secret.parse(HOST, "option credential", "default")
     assert isinstance(secret.token_credential(), FakeCredential)
@@ -228,7 +228,7 @@ def made_anew() -> Iterator[None]:
 def test_what_is_wrong_with_a_credential_is_said(
     given: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the query is planned."""
+    """The error comes while the query is planned."""
     monkeypatch.setitem(sys.modules, "azure.identity", None)
     with pytest.raises(ConfigError, match=says):
         Options.parse({"entity": "orders"} | given, "read")

@@ -1,4 +1,4 @@
-"""Sessions as a stream: one of them, or all in turn, in their order whatever happens; and the limit of bytes."""
+"""Sessions as a stream: one of them, or all in turn, in their order after any fault; and the limit of bytes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def long_message(text: str) -> bytes:
 
 
 def test_one_session_is_read_and_the_others_stay(broker: BrokerProcess, queue: str, tmp_path: Path) -> None:
-    """In its order, by one receiver however many partitions there are; the end of a run does not wait for others."""
+    """One receiver reads it in its order, with any number of partitions; the run's end does not wait for others."""
     fill(broker, queue, "abc", 5)
     stream = new_stream(broker, queue, tmp_path, session="b", partitions="3", maxMessagesPerBatch="2")
     stream.reader.prepareForTriggerAvailableNow()
@@ -116,7 +116,7 @@ def test_a_session_sealed_elsewhere_meanwhile_is_not_sealed(broker: BrokerProces
 def test_a_task_whose_session_was_overtaken_receives_again(
     broker: BrokerProcess, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that it had goes back first, and nothing is lost."""
+    """The task first gives back all its messages, and none is lost."""
     fill(broker, queue, "a", 4)
     stream = new_stream(broker, queue, tmp_path, sessions="true", partitions="1")
     seal, calls = intake.SealTracker.try_to_seal, []
@@ -133,7 +133,7 @@ def test_a_task_whose_session_was_overtaken_receives_again(
 
 
 def test_a_batch_has_at_most_so_many_bytes(broker: BrokerProcess, queue_name: str, tmp_path: Path) -> None:
-    """Messages of very different sizes, in their order; the one that is larger than the limit comes alone."""
+    """Messages of very different sizes come in their order; one that is larger than the limit comes alone."""
     sizes = [100, 2_000, 100, 30_000, 9_000, 200, 8_000, 100, 100, 15_000, 300]
     texts = [f"{number:02d}".ljust(size, "x") for number, size in enumerate(sizes)]
     put(broker, queue_name, [long_message(text) for text in texts])
@@ -148,7 +148,7 @@ def test_a_batch_has_at_most_so_many_bytes(broker: BrokerProcess, queue_name: st
 
 
 def test_tasks_share_the_bytes_of_a_batch(broker: BrokerProcess, queue_name: str, tmp_path: Path) -> None:
-    """A task gives back at once what does not fit: no other task waits for a lock."""
+    """A task gives back at once messages that do not fit: no other task waits for a lock."""
     texts = [f"{number:02d}".ljust(1_000, "x") for number in range(20)]
     put(broker, queue_name, [long_message(text) for text in texts])
     stream = new_stream(broker, queue_name, tmp_path, partitions="3", maxBytesPerBatch="12000")

@@ -105,7 +105,7 @@ def test_a_row_that_is_too_large_is_named_before_anything_is_sent() -> None:
 
 
 def test_a_row_without_an_entity_is_named() -> None:
-    """Neither the column nor the option says where it should go."""
+    """The destination is given neither by the column nor by the option."""
     with pytest.raises(BadRow, match="row 1, column entity: null, and option entity is not given"):
         sealed(an_outbox(None), rows(body=["a", "b"], entity=["orders", None]))
 
@@ -117,7 +117,7 @@ def test_the_option_goes_before_the_column() -> None:
 
 
 def test_a_large_partition_waits_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is bounded, whatever the size of a partition; batches that are open are closed when they are many."""
+    """Memory is bounded, with any size of a partition; when many batches are open, some are closed."""
     monkeypatch.setattr(outbox_module, "MEMORY_BYTES_MAX", 10_000)
     monkeypatch.setattr(outbox_module, "OPEN_BYTES_MAX", 5_000)
     batches = [rows(body=[bytes(500)] * 20, session_id=[f"s{n}" for n in range(20)]) for _ in range(5)]
@@ -139,7 +139,7 @@ def test_a_large_partition_waits_in_a_file(monkeypatch: pytest.MonkeyPatch) -> N
 def in_virtual_time(
     answers: Iterator[BaseException | str], patience_s: float, busy_s: str = "300"
 ) -> tuple[Any, float]:
-    """(what came of it, how long it took), on a clock that jumps."""
+    """Return the result and the time that it took, on a clock that jumps."""
     given = Options.parse(ANYWHERE | {"entity": "orders", "patienceSeconds": busy_s}, "write")
 
     async def call() -> str:
@@ -195,7 +195,7 @@ def test_patience_ends_with_the_last_error() -> None:
     ],
 )
 def test_what_will_not_pass_is_said_at_once(condition: str, kind: type[Exception], text: str) -> None:
-    """In the words of what the user has given."""
+    """The error is in words of the user's options."""
     error, took_s = in_virtual_time(iter([Refused(condition, "no")]), 300.0)
     assert type(error) is kind and text in str(error) and took_s == 0.0
 
@@ -248,7 +248,7 @@ def test_a_missing_entity_among_several_leaves_nothing_behind(broker: BrokerProc
 
 
 def test_rows_are_spread_over_their_entities(broker: BrokerProcess, make_queue: MakeQueue) -> None:
-    """By the column, in the order of the rows."""
+    """The column decides; the order of the rows is kept."""
     queues = [make_queue() for _ in range(3)]
     batch = rows(body=[str(number) for number in range(300)], entity=[queues[number % 3] for number in range(300)])
     assert send(options(broker, "write"), batch).messages == 300
@@ -303,7 +303,7 @@ def test_messages_of_a_session_keep_their_order_when_one_is_sent_again() -> None
 
 
 def test_a_refusal_ends_the_task_and_what_was_under_way() -> None:
-    """The error of the first is what the user sees, not that of the others it took along."""
+    """The user sees the error of the first send, not those of the others that it ended."""
     with ScriptedThread() as endpoint:
         endpoint.on("transfer", Reject("com.microsoft:entity-disabled"), path="orders")
         given = Options.parse({"connectionString": place_of(endpoint.connection_string), "entity": "orders"}, "write")
@@ -333,7 +333,7 @@ def test_spark_writes_a_frame(spark: SparkSession, broker: BrokerProcess, queue_
 def test_streamed_ids_are_made_of_query_batch_and_place(
     spark: SparkSession, broker: BrokerProcess, queue_name: str, tmp_path: Path
 ) -> None:
-    """So that a batch that is repeated after a restart repeats its ids."""
+    """A batch that is repeated after a restart repeats its ids."""
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20).load()
     query = (
         numbers.selectExpr("cast(value AS string) AS body")
@@ -368,7 +368,7 @@ def test_streamed_ids_are_made_of_query_batch_and_place(
 def test_what_cannot_be_written_is_named(
     spark: SparkSession, queue_name: str, columns: str, given: dict[str, str], mode: str, text: str
 ) -> None:
-    """In Spark's own error, with nothing sent."""
+    """Spark's own error names it, and no message is sent."""
     if "time_to_live_ms" in columns:
         given = {"entity": queue_name}
     frame = spark.range(1).selectExpr(*columns.split(", "))

@@ -1,4 +1,4 @@
-"""A stream staged on Azure Blob: how often a task asks the storage, and what becomes of it when that is away."""
+"""A stream staged on Azure Blob: how often a task asks the storage, and what happens while that is away."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_task_makes_at_most_six_calls(
 def test_a_batch_of_one_task_needs_no_list(
     broker: BrokerProcess, queue_name: str, place: str, calls: list[str]
 ) -> None:
-    """Neither in its task nor in the driver: a list is as slow as the location is old."""
+    """Neither the task nor the driver lists objects: a list takes longer the more objects the location has."""
     stream = stream_at(broker, queue_name, place, partitions="1")
     for text in ("a", "b", "c"):
         stream.send(text)
@@ -109,7 +109,7 @@ def test_bad_storage_is_told_before_a_message_is_touched(
     azurite: Azurite,
     tmp_path: Path,
 ) -> None:
-    """At the start of a query, by the driver."""
+    """The driver tells it, at the start of a query."""
     (tmp_path / "wrong key").write_text("AccountName=devstoreaccount1;AccountKey=d3Jvbmc=")
     (tmp_path / "no right").write_text(azurite.sas("rl"))
     given = {"storageCredential": PLACE}

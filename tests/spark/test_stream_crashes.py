@@ -34,7 +34,7 @@ SEALED_AT = 2  # index of the first of ALL_POINTS at which a seal exists
 
 @pytest.fixture(scope="module")
 def streams(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Stream]]:
-    """One for each point, the first task of its first batch killed there. All at once: the locks run together."""
+    """Streams, one for each point where its first task was killed. All wait at once for their locks to run out."""
     folder = tmp_path_factory.mktemp("streams")
     found: dict[str, Stream] = {}
     children = []

@@ -56,7 +56,7 @@ def test_every_message_comes_once_and_leaves_the_queue(stream: Stream, broker: B
 def test_a_batch_has_at_most_as_many_messages_as_was_said(
     stream: Stream, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """And no more than that are taken from the queue: what is locked for nothing, nobody else gets."""
+    """No more messages are taken from the queue: others would be locked in vain, and kept from other receivers."""
     stream = new_stream(broker, stream.entity, tmp_path, maxMessagesPerBatch="7", partitions="3")
     stream.send(*texts(17))
     sizes = [len(stream.batch()) for _ in range(3)]
@@ -67,7 +67,7 @@ def test_a_batch_has_at_most_as_many_messages_as_was_said(
 
 
 def test_one_task_keeps_the_order_of_the_queue(stream: Stream, broker: BrokerProcess, tmp_path: Path) -> None:
-    """Several do not, as with any competing receivers."""
+    """Several tasks do not keep the order, as with any competing receivers."""
     stream = new_stream(broker, stream.entity, tmp_path, partitions="1", maxMessagesPerBatch="150")
     sent = texts(300)
     stream.send(*sent)
@@ -201,7 +201,7 @@ def test_a_commit_that_spark_calls_itself_is_as_good(stream: Stream) -> None:
 
 
 def test_dead_letters_are_a_stream_too(broker: BrokerProcess, stream: Stream, tmp_path: Path) -> None:
-    """By option subQueue; the queue itself is another stream."""
+    """The option is subQueue; the queue itself is another stream."""
     stream.send("a", "b", "c")
     dead_letter(broker, stream.entity, 2)
     dead = new_stream(broker, stream.entity, tmp_path, subQueue="deadletter", partitions="1")
@@ -247,7 +247,7 @@ def test_the_progress_shows_how_much_is_waiting(stream: Stream) -> None:
 
 
 def test_available_now_ends_with_what_was_there_at_its_start(stream: Stream) -> None:
-    """Somebody goes on sending: what comes later is for the next run."""
+    """Messages sent after the start are for the next run."""
     stream.send(*texts(5))
     stream.reader.prepareForTriggerAvailableNow()
     partitions = stream.begin()
@@ -328,7 +328,7 @@ def test_errors_name_what_is_wrong_before_anything_is_touched(
 def test_a_task_on_a_host_without_the_location_touches_no_message(
     stream: Stream, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a task would stage messages where no other process looks."""
+    """The task would stage messages where no other process looks."""
     stream.send("a")
     partition = stream.begin()[0]
     monkeypatch.setattr("pairbus.spark.staging.VISIBLE_S", 0.0)

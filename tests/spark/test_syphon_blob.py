@@ -1,4 +1,4 @@
-"""A syphon whose journal is on Azure Blob, without Spark: what a round leaves there, and what it does without it."""
+"""A syphon whose journal is on Azure Blob, without Spark: the objects of a round, and rounds without the storage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def place(azurite: Azurite) -> Location:
 
 
 def test_every_message_is_in_the_journal_when_it_is_home(world: SyphonWorld, place: Location) -> None:
-    """One object for each append; the report says the same, and a closed day is not read again."""
+    """The journal has one object for each append; the reports agree, and a closed day is not read again."""
     world.divert(30, "orders")
     job = world.job(location=place)
     reader = world.reader(job)

@@ -32,7 +32,7 @@ CS = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;U
 def test_what_spark_needs_is_said_at_once(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key that executors could not read, or a journal that nobody has named, would be noticed minutes later."""
+    """Otherwise a key that executors cannot read, or a missing journal, would be noticed minutes later."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         main([*arguments, "--engine", "spark", "--primary-name", "contoso"] if arguments[0] == "syphon" else
@@ -63,7 +63,7 @@ def test_executors_are_told_a_place_and_never_a_key(
 def test_a_journal_on_one_machine_has_a_default_place_that_is_told(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One for each pair, in the user's state folder; nothing is made before Spark runs."""
+    """Each pair has its own journal, in the user's state folder; no folder is made before Spark runs."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("PAIRBUS_PRIMARY", "")
     one = default_journal_on(SparkPlace("local[4]", None), ("fabrikam", "contoso"))

@@ -1,4 +1,4 @@
-"""When the next round comes, moved by hand through time."""
+"""Times of the next round, on a clock that is moved by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOVED, NOTHING, HELD = TaskReport(1, "q", moved=5), TaskReport(1, "q"), TaskRepo
 
 
 def test_a_round_that_moved_something_is_followed_at_once() -> None:
-    """While a backlog is large, nothing waits."""
+    """A large backlog is drained without pauses."""
     made = rounds()
     made.ended([NOTHING, MOVED], 10.0)
     assert made.pause_s(10.0) == 0.0
@@ -51,7 +51,7 @@ def test_a_single_drain_is_over_when_nothing_is_there() -> None:
 
 
 def test_a_single_drain_does_not_wait_for_what_it_held_back_itself() -> None:
-    """Such messages would be held back again: their destination is missing, full or busy."""
+    """The same messages would be held back again: their destination is missing, full or busy."""
     made = rounds(once=True)
     made.something_there(0.0)
     made.ended([MOVED, HELD], 1.0)

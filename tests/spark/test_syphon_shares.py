@@ -102,7 +102,7 @@ class Cluster:
 def test_a_drain_keeps_its_budget_with_any_queues_and_tasks(
     queues: int, slots: int, tasks: int | None, *, is_even: bool
 ) -> None:
-    """Within ten percent over the whole of it: what a pause, a late worker or an empty queue leaves is made up for."""
+    """The rate is within ten percent; budget left by a pause, a late worker or an empty queue is made up for."""
     shares = [1.0] * queues if is_even else [2.0**-number for number in range(queues)]
     backlog = {f"q/{number}": int(12_000 * share / sum(shares)) for number, share in enumerate(shares)}
     cluster = Cluster(backlog, slots, tasks, gap_s=0.8, start_s=0.3)
@@ -126,7 +126,7 @@ def test_long_gaps_between_rounds_are_made_up_for(gap_s: float, start_s: float, 
 
 
 def test_a_share_begins_empty_and_grows_when_others_end() -> None:
-    """Many short tasks must not each begin with a burst; what the others do not need any more is not lost."""
+    """Many short tasks must not each begin with a burst; budget that other tasks do not need any more is not lost."""
     share = BudgetShare(100.0, 4, 0.0)
     assert share.take(5, 0.0) == pytest.approx(0.2)
     share.shared_by(1, 0.2)

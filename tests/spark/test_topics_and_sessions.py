@@ -48,7 +48,7 @@ def rows_of(stream: Stream) -> list[list[dict[str, Any]]]:
 def test_a_subscription_and_its_dead_letters_are_streams_of_their_own(
     broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
-    """Rows say the path as it was given, so that they can be told from those of the topic's other subscriptions."""
+    """Rows have the path as given, so that they differ from those of the topic's other subscriptions."""
     path = f"{topic}/Subscriptions/sports"
     put(broker, topic, [text_message(text) for text in ("a", "b", "c")])
     dead_letter(broker, path, 1)
@@ -62,7 +62,7 @@ def test_a_subscription_and_its_dead_letters_are_streams_of_their_own(
 
 @pytest.mark.parametrize("name", ["sports", "cases"])
 def test_a_batch_read_peeks_a_subscription(broker: BrokerProcess, topic: str, name: str) -> None:
-    """With and without sessions: a peek accepts none, locks nothing and removes nothing."""
+    """The subscription may have sessions: a peek accepts none, and neither locks nor removes messages."""
     path = f"{topic}/Subscriptions/{name}"
     put(broker, topic, [of_session(session_id, 0) for session_id in "abc"])
     reader = PeekReader(options(broker, "read", entity=path, partitions="1"))
@@ -79,7 +79,7 @@ def test_a_batch_read_peeks_a_subscription(broker: BrokerProcess, topic: str, na
 def test_sessions_are_read_one_after_another(
     broker: BrokerProcess, make_queue: MakeQueue, topic: str, kind: str, tmp_path: Path
 ) -> None:
-    """Each message once, those of a session in one task and in their order; nothing stays in the entity."""
+    """Each message comes once, those of a session in one task and in their order; the entity is empty at the end."""
     write, read = (topic, f"{topic}/Subscriptions/cases")
     if kind == "queue":
         write = read = make_queue(requires_session=True)

@@ -21,7 +21,7 @@ QUEUE = "contoso/x-servicebus-transfer/0"
 
 
 class Ways:
-    """One way for all paths, unless a path has its own."""
+    """Ways to send: one for all paths, unless a path has its own."""
 
     def __init__(self, way: Way | None = PRIMARY, **paths: Way | None) -> None:
         self.default = way
@@ -77,7 +77,7 @@ class World:
 
     async def until(self, holds: Callable[[], object]) -> None:
         async with asyncio.timeout(20):
-            while not holds():  # noqa: ASYNC110 - what is waited for happens in other threads too
+            while not holds():  # noqa: ASYNC110 - the awaited change may happen in other threads
                 await asyncio.sleep(0.005)
 
     def is_down_to(self, count: int) -> bool:

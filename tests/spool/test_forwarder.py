@@ -1,4 +1,4 @@
-"""From the spool to a namespace: in order, nothing lost, whatever the namespaces answer."""
+"""From the spool to a namespace: in order, without loss, after any answers of the namespaces."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def numbers(payloads: Sequence[bytes]) -> list[int]:
 
 
 async def test_a_healthy_primary_gets_everything_in_order_and_unchanged(tmp_path: Path) -> None:
-    """Also what is appended from another thread while it runs; the spool is empty afterwards, on disk too."""
+    """Messages appended from another thread meanwhile go too; the spool is empty afterwards, on disk too."""
     async with two_brokers() as (primary, secondary):
         world = World(tmp_path, primary, secondary)
         world.spool.append([*entries(range(250)), *entries(range(30), "bills")])
@@ -192,7 +192,7 @@ async def test_a_message_at_fault_steps_aside_and_the_others_keep_their_order(
 async def test_messages_for_a_missing_entity_wait_for_the_grace(
     world: World, endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
-    """Within the grace nothing steps aside; behind it the messages do, and other paths never notice."""
+    """Within the grace no message is set aside; after it they are, and other paths are not affected."""
     missing = endpoint.on("attach", Reject("amqp:not-found"), path="orders")
     world.spool.append([*entries(range(3)), *entries(range(3), "bills")])
     reasons = await world.forwarder.drain_once(patience_s=0.2)
@@ -258,7 +258,7 @@ async def test_messages_of_one_session_go_in_batches_and_in_order(world: World, 
 async def test_messages_that_go_one_by_one_leave_the_spool_together(
     world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each fsync costs as much as a send; without them the lane is outrun by those who send."""
+    """An fsync costs as much as a send; with one for each message the lane would be slower than its senders."""
     forwarded, removals = world.spool.forwarded, []
 
     def remove(gone: Sequence[int]) -> None:
@@ -288,7 +288,7 @@ async def test_what_was_accepted_is_removed_when_the_forwarder_is_cancelled(
 
 
 async def test_a_batch_that_is_refused_for_the_moment_keeps_its_order(world: World, endpoint: ScriptedEndpoint) -> None:
-    """All of it or nothing: no message overtakes one that was turned down."""
+    """A batch is sent whole or not at all: no message overtakes one that was turned down."""
     endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=7)
     world.spool.append(entries(range(150)))
     assert await world.forwarder.drain_once() == {}
@@ -301,7 +301,7 @@ async def test_a_batch_that_is_refused_for_the_moment_keeps_its_order(world: Wor
 async def test_an_error_that_comes_quickly_counts_when_it_was_tried_three_times(
     world: World, endpoint: ScriptedEndpoint, failures: int, counted: int
 ) -> None:
-    """As a send does: a hiccup at the start must not make the entity fail over."""
+    """A send does so too: a short error at the start must not make the entity fail over."""
     endpoint.on("attach", Reject("amqp:internal-error"), path="orders", times=failures)
     world.spool.append([entry(1)])
     assert await world.forwarder.drain_once() == {}
@@ -310,7 +310,7 @@ async def test_an_error_that_comes_quickly_counts_when_it_was_tried_three_times(
 
 
 async def test_a_time_out_counts_at_once(world: World, endpoint: ScriptedEndpoint) -> None:
-    """One attempt until its time-out has cost enough."""
+    """A single attempt that runs into its time-out has cost enough."""
     endpoint.on("attach", Silent(), path="orders", times=1)
     world.spool.append([entry(1)])
     assert await world.forwarder.drain_once() == {}
@@ -346,7 +346,7 @@ async def test_stopping_lets_the_send_under_way_end(world: World, endpoint: Scri
 
 
 async def test_every_send_is_metered_with_its_outcome(world: World, endpoint: ScriptedEndpoint) -> None:
-    """Both namespaces bill for them; the reason is the spool."""
+    """The namespace bills for each of the two sends; the ledger's reason is the spool."""
     endpoint.on("transfer", Reject("amqp:internal-error"), path="orders", times=1)
     world.spool.append(entries(range(2)))
     await world.forwarder.drain_once()
@@ -378,7 +378,7 @@ async def test_lane_does_not_wait_while_the_other_side_accepts(
 
 
 async def test_a_way_that_opens_later_is_found(world: World, endpoint: ScriptedEndpoint) -> None:
-    """Neither side is back when the messages come; asking costs nothing until one is."""
+    """The two sides are away when the messages come; asking for a way costs no operation until one is back."""
     world.ways.default = None
     async with world.running():
         world.spool.append(entries(range(3)))

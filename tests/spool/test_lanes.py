@@ -48,12 +48,12 @@ VERDICTS = [
 
 @pytest.mark.parametrize(("kind", "way", "count", "verdict"), VERDICTS)
 def test_only_a_message_that_is_itself_to_blame_steps_aside(kind: Kind, way: Way, count: int, verdict: Verdict) -> None:
-    """Everything else may heal; keys, entities and quotas are an operator's business, and the messages wait for it."""
+    """Other failures may heal; keys, entities and quotas are an operator's work, and the messages wait for it."""
     assert Lane("orders").failed(way, Failure(kind, "no"), count, now=0.0) is verdict
 
 
 def test_pauses_double_up_to_half_a_minute_and_end_with_a_success() -> None:
-    """A namespace that comes back must not be met by a storm, nor be left alone for long."""
+    """A namespace that comes back must not meet a storm of sends, and must not be left alone for long."""
     lane, pauses = Lane("orders"), []
     for _ in range(7):
         lane.failed(PRIMARY, Failure(Kind.COMMUNICATION, "gone"), 1, now=0.0)
@@ -65,7 +65,7 @@ def test_pauses_double_up_to_half_a_minute_and_end_with_a_success() -> None:
 
 
 def test_server_busy_waits_as_the_service_asks() -> None:
-    """At least ten seconds, each time, and nobody may cut it short."""
+    """The pause is at least ten seconds, each time, and cannot be cut short."""
     lane = Lane("orders")
     lane.failed(PRIMARY, Failure(Kind.BUSY, "later"), 1, now=0.0)
     assert lane.pause_s == BUSY_WAIT_S and lane.is_busy
@@ -90,7 +90,7 @@ def test_an_entity_that_stays_missing_lets_its_messages_go_after_the_grace() -> 
 
 
 def test_quick_errors_of_the_primary_are_tried_three_times_within_a_moment() -> None:
-    """At the pace of a send. What takes long, or asking again cannot change, counts at once; a queue has others."""
+    """Attempts have the pace of a send. A failure that a retry cannot change, or of a backlog queue, counts at once."""
     lane, gone = Lane("orders"), Failure(Kind.COMMUNICATION, "gone")
     assert [lane.again_s(PRIMARY, gone, at, at) for at in (0.0, 0.1, 0.5)] == [0.1, 0.4, None]
     slow = [lane.again_s(PRIMARY, gone, at, at + 1.0) for at in (9.0, 10.0, 11.0)]
@@ -101,7 +101,7 @@ def test_quick_errors_of_the_primary_are_tried_three_times_within_a_moment() -> 
 
 
 def test_after_a_refused_batch_its_messages_go_one_by_one() -> None:
-    """As many as it had; then batches again."""
+    """All messages of the batch go singly; then batches are sent again."""
     lane = Lane("orders")
     lane.failed(PRIMARY, Failure(Kind.TOO_LARGE, "no"), 3, now=0.0)
     left = []
@@ -128,7 +128,7 @@ def test_a_batch_has_one_session_and_one_partition_key() -> None:
 
 
 def test_for_two_messages_that_leave_a_lane_one_may_come() -> None:
-    """So that it ends, however many are sent. Lists count with all their messages, and what is too much is owed."""
+    """The lane then ends, with any number of sends. Lists count with all their messages; an excess is owed."""
     inflow = Inflow()
     assert inflow.takes("orders", 0.0), "the lane has not moved yet: senders do not wait for it"
     inflow.left("Orders", 6, 1.0)

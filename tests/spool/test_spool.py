@@ -1,4 +1,4 @@
-"""Messages in, messages out: order, limits, sharing, and what stands aside."""
+"""Messages in, messages out: order, limits, sharing, and messages that are set aside."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_removed_number_is_not_given_again(spool: Spool) -> None:
 
 
 def test_a_full_spool_stores_nothing_of_what_does_not_fit(tmp_path: Path) -> None:
-    """All or none: the caller is told that it still owns every one of them; what is forwarded makes room."""
+    """A list is stored whole or not at all, so its caller still owns all of it; forwarded messages make room."""
     spool = Spool(tmp_path / "spool", max_bytes=3 * entry(0).size)
     spool.append(entries(range(2)))
     with pytest.raises(SpoolFull, match="not stored"):
@@ -148,7 +148,7 @@ def test_threads_that_append_at_once_share_a_commit(spool: Spool) -> None:
 
 
 def test_appends_under_way_count_against_the_limit(tmp_path: Path) -> None:
-    """Otherwise everybody who comes during one slow commit would find room, and all of them would be stored."""
+    """Otherwise all callers that come during one slow commit would find room, and all would be stored."""
     spool = Spool(tmp_path / "spool", max_bytes=3 * entry(0).size)
     with held_up(spool):
         threads = appending(spool, range(3))
@@ -168,7 +168,7 @@ def test_every_commit_is_synced_before_it_is_told(spool: Spool) -> None:
 
 
 def test_each_thread_finds_its_own_messages_in_its_own_order(spool: Spool) -> None:
-    """Leaders and followers: nobody's change is forgotten, and a thread's second message comes behind its first."""
+    """Leaders and followers: no thread's change is forgotten, and a thread's second message comes behind its first."""
 
     def work(name: int) -> None:
         for number in range(50):
@@ -252,7 +252,7 @@ def test_refused_messages_stand_aside_and_can_be_put_back(spool: Spool) -> None:
 
 
 def test_damaged_message_is_set_aside_and_the_rest_goes_on(spool: Spool, caplog: pytest.LogCaptureFixture) -> None:
-    """A flipped bit in one body is not a reason to hold the others, nor to send rubbish."""
+    """A flipped bit in one body must not hold back the others, and damaged bytes must not be sent."""
     spool.append(entries(range(4)))
     spool.close()
     file = spool.folder / FILE_NAME
@@ -287,7 +287,7 @@ def test_an_emptied_spool_gives_the_disk_back(spool: Spool) -> None:
 
 
 def test_looking_shows_every_path_while_the_owner_lives(spool: Spool) -> None:
-    """The one that waits longest comes first; nothing is changed."""
+    """The path that waits longest comes first; looking changes no file."""
     spool.append([entry(1, "b"), entry(2, "a"), entry(3, "B")])
     _, found = look(spool.folder)
     assert found == [Standing("b", 2, 2 * entry(1, "b").size, 1001), Standing("a", 1, entry(2, "a").size, 1002)]

@@ -1,4 +1,4 @@
-"""`pairbus spool`: what is shown, where drained messages go, and exit codes."""
+"""`pairbus spool`: its output, where drained messages go, and exit codes."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_list_for_programs_has_the_same_numbers(folder: Path, capsys: pytest.C
 def test_a_drain_brings_everything_home(
     folder: Path, endpoint: ScriptedThread, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In order, from every spool of the folder; the connection string stands in a file. Repeated, there is nothing."""
+    """They go in order, from every spool of the folder; the connection string is in a file. A second drain has none."""
     file = tmp_path / "primary.cs"
     file.write_text(f"{endpoint.connection_string}\n")
     assert run("drain", folder, "--primary", f"@{file}") == 0
@@ -154,7 +154,7 @@ def test_a_drain_fills_topics_and_session_queues(
 def test_what_the_primary_cannot_take_goes_to_backlog_queues(
     folder: Path, endpoint: ScriptedThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody answers at the primary; one of two backlog queues is missing. Connection strings from the environment."""
+    """The primary does not answer; one of two backlog queues is missing. Connection strings: from the environment."""
     endpoint.on("attach", Reject("amqp:not-found"), path=f"{NAME}/x-servicebus-transfer/0")
     monkeypatch.setenv("PAIRBUS_PRIMARY", NOBODY)
     monkeypatch.setenv("PAIRBUS_SECONDARY", endpoint.connection_string)
@@ -187,7 +187,7 @@ def test_what_is_left_is_told_with_the_reason_and_exit_code_1(
 
 
 def test_a_spool_whose_client_lives_is_not_drained(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both would send everything; the text names the folder and the process, which is another one, as in life."""
+    """Command and client would send every message twice; the text names the folder and the client's process."""
     code = "import sys; from pairbus.spool import Spool; s = Spool(sys.argv[1]); print(flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -240,7 +240,7 @@ def test_wrong_calls_are_answered_in_a_sentence(
     code: int,
     words: str,
 ) -> None:
-    """1 for what cannot be done, 2 for wrong usage; nothing was sent or changed."""
+    """The code is 1 for errors, 2 for wrong usage; no message was sent or changed."""
     monkeypatch.delenv("PAIRBUS_PRIMARY", raising=False)
     (tmp_path / "empty").mkdir()
     places = {"{empty}": str(tmp_path / "empty"), "{folder}": str(folder)}

@@ -15,7 +15,7 @@ KEYS = 25
 
 
 def test_an_object_is_there_until_it_is_deleted(storage: LargeStorage) -> None:
-    """The calls one after another; each answers for what was done before."""
+    """The calls come one after another; each sees the results of those before."""
     assert storage.get("a/1") is None and not storage.exists("a/1") and storage.list("a/") == []
     assert storage.put_new("a/1", b"one")
     assert storage.get("a/1") == b"one" and storage.exists("a/1")
@@ -30,7 +30,7 @@ def test_an_object_is_there_until_it_is_deleted(storage: LargeStorage) -> None:
 
 
 def test_a_list_has_all_names_below_and_no_others(storage: LargeStorage) -> None:
-    """In order, without what stands before; a name that only begins alike is another folder's."""
+    """The names are in order and without the prefix; a folder whose name only begins alike is another one."""
     for key in ("log/2", "log/1", "log/day=1/x.jsonl", "logs/3", "lo"):
         storage.put(key, b".")
     assert storage.list("log/") == ["1", "2", "day=1/x.jsonl"]
@@ -38,7 +38,7 @@ def test_a_list_has_all_names_below_and_no_others(storage: LargeStorage) -> None
 
 
 def test_of_many_who_create_one_object_exactly_one_succeeds(storage: LargeStorage) -> None:
-    """A seal relies on this. Every reader finds the whole of what the winner wrote."""
+    """A seal relies on this. Every reader finds the whole object of the winner."""
     start = Barrier(WRITERS)
 
     def race(writer: int) -> list[bool]:
@@ -55,7 +55,7 @@ def test_of_many_who_create_one_object_exactly_one_succeeds(storage: LargeStorag
 
 
 def test_entries_of_two_writers_are_never_alike(storage: LargeStorage) -> None:
-    """Two who say the same thing: one has said it, and reads what it said without the token."""
+    """Two writers publish the same entry: one wins, and reading gives the entry without the writer's token."""
     assert publish(storage, "log/1.json", {"rows": 0})
     assert not publish(storage, "log/1.json", {"rows": 0})
     assert read(storage, "log/1.json") == {"rows": 0}
@@ -83,7 +83,7 @@ def test_a_large_object_appears_when_it_is_published(storage: LargeStorage) -> N
 
 
 def test_a_record_has_what_was_appended_in_order(storage: LargeStorage) -> None:
-    """One file or many objects: read in the order of their names they are the record."""
+    """A record is one file or many objects: read in the order of their names they are the record."""
     record = storage.appender("journal/day=1/a.jsonl")
     for line in (b"1\n", b"2\n", b"3\n"):
         record.append(line)

@@ -1,4 +1,4 @@
-"""How locations and the places of their keys are written, and what is wrong with others."""
+"""How locations and the places of their keys are written, and errors in others."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_every_form_of_a_location_is_read(written: str, url: str, container: str
     ],
 )
 def test_a_location_that_cannot_be_used_is_refused(written: str, why: str) -> None:
-    """Before anything is connected."""
+    """The error comes before any connection."""
     with pytest.raises(ConfigError, match=why):
         open_storage(written)
 
@@ -113,7 +113,7 @@ def test_what_is_no_secret_of_a_storage_account_is_refused(tmp_path: Path) -> No
 
 
 def test_drafts_of_dead_writers_are_removed_by_a_list(tmp_path: Path) -> None:
-    """Nobody else looks for them; young ones may be in use."""
+    """A list is the only call that looks for drafts; young ones may be in use."""
     storage = FolderStorage(tmp_path)
     storage.put("log/1", b".")
     for name, age_s in ((".2.aa", DRAFT_AGE_S + 60), (".3.bb", 60)):
@@ -125,7 +125,7 @@ def test_drafts_of_dead_writers_are_removed_by_a_list(tmp_path: Path) -> None:
 
 
 def test_nobody_else_can_read_an_object(tmp_path: Path) -> None:
-    """An object holds whole messages, as a spool does: mode 0600 whatever the umask says."""
+    """An object holds whole messages, as a spool does: mode 0600 with any umask."""
     before = os.umask(0)
     try:
         storage = FolderStorage(tmp_path)

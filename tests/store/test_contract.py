@@ -1,4 +1,4 @@
-"""One body of tests for every store: what `pairbus.broker.store` promises."""
+"""One body of tests for every store: the promises of `pairbus.broker.store`."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_rows_of_another_box_are_never_loaded(opened: Opened) -> None:
 
 
 async def test_the_index_lists_every_box_in_order_with_sizes(opened: Opened) -> None:
-    """From it the broker rebuilds its entities at start, without the bodies."""
+    """The broker rebuilds its entities from the index at start, without the bodies."""
     late = message(5, b"x" * 3000, annotations=b"ab", patch=b"c", expires_ms=9, state=SCHEDULED, scheduled_ms=8)
     await commit(opened.store, Insert(BOX, [late, message(2, b"", session_id="s")]), Insert(DEAD, [message(1, n=3)]))
     store, _ = await opened.reopen()
@@ -235,7 +235,7 @@ async def test_a_group_fails_whole_and_the_next_one_succeeds(opened: Opened, wro
 
 
 async def test_callbacks_come_later_in_order_and_each_once(opened: Opened) -> None:
-    """Everything that a connection says stays in order behind its commit."""
+    """Answers of a connection stay in order, each behind its commit."""
     told: list[tuple[int, StoreError | None]] = []
 
     def note(n: int) -> Callable[[StoreError | None], None]:
@@ -253,7 +253,7 @@ async def test_callbacks_come_later_in_order_and_each_once(opened: Opened) -> No
 
 
 async def test_a_callback_after_the_last_write_shares_the_fate_of_its_group(opened: Opened) -> None:
-    """`None` means that everything written before is durable, also when the group was already on its way."""
+    """The result `None` means that all earlier writes are durable, also when the group was already on its way."""
     told: list[StoreError | None] = []
     opened.store.write(Insert(BOX, [message(1), message(1)]))
     opened.store.after_commit(told.append)
@@ -287,7 +287,7 @@ async def probed(store: Store) -> StoreError | None:
 
 
 async def test_close_commits_what_was_written_and_tells(opened: Opened) -> None:
-    """A clean stop loses nothing and leaves nobody waiting."""
+    """A clean stop loses no write and leaves no caller waiting."""
     told: list[StoreError | None] = []
     opened.store.write(Insert(BOX, [message(1)]))
     opened.store.after_commit(told.append)

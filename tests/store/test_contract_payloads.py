@@ -14,7 +14,7 @@ from tests.store.common import BOX, DEAD, Opened, commit, message
 
 
 async def test_a_payload_is_kept_once_and_each_message_has_it(opened: Opened) -> None:
-    """However many boxes hold a message; the index counts it to none of them."""
+    """Any number of boxes may hold a message; the index counts the payload to none of them."""
     copies = [message(1, b"ignored", n=2, payload=1, annotations=b"a"), message(9, b"", n=3, payload=1)]
     assert (
         await commit(opened.store, InsertPayload(1, 7, b"shared"), Insert(BOX, copies[:1]), Insert(DEAD, copies[1:]))

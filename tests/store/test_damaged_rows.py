@@ -55,7 +55,7 @@ async def test_a_message_damaged_while_running_is_reported_and_never_returned(
 
 
 async def test_damage_of_a_payload_is_damage_of_every_message_that_shares_it(tmp_path: Path) -> None:
-    """None of them may be served with another body, or with none; other messages are served."""
+    """The messages that share it are not served, with another body or an empty one; other messages are served."""
     store = SqliteStore(tmp_path)
     store.recover()
     shared = [StoredMessage(seq, b"", n=seq + 10, payload=1 + seq % 2) for seq in range(4)]
@@ -70,7 +70,7 @@ async def test_damage_of_a_payload_is_damage_of_every_message_that_shares_it(tmp
 
 
 async def test_a_payload_that_no_message_shares_is_swept_at_the_start(tmp_path: Path) -> None:
-    """Nothing writes one; if one is there all the same, it must not stay for ever."""
+    """The broker never writes such a payload; if one is there all the same, it must not stay for ever."""
     store = SqliteStore(tmp_path)
     store.recover()
     payloads = InsertPayload(1, 1, b"shared"), InsertPayload(2, 1, b"orphan")
@@ -102,7 +102,7 @@ async def test_messages_of_an_entity_that_is_not_there_are_announced_and_kept(tm
 
 
 async def test_counters_are_right_before_and_after_they_are_folded(tmp_path: Path) -> None:
-    """Each commit writes what it changed into one row; now and again the rows are put together."""
+    """Each commit writes the counters that it changed into one row; now and again the rows are put together."""
     store = SqliteStore(tmp_path)
     store.recover()
     await commit(store, *[PutEntity(entity_id, "{}") for entity_id in range(1, 60)])
@@ -139,7 +139,7 @@ async def test_a_row_that_vanished_without_a_trace_is_missed(tmp_path: Path) -> 
 
 
 async def test_damaged_descriptions_counters_and_ids_are_announced(tmp_path: Path) -> None:
-    """The small tables carry checksums too; what is intact is still served."""
+    """The small tables carry checksums too; intact rows are still served."""
     store, _ = await filled_store(tmp_path, rounds=1)
     await store.close()
     with sqlite3.connect(tmp_path / "messages.db") as vandal:

@@ -63,7 +63,7 @@ def row_of(message: StoredMessage) -> list[object]:
 
 
 def check_content(store: SqliteStore, folder: Path) -> None:
-    """Everything of the sample is there, in order, and nothing else."""
+    """Check that all messages of the sample are there, in order, and no others."""
     recovered = store.recover()
     known = expected(folder)
     rows = list(store.index())

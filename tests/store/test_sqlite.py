@@ -73,7 +73,7 @@ def test_the_database_of_another_program_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_newer_store_is_refused_with_both_versions(tmp_path: Path) -> None:
-    """An old program cannot know what it would destroy."""
+    """An old program cannot know which data it would destroy."""
     path = tmp_path / "messages.db"
     create(path)
     with sqlite3.connect(path) as newer:
@@ -84,7 +84,7 @@ def test_a_newer_store_is_refused_with_both_versions(tmp_path: Path) -> None:
 
 
 async def test_a_lost_database_file_is_not_mistaken_for_a_new_folder(tmp_path: Path) -> None:
-    """To start empty where messages were would be silent loss."""
+    """An empty start where messages were would be silent loss."""
     store, _ = await filled_store(tmp_path, rounds=1)
     await store.close()
     (tmp_path / "messages.db").unlink()
@@ -94,7 +94,7 @@ async def test_a_lost_database_file_is_not_mistaken_for_a_new_folder(tmp_path: P
 
 @pytest.mark.parametrize("change", ["DROP TABLE payloads", "ALTER TABLE messages RENAME COLUMN head TO haed"])
 async def test_a_table_that_is_gone_or_changed_is_damage(tmp_path: Path, change: str) -> None:
-    """A flipped bit in a table's name leaves a valid database in which the table is called something else."""
+    """A flipped bit in a table's name leaves a valid database in which the table has another name."""
     store, _ = await filled_store(tmp_path, rounds=1)
     await store.close()
     with sqlite3.connect(tmp_path / "messages.db") as vandal:
@@ -114,7 +114,7 @@ async def test_a_creation_that_was_interrupted_is_made_again(tmp_path: Path) -> 
 
 
 def test_progress_speaks_about_once_a_second_and_not_in_the_first(tmp_path: Path) -> None:
-    """A start that is quick says nothing; one that is slow says where it is."""
+    """A quick start logs no progress; a slow one says where it is."""
     now_s = 100.0
     said: list[str] = []
     progress = PacedTelling(said.append, lambda: now_s)
@@ -141,7 +141,7 @@ async def test_reading_the_index_tells_its_progress(tmp_path: Path) -> None:
 
 
 def test_group_without_disk_space_fails_whole_and_store_goes_on(tmp_path: Path) -> None:
-    """The sender is told to send again; what was acknowledged stays."""
+    """The sender is told to send again; acknowledged messages stay."""
     path = tmp_path / "messages.db"
     create(path)
     connection = open_for_writing(path)
@@ -299,7 +299,7 @@ async def test_the_log_is_copied_back_while_running(tmp_path: Path) -> None:
 
 
 async def test_callback_after_a_group_in_flight_shares_its_fate(tmp_path: Path) -> None:
-    """`None` means that everything written before is durable, and here it is not."""
+    """The result `None` means that all earlier writes are durable, and here they are not."""
     store = SqliteStore(tmp_path)
     store.recover()
     store.write(Insert(BOX, [sample_message(1), sample_message(1)]))

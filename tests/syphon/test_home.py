@@ -24,7 +24,7 @@ ORDERS, BILLS = QueueDescription("orders"), QueueDescription("bills")
 
 
 async def test_messages_come_home_byte_for_byte() -> None:
-    """From the properties on, what a receiver gets is what the application's SDK encoded."""
+    """From the properties on, a receiver gets the bytes that the application's SDK encoded."""
     lasting = [one for name, one in SDK_MESSAGES.items() if name not in ("everything", "a short time to live")]
     payloads = [sdk_bytes(one) for one in lasting]
     payloads.append(
@@ -70,7 +70,7 @@ async def test_the_genuine_sdk_reads_what_came_home() -> None:
 
 
 async def test_each_message_comes_home_to_its_destination_in_queue_order() -> None:
-    """Several destinations in one batch, and more than one batch."""
+    """A batch has messages for several destinations, and there is more than one batch."""
     async with pair(ORDERS, BILLS) as world:
         payloads = [message(number) for number in range(250)]
         await world.put(BACKLOG, [wrap(one, Away(("Orders", "bills")[n % 2])) for n, one in enumerate(payloads)])
@@ -118,7 +118,7 @@ async def test_many_syphons_share_the_work() -> None:
 
 
 async def test_a_crash_between_acceptance_and_completion_duplicates_and_never_loses() -> None:
-    """Whatever dies there, the backlog still has the message; it comes again when its lock has run out."""
+    """If the syphon dies there, the backlog still has the message; it comes again when its lock has run out."""
     async with pair(ORDERS, lock_s=1.0) as world:
         await world.divert("orders", [message(number) for number in range(10)])
         secondary = await world.secondary.connection()
@@ -148,7 +148,7 @@ async def test_where_the_destination_detects_duplicates_a_second_copy_is_not_sto
 
 
 async def test_a_message_that_comes_home_after_the_window_is_reported() -> None:
-    """The outcome was unknown, and nobody remembers the id any more: a person may want to look."""
+    """The outcome was unknown, and the id is not remembered any more: a person may want to look."""
     async with pair(ORDERS) as world:
         now_ms = 10_000_000
         await world.divert("orders", [message(1)], first_attempt_ms=now_ms - 700_000)
@@ -186,7 +186,7 @@ async def test_a_budget_is_kept() -> None:
 
 
 async def test_no_second_has_much_more_than_a_second_of_the_budget() -> None:
-    """The first second has no more either, nor has any when all messages are in one queue."""
+    """This holds for the first second, and when all messages are in one queue."""
     async with pair(ORDERS) as world:
         await world.divert("orders", [message(number) for number in range(1200)])
         await world.syphon(replace(QUICK, max_messages_per_second=400)).run_once(wait_s=0.1)
@@ -195,7 +195,7 @@ async def test_no_second_has_much_more_than_a_second_of_the_budget() -> None:
 
 
 async def test_dead_letters_are_driven_back_to_their_queue_or_to_another() -> None:
-    """Without the reason for which they were put aside, and otherwise as they were."""
+    """The messages lose the reason for which they were set aside, and are otherwise unchanged."""
     async with pair(ORDERS, BILLS) as world:
         for target in (None, "bills"):
             sender = await world.primary.sender("orders")
@@ -237,7 +237,7 @@ async def test_a_single_drain_ends_though_its_messages_come_back() -> None:
 
 
 async def test_a_single_drain_leaves_what_is_diverted_meanwhile() -> None:
-    """Senders that are still failed over would keep it busy for ever. It is given back at once, for whoever is next."""
+    """Senders still failed over would keep the drain busy for ever. Their messages are given back at once."""
     async with pair(ORDERS) as world:
         await world.divert("orders", [message(number) for number in range(150)])
         late = 0

@@ -1,4 +1,4 @@
-"""Where order is kept: a lane and what holds it up, over queues, kills and drains."""
+"""Where order is kept: a lane and the messages that hold it up, over queues, kills and drains."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_after_a_kill_the_next_syphon_keeps_the_order() -> None:
 
 
 async def test_lanes_that_could_not_be_given_back_are_waited_for() -> None:
-    """Such messages are locked for another while, and so are those that the link had fetched behind them."""
+    """The messages stay locked for a while, and so do those that the link had fetched behind them."""
     skew_s = 0.0
     async with pair(ORDERS) as world, Server(Script(settlement=None)) as server:
         world.secondary = Carrier(server.connection_string)
@@ -134,7 +134,7 @@ async def test_a_single_drain_of_lanes_waits_for_nobody() -> None:
 
 
 async def test_a_queue_that_is_adopted_holds_up_nobody() -> None:
-    """An adopted queue has just been created: nobody can have hidden anything in it."""
+    """An adopted queue has just been created: it cannot have messages under old locks."""
     second = f"{BACKLOG[:-1]}1"
     async with pair(ORDERS, BILLS, backlogs=2) as world:
         syphon = world.syphon()

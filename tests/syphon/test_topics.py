@@ -63,7 +63,7 @@ async def dead_lettered(world: World, path: str, count: int, session_id: str | N
 
 
 async def test_messages_for_a_topic_reach_every_matching_subscription() -> None:
-    """Byte for byte, with their sessions: its rules and its session subscription see what the sender chose."""
+    """Messages come byte for byte, with their sessions: rules and session subscription see the sender's values."""
     async with world_with_topic() as world:
         await world.divert("news", [labelled(number) for number in range(6)])
         assert (await world.syphon().run_once(0.2)).moved == 6
@@ -77,7 +77,7 @@ async def test_messages_for_a_topic_reach_every_matching_subscription() -> None:
 
 
 async def test_messages_for_a_session_queue_are_in_their_sessions_again() -> None:
-    """One send carries messages of several sessions only where each has its own id back."""
+    """A send carries messages of several sessions, and each message has its own session id back."""
     async with world_with_topic() as world:
         await world.divert("cases", [labelled(number) for number in range(9)])
         assert (await world.syphon().run_once(0.2)).moved == 9
@@ -86,7 +86,7 @@ async def test_messages_for_a_session_queue_are_in_their_sessions_again() -> Non
 
 
 async def test_batches_for_sessions_and_partitions_say_where_they_go() -> None:
-    """Such an entity refuses a batch without the id, session and key of its first message in its envelope."""
+    """The entity refuses a batch whose envelope lacks the id, session and key of its first message."""
     async with world_with_topic() as world:
         await world.divert("parts", [labelled(number) for number in range(9)])
         assert (await world.syphon().run_once(0.2)).moved == 9
@@ -126,7 +126,7 @@ async def test_a_topic_that_is_disabled_is_waited_for() -> None:
 
 
 async def test_topic_missing_for_too_long_is_given_up() -> None:
-    """As a missing queue is."""
+    """A missing topic is treated like a missing queue."""
     async with world_with_topic() as world:
         await world.home.delete("news")
         await world.divert("news", [labelled(0)])
@@ -139,7 +139,7 @@ async def test_topic_missing_for_too_long_is_given_up() -> None:
 
 @pytest.mark.slow
 async def test_a_topic_that_is_full_is_waited_for() -> None:
-    """A slow subscription fills it; what does not fit stays in the backlog until somebody has received."""
+    """A slow subscription fills the topic; other messages stay in the backlog until a receiver makes room."""
     async with world_with_topic(replace(NEWS, max_size_mb=1), lock_s=3.0) as world:
         large = [replace_body(labelled(number), 250_000) for number in range(5)]
         sender = await world.primary.sender("news")
@@ -164,7 +164,7 @@ def replace_body(payload: bytes, size: int) -> bytes:
 
 @pytest.mark.parametrize("target", [None, "orders", "cases"])
 async def test_dead_letters_of_a_subscription_go_to_its_topic_or_elsewhere(target: str | None) -> None:
-    """By way of the topic every matching subscription gets them, as with any send to it."""
+    """Through the topic every matching subscription gets them, as with any send to it."""
     async with world_with_topic() as world:
         sender = await world.primary.sender("news")
         for number in range(3):

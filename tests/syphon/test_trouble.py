@@ -69,7 +69,7 @@ async def test_what_lies_behind_a_blocked_destination_moves_on() -> None:
 
 
 async def test_a_single_drain_counts_what_each_of_its_passes_left() -> None:
-    """A pass ends after a minute, and the next one does not see what the first has locked."""
+    """A pass ends after a minute, and the next one does not see messages that the first has locked."""
     now = 1000.0
     async with pair(ORDERS, DISABLED) as world:
         await world.divert("bills", [message(number) for number in range(5)])
@@ -103,7 +103,7 @@ async def test_a_destination_that_is_skipped_gets_another_chance_while_others_ar
 
 
 async def test_what_a_single_drain_held_back_is_there_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also what lies on links that were replaced, and none of it counts as delivered once more."""
+    """Messages on links that were replaced are there too, and no message's delivery count has grown."""
     monkeypatch.setattr(pump, "HELD_MAX", 100)
     async with pair(ORDERS, DISABLED) as world:
         for number in range(250):
@@ -165,7 +165,7 @@ async def test_ten_thousand_behind_ten_thousand_for_a_blocked_destination_are_de
 
 @pytest.mark.slow
 async def test_a_blocked_message_is_received_once_for_each_lock() -> None:
-    """With a lock of a minute: once a minute, however often the pump goes back to the queue."""
+    """It is received once a lock, however often the pump goes back to the queue."""
     async with pair(ORDERS, DISABLED, lock_s=2.0) as world:
         await world.divert("bills", [message(number) for number in range(50)])
         async with running(world.syphon()):
@@ -253,7 +253,7 @@ async def test_a_destination_that_is_busy_is_left_alone_and_nothing_is_lost() ->
 
 
 async def test_sessions_that_are_refused_as_busy_together_halve_the_budget_once() -> None:
-    """Not once for each: what goes elsewhere would take minutes for a second's worth."""
+    """Halving it once for each would slow down the other destinations for minutes."""
     busy = Rejected(error=Error("com.microsoft:server-busy", "slow down"))
     async with pair() as world, Server(Script(outcome=busy)) as server:
         primary = Carrier(server.connection_string)
@@ -266,7 +266,7 @@ async def test_sessions_that_are_refused_as_busy_together_halve_the_budget_once(
 
 
 async def test_a_destination_without_credit_costs_one_time_out_and_nobody_else_anything() -> None:
-    """However many sessions wait for it: nothing was sent there, and the connection is as good as before."""
+    """Any number of sessions may wait for it: no message was sent there, and the connection still works."""
     async with pair() as world, Server(Script(credits={"stuck": 0})) as server:
         primary = Carrier(server.connection_string)
         await world.divert("stuck", [message(number, group_id=f"s{number}") for number in range(20)])
@@ -284,7 +284,7 @@ async def test_a_destination_without_credit_costs_one_time_out_and_nobody_else_a
 
 
 async def test_what_waited_for_credit_until_its_lock_was_over_is_not_sent() -> None:
-    """Somebody else may have it by then."""
+    """Another receiver may have the message by then."""
     now = 1000.0
     async with pair() as world, Server(Script(credits={"orders": 1})) as server:
         primary = Carrier(server.connection_string)
@@ -302,7 +302,7 @@ async def test_what_waited_for_credit_until_its_lock_was_over_is_not_sent() -> N
 
 
 async def test_a_destination_that_the_connection_string_does_not_cover_is_skipped() -> None:
-    """A key for one entity must not stop the way home of what belongs to it."""
+    """With a key for one entity, the messages of that entity come home."""
     async with pair(ORDERS, BILLS) as world:
         await world.divert("bills", [message(1)])
         await world.divert("orders", [message(2)])
@@ -317,7 +317,7 @@ async def test_a_destination_that_the_connection_string_does_not_cover_is_skippe
 
 
 async def test_messages_that_cannot_go_home_are_dead_lettered_with_a_reason() -> None:
-    """A person reads it: what is wrong, and with which property or limit."""
+    """A person reads the description: it names the fault, and the property or limit."""
     big = Message(properties=Properties(message_id="big"), data=[bytes(3000)]).encode()
     no_path = message(2)
     wrong = Message.decode(message(3))
@@ -334,7 +334,7 @@ async def test_messages_that_cannot_go_home_are_dead_lettered_with_a_reason() ->
             "m3": INVALID_ALIAS,
             "big": REFUSED,
         }
-        assert world.metered("send") == 2  # the link says how much it takes: what is too large is not sent
+        assert world.metered("send") == 2  # the link says how much it takes: a larger message is not sent
         letters = await world.dead_letters(3)
         found = {one.properties.message_id: one.application_properties for one in letters if one.properties}
         for name, (reason, description) in told.items():
@@ -344,7 +344,7 @@ async def test_messages_that_cannot_go_home_are_dead_lettered_with_a_reason() ->
 
 
 async def test_bytes_that_are_no_message_do_not_stop_the_pump() -> None:
-    """Another broker may have let them in."""
+    """Another broker may have accepted such bytes."""
     async with Server() as server, pair(ORDERS) as world:
         server.put(BACKLOG, b"\x00\x53", wrap(message(1), Away("orders")))
         world.secondary = Carrier(server.connection_string)
@@ -403,7 +403,7 @@ async def test_drain_resumes_when_the_primary_is_back() -> None:
 
 
 async def test_a_secondary_that_is_away_pauses_the_pump() -> None:
-    """Once it is told, and every time later."""
+    """The pause is told at the first failure, and at every later one."""
     async with pair(ORDERS) as world:
         world.secondary = Carrier(replace(world.secondary.endpoint, port=1))
         async with running(world.syphon()):
@@ -423,7 +423,7 @@ BUSY = Error("com.microsoft:server-busy", "slow down")
     ids=["link", "token", "settlement"],
 )
 async def test_a_secondary_that_is_busy_is_left_alone(script: Script) -> None:
-    """Ten seconds, as the service asks of every client; also after a pass that has brought something home."""
+    """The wait is ten seconds, as the service asks of every client; also after a pass that has moved messages."""
     async with pair(ORDERS) as world, Server(script) as server:
         server.put(BACKLOG, wrap(message(1), Away("orders")))
         world.secondary = Carrier(server.connection_string)
@@ -434,7 +434,7 @@ async def test_a_secondary_that_is_busy_is_left_alone(script: Script) -> None:
 
 
 async def test_link_closed_as_busy_is_opened_after_a_pause() -> None:
-    """However long it had been idle."""
+    """The link may have been idle for any time."""
     now = 1000.0
     async with pair(ORDERS) as world, Server() as server:
         world.secondary = Carrier(server.connection_string)
@@ -449,7 +449,7 @@ async def test_link_closed_as_busy_is_opened_after_a_pause() -> None:
 
 
 async def test_silent_primary_costs_one_time_out_then_a_fresh_connection(tmp_path: Path) -> None:
-    """A stopped process keeps its sockets; what it answers later is a duplicate, nothing is lost."""
+    """A stopped process keeps its sockets; its late answers are duplicates, and no message is lost."""
     with BrokerProcess(tmp_path / "home", namespaces=["contoso"], strict=True) as home:
         with home.admin("contoso") as admin:
             admin.create_queue("orders", requires_duplicate_detection=True)

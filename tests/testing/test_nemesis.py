@@ -52,7 +52,7 @@ async def test_tls_and_plain_bytes_pass_unchanged(world: World, tls: bool) -> No
 
 
 async def test_a_refused_port_resets_open_connections_and_takes_no_new_ones(world: World) -> None:
-    """As if the process were gone: the kernel answers for it, at once."""
+    """The port behaves as if the process were gone: the kernel answers for it, at once."""
     sender = await world.sender("orders")
     world.nemesis.refuse()
     assert isinstance(await error_of(send(sender, "lost")), ServiceBusConnectionError)
@@ -91,7 +91,7 @@ async def test_reset_and_cut_end_open_connections_once(world: World, fault: str)
 
 
 async def test_a_black_hole_before_the_connection_is_silent(world: World) -> None:
-    """Accepted and never answered: what blocks the sync SDK for ever and costs the aio one its timeout."""
+    """Accepted and never answered: this blocks the sync SDK for ever and costs the aio one its timeout."""
     open_sender = await world.sender("orders")
     world.nemesis.black_hole(open_connections=False)
     late = world.client.get_queue_sender("orders")
@@ -105,7 +105,7 @@ async def test_a_black_hole_before_the_connection_is_silent(world: World) -> Non
 
 @pytest.mark.slow
 async def test_a_black_hole_swallows_what_open_connections_say(world: World) -> None:
-    """Neither end hears of it; when the network heals, such a connection is of no use and is reset."""
+    """The two ends do not notice it; when the network heals, such a connection is of no use and is reset."""
     sender = await world.sender("orders")
     world.nemesis.black_hole(open_connections=True)
     assert isinstance(await error_of(send(sender, "lost", 1)), OperationTimeoutError)
@@ -116,7 +116,7 @@ async def test_a_black_hole_swallows_what_open_connections_say(world: World) -> 
 
 
 async def test_a_stall_loses_nothing(world: World) -> None:
-    """Back pressure, as from a broker that is stopped with SIGSTOP: what was written arrives when it goes on."""
+    """Back pressure, as from a broker that is stopped with SIGSTOP: bytes written arrive when it goes on."""
     connection_string = world.nemesis.connection_string(world.broker.connection_string("contoso"))
     async with await connect(connection_string) as connection:
         sender = await connection.sender("orders")
@@ -144,7 +144,7 @@ async def test_latency_delays_both_directions(world: World) -> None:
 
 
 async def test_a_thin_line_passes_so_many_bytes_a_second(world: World) -> None:
-    """The writer notices: what is not read stays in its own buffers."""
+    """The writer notices: bytes that are not read stay in its own buffers."""
     sender = await world.sender("orders")
     world.nemesis.bandwidth(200_000)
     with Stopwatch() as watch:
@@ -155,7 +155,7 @@ async def test_a_thin_line_passes_so_many_bytes_a_second(world: World) -> None:
 
 @pytest.mark.slow
 async def test_stalled_transfers_stall_nothing_else(world: World) -> None:
-    """Links open, connections live, messages do not arrive: what a stuck partition looks like."""
+    """Links open, connections live, messages do not arrive: so a stuck partition behaves."""
     orders, invoices = await asyncio.gather(world.sender("orders"), world.sender("invoices"))
     world.nemesis.stall_transfers("orders")
     assert isinstance(await error_of(send(orders, "stuck", 1)), OperationTimeoutError)
@@ -183,7 +183,7 @@ async def test_stalled_transfers_of_many_frames_arrive_in_their_order(world: Wor
 
 
 async def test_what_is_stalled_goes_with_its_link_and_not_with_another(world: World) -> None:
-    """A client that gives a link up has taken its message back: it must not appear later, on nobody's link."""
+    """A client that gives a link up has taken its message back: it must not appear later, without a link."""
     async with await connect(world.nemesis.connection_string(world.broker.connection_string("contoso"))) as connection:
         orders, invoices = await connection.sender("orders"), await connection.sender("invoices")
         world.nemesis.stall_transfers()
@@ -197,7 +197,7 @@ async def test_what_is_stalled_goes_with_its_link_and_not_with_another(world: Wo
 
 
 async def test_a_dropped_answer_leaves_the_message_stored_though_the_send_failed(world: World) -> None:
-    """The one fault that makes duplicates: nobody can tell it from a message that was lost."""
+    """This is the one fault that makes duplicates: the client cannot tell it from a lost message."""
     orders, invoices = await asyncio.gather(world.sender("orders"), world.sender("invoices"))
     world.nemesis.drop_answers("orders", count=1)
     assert isinstance(await error_of(send(orders, "once", 1)), OperationTimeoutError)
@@ -221,7 +221,7 @@ async def test_dropped_answers_are_taken_out_of_ranges(world: World) -> None:
 
 
 async def test_the_answer_to_a_completion_can_be_lost(world: World) -> None:
-    """A syphon that does not hear of its completion must not take the message for one that will come again."""
+    """A syphon without an answer to its completion must not expect the message to come again."""
     async with await connect(world.nemesis.connection_string(world.broker.connection_string("contoso"))) as connection:
         await (await connection.sender("orders")).send(Message(data=[b"x"]).encode())
         receiver = await connection.receiver("orders")

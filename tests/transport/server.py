@@ -48,7 +48,7 @@ class Script:
     "Take the connection and say nothing at all."
     sasl: Callable[[str, bytes], bool] = lambda mechanism, response: True
     cbs_status: int | None = 202
-    "None: never answer a put-token."
+    "None: a put-token is never answered."
     cbs_text: str = "as told"
     tokens_max: int = 1000
     "Tokens that a connection takes; one more is refused, as Azure does."
@@ -80,7 +80,7 @@ class Script:
 
 
 class Peer(asyncio.Protocol):
-    """One connection."""
+    """Server side of one connection."""
 
     def __init__(self, server: Server) -> None:
         script = server.script
@@ -241,7 +241,7 @@ class Peer(asyncio.Protocol):
             event.session.settle_sent(first, last, state.encode())
 
     def pump(self) -> None:
-        """Deliver what is queued, as far as credit goes; answer drains."""
+        """Deliver queued messages, as far as credit goes; answer drains."""
         for link in self.out:
             queue = self.server.queues[link.context]
             if "$" in link.context and not link.context.endswith("$DeadLetterQueue"):
@@ -294,11 +294,11 @@ class Server:
         await self._server.wait_closed()
 
     def told(self) -> None:
-        """Something arrived or ended: whoever waits in `until` looks again."""
+        """Wake up callers of `until`: a message arrived or a connection ended."""
         self._changed.set()
 
     async def until(self, holds: Callable[[], object]) -> None:
-        """Wait until something that clients do to this server has happened; TimeoutError after a long while."""
+        """Wait until `holds` is true of this server, after steps of clients; TimeoutError after a long while."""
         async with asyncio.timeout(10):
             while not holds():
                 self._changed.clear()

@@ -149,7 +149,7 @@ async def test_closing_a_receiver_waits_until_its_messages_are_back() -> None:
         receiver = await connection.receiver("q", credit=5)
         await receiver.receive(1, timeout_s=5)
         await server.until(lambda: not server.queues["q"])
-        while receiver.buffered < 4:  # noqa: ASYNC110 - nobody tells of what is buffered
+        while receiver.buffered < 4:  # noqa: ASYNC110 - a change of the buffer sets no event
             await asyncio.sleep(0)
         await receiver.close()
         assert server.settlements == [(1, 4, "released", False)]

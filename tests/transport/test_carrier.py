@@ -21,7 +21,7 @@ from tests.transport.server import Script, Server
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not holds():  # noqa: ASYNC110 - the awaited change sets no event
             await asyncio.sleep(0)
 
 
@@ -34,7 +34,7 @@ async def test_callers_that_come_at_once_share_one_connection_and_one_link() -> 
 
 
 async def test_after_a_loss_the_next_call_connects_again() -> None:
-    """The loss is told once to those who waited; nobody has to ask for a reconnect."""
+    """The loss is told once to callers that waited; a reconnect needs no request."""
     async with Server() as server, Carrier(server.connection_string) as carrier:
         before = await carrier.sender("orders")
         server.cut()
@@ -68,7 +68,7 @@ async def test_the_link_unused_for_longest_makes_room() -> None:
 
 
 async def test_a_caller_that_gives_up_leaves_the_attempt_to_the_others() -> None:
-    """The shortest deadline must not decide for everybody."""
+    """The shortest deadline must not decide for all callers."""
     async with Server(Script(answers_attach=False)) as server, Carrier(server.connection_string) as carrier:
         carrier.timeout_s = 0.5
         patient = asyncio.create_task(carrier.sender("orders"))
@@ -83,7 +83,7 @@ async def test_a_caller_that_gives_up_leaves_the_attempt_to_the_others() -> None
 
 
 async def test_a_refusal_reaches_every_caller_and_the_next_call_asks_again() -> None:
-    """Nothing is remembered of a failure: it may be over."""
+    """A failure is not remembered: its cause may be over."""
     script = Script(refuse={"orders": Error("amqp:not-found", "no such entity")})
     async with Server(script) as server, Carrier(server.connection_string) as carrier:
         answers = await asyncio.gather(*[carrier.sender("orders") for _ in range(3)], return_exceptions=True)
@@ -115,7 +115,7 @@ async def test_drop_ends_an_attempt_that_hangs() -> None:
 
 
 async def test_a_closed_carrier_says_so() -> None:
-    """Nothing is opened behind the back of whoever closed."""
+    """The carrier opens no connection after its owner has closed it."""
     async with Server() as server:
         carrier = Carrier(server.connection_string)
         await carrier.sender("orders")

@@ -1,4 +1,4 @@
-"""One call sends: it finds or opens the link, and what the service ended while it was idle costs nobody an error."""
+"""One call sends: it finds or opens the link; a link that the service ended while idle costs no caller an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def body(text: str) -> bytes:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not holds():  # noqa: ASYNC110 - the awaited change sets no event
             await asyncio.sleep(0.01)
 
 
@@ -80,7 +80,7 @@ async def test_a_link_that_ends_before_its_waiting_send_left_is_attached_again()
 
 
 async def test_the_new_attempt_tells_why_it_failed() -> None:
-    """Once is enough: a service that ends every link is not idle, it is broken."""
+    """One new attempt is enough: a service that ends every link is not idle, it is broken."""
     async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
         await carrier.send("orders", body("1"))
         endpoint.on("attach", Reject("amqp:not-found", "no such entity"), path="orders")
@@ -124,7 +124,7 @@ async def test_the_callers_time_bounds_the_whole_call() -> None:
 
 
 async def test_an_attach_without_an_answer_costs_one_silence() -> None:
-    """However long the caller would wait: a silent entity is found out within `connect_timeout_s`."""
+    """A silent entity is found out within `connect_timeout_s`, however long the caller would wait."""
     async with ScriptedEndpoint() as endpoint:
         endpoint.on("attach", Silent(), path="orders")
         async with Carrier(endpoint.connection_string, connect_timeout_s=0.2) as carrier:

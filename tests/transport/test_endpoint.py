@@ -1,4 +1,4 @@
-"""Connection strings and credentials: what they mean, and that no secret leaves them."""
+"""Connection strings and credentials: their meaning, and that no secret leaves them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_wrong_connection_string_names_the_key_and_never_the_secret(text: str,
 
 
 def test_neither_repr_nor_credentials_show_secrets() -> None:
-    """A repr is what tracebacks and debuggers print."""
+    """Tracebacks and debuggers print a repr."""
     shown = [
         Endpoint.parse(f"Endpoint=sb://h;{KEY}"),
         Endpoint.parse("Endpoint=sb://h;SharedAccessSignature=s3cr3t"),
@@ -140,7 +140,7 @@ async def test_azure_credentials_may_be_sync_or_async() -> None:
 
 
 def wrapped(error: Exception) -> Exception:
-    """As azure-identity hands on what its pipeline raised."""
+    """Wrap an error as azure-identity wraps the errors of its pipeline."""
     outer = ClientAuthenticationError(message=f"Authentication failed: {error}")
     outer.__cause__ = error
     return outer

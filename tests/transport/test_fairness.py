@@ -27,9 +27,7 @@ def numbers(server: Server) -> list[int]:
 
 
 async def test_small_sends_pass_a_large_one_on_a_thin_line() -> None:
-    """Frames of the large message go out one by one, as the socket takes them: whatever others send comes between
-    them.
-    """
+    """Frames of the large message go out one by one, as the socket takes them: sends of others come between."""
     script = Script(rate=1e6)
     large = Message(data=[bytes(2_000_000)]).encode()
     async with Server(script) as server, await connect(server.connection_string) as connection:
@@ -62,7 +60,7 @@ async def test_large_messages_of_two_senders_share_the_line() -> None:
 
 
 async def test_sends_leave_in_the_order_in_which_they_were_begun() -> None:
-    """A newcomer does not take the credit of those who have waited, whenever the credit comes."""
+    """A new send does not take the credit of those that have waited, whenever the credit comes."""
     script = Script(credits={"q": 0})
     async with Server(script) as server, await connect(server.connection_string) as connection:
         sender = await connection.sender("q")
@@ -124,7 +122,7 @@ async def test_whoever_waited_until_ready_goes_before_those_behind() -> None:
 
 
 async def test_those_who_wait_send_before_a_drain_is_answered() -> None:
-    """The drain asks for what there is: giving the credit back while sends wait for it would starve them."""
+    """A drain asks for all messages there are: returning credit while sends wait for it would starve them."""
     async with Server(Script(credits={"q": 0})) as server, await connect(server.connection_string) as connection:
         sender = await connection.sender("q")
         sends = [asyncio.create_task(sender.send(numbered(number))) for number in range(3)]

@@ -1,4 +1,4 @@
-"""`$management` and `$cbs`: what is asked, how answers are matched, what failures become."""
+"""`$management` and `$cbs`: requests, the matching of answers, and failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKEN = uuid.UUID(int=5)
 
 
 class Recorder:
-    """A `$management` node that answers from a table and remembers what it was asked."""
+    """A `$management` node that answers from a table and remembers its requests."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
@@ -105,7 +105,7 @@ async def test_one_token_serves_all_links_of_an_audience() -> None:
 
 
 async def test_the_last_link_of_an_audience_takes_its_token_with_it() -> None:
-    """Nothing is renewed for entities that nobody uses any more."""
+    """Tokens are not renewed for entities without links."""
     async with Server() as server, await connect(server.connection_string) as connection:
         first, second = await connection.sender("q"), await connection.sender("q")
         await first.close()

@@ -52,7 +52,7 @@ async def test_receive_is_empty_when_the_time_is_over() -> None:
 
 
 async def test_unread_messages_never_exceed_the_credit() -> None:
-    """Memory is bounded by what was granted, however long the queue is and however slowly it is read."""
+    """Memory is bounded by the credit granted, with any length of the queue and any speed of its reader."""
     async with Server() as server, await connect(server.connection_string) as connection:
         server.put("q", *payloads(1000))
         receiver = await connection.receiver("q", credit=10)
@@ -164,7 +164,7 @@ async def test_every_outcome_is_told_and_its_answer_understood() -> None:
 
 
 async def test_a_refused_settlement_names_condition_and_deliveries() -> None:
-    """A lock that was lost means that somebody else may have the message: the caller must know which."""
+    """A lost lock means that another receiver may have the message: the caller must know which."""
     async with Server(Script(settlement=LOCK_LOST)) as server, await connect(server.connection_string) as connection:
         server.put("q", *payloads(2))
         receiver = await connection.receiver("q")

@@ -70,7 +70,7 @@ async def test_a_message_larger_than_a_frame_and_the_window_arrives_whole() -> N
 
 
 async def test_a_batch_is_one_message_of_the_batch_format() -> None:
-    """The peer accepts all of it or nothing."""
+    """The peer accepts the whole batch or none of it."""
     async with Server() as server, await connect(server.connection_string) as connection:
         sender = await connection.sender("q")
         await sender.send_batch([PAYLOAD, PAYLOAD])
@@ -129,7 +129,7 @@ async def test_a_send_that_is_not_answered_times_out_with_the_outcome_unknown() 
 
 
 async def test_a_late_answer_to_a_send_that_was_given_up_is_ignored() -> None:
-    """Neither a time-out nor a cancellation leaves anything behind that the late answer could trip over."""
+    """A time-out or a cancellation leaves no state behind that the late answer could disturb."""
     async with Server(Script(outcome=None)) as server, await connect(server.connection_string) as connection:
         sender = await connection.sender("q", timeout_s=5)
         with pytest.raises(Timeout):

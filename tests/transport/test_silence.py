@@ -53,7 +53,7 @@ async def test_waiting_for_credit_is_silence_with_nothing_sent() -> None:
 
 
 async def test_the_deadline_of_the_call_comes_before_silence() -> None:
-    """The deadline is the caller's own limit, whatever the peer does, and says nothing about the peer."""
+    """The deadline is the caller's own limit, with any peer, and says nothing about the peer."""
     async with joined(Script(outcome=None)) as (_, _, sender):
         with pytest.raises(Timeout) as caught:
             await sender.send(PAYLOAD, timeout_s=0.05, silence_s=30)
@@ -92,7 +92,7 @@ async def test_signs_of_life_on_other_links_do_not_count() -> None:
 
 
 async def test_bytes_that_leave_slowly_are_no_silence() -> None:
-    """A large message on a thin line takes many times the allowance, and nobody answers anything meanwhile."""
+    """A large message on a thin line takes many times the allowance, and no answer comes meanwhile."""
     large = Message(data=[bytes(900_000)]).encode()
     async with joined(Script(rate=600_000)) as (server, _, sender):
         began = time.monotonic()
@@ -117,7 +117,7 @@ async def test_a_peer_that_stops_reading_is_silent() -> None:
 
 
 async def test_a_blocked_loop_is_not_the_peers_silence() -> None:
-    """The answer lies in the socket when the loop runs again: it is read before anybody is judged."""
+    """The answer lies in the socket when the loop runs again: it is read before silence is judged."""
     async with joined(Script(outcome=None)) as (server, _, sender):
         going = sender.send_nowait(PAYLOAD, timeout_s=30, silence_s=SILENCE_S)
         brief = sender.send_nowait(PAYLOAD, timeout_s=SILENCE_S, silence_s=30)

@@ -1,4 +1,4 @@
-"""Silence is judged, not slowness: one clock for each step, and none for time in which nobody watched."""
+"""Silence is judged, not slowness: one clock for each step, and none for time in which the loop did not run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_each_step_has_its_own_clock() -> None:
 
 
 def test_signs_of_life_start_the_clock_again_until_the_deadline() -> None:
-    """Whatever the peer says, the caller's time is over when it is over."""
+    """Signs of life do not move the caller's deadline."""
 
     async def work() -> None:
         loop = asyncio.get_running_loop()
@@ -87,7 +87,7 @@ def test_a_timer_that_fires_late_looks_again() -> None:
 
 
 def test_work_that_is_given_up_is_cancelled() -> None:
-    """A connect that nobody waits for any more would leave its socket behind."""
+    """A connect whose caller has given up would leave its socket behind."""
 
     async def work() -> None:
         ended: list[str] = []

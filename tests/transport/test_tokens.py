@@ -1,4 +1,4 @@
-"""Tokens: put at once for many entities, renewed without a crowd, judged by what the answer means."""
+"""Tokens: put at once for many entities, renewed at different times, judged by the meaning of the answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BODY = b"\x00\x53\x75\xa0\x01a"
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not holds():  # noqa: ASYNC110 - the awaited change sets no event
             await asyncio.sleep(0.01)
 
 
@@ -57,7 +57,7 @@ class Identity:
 
 @pytest.mark.slow
 async def test_a_thousand_entities_are_open_within_ten_seconds_at_a_distance() -> None:
-    """One after the other they would take 200 s at a round trip of 100 ms. A busy machine has twice the time."""
+    """Opened one after the other they would take 200 s at a round trip of 100 ms. A busy machine has twice the time."""
     async with Server() as server, Line(server.port, round_trip_s=0.1) as line:
         carrier = Carrier(server.connection_string.replace(f":{server.port};", f":{line.port};"))
         began = time.monotonic()
@@ -84,7 +84,7 @@ async def test_tokens_of_many_entities_share_one_pair_of_links() -> None:
 
 
 async def test_renewals_are_spread_and_go_on() -> None:
-    """A thousand entities that were opened together must not renew in the same second, nor one after the other."""
+    """A thousand entities that were opened together must not renew in the same second, or one after the other."""
     async with Server() as server:
         credential = SasKey("k", "s3cr3t", lifetime_s=3600)
         async with await connect(server.connection_string, credential=credential) as connection:
@@ -197,7 +197,7 @@ async def test_many_entities_share_one_call_of_a_credential() -> None:
 
 
 async def test_a_credential_without_an_answer_is_no_wrong_credential() -> None:
-    """The cause is kept for whoever wants to show it."""
+    """The cause is kept for callers that want to show it."""
     error = ServiceRequestError("no route to login.microsoftonline.com")
     async with Server() as server, Carrier(server.connection_string, credential=Identity(error=error)) as carrier:
         with pytest.raises(ConnectionLost) as caught:

@@ -1,4 +1,4 @@
-"""The client against the real broker: what both ends were read from one specification must also work together."""
+"""The client against the real broker: both were written from one specification, and must also work together."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_a_scheduled_message_is_cancelled_by_its_number(broker: BrokerProc
 
 
 async def test_unknown_entities_and_wrong_keys_are_refused_by_name(broker: BrokerProcess, queue_name: str) -> None:
-    """Neither is an outage: no failover may start because of them."""
+    """The two refusals are no outage: no failover may start because of them."""
     async with await connect(broker.connection_string()) as connection:
         with pytest.raises(Refused, match="amqp:not-found"):
             await connection.sender("no-such-queue")
@@ -128,7 +128,7 @@ async def test_unknown_entities_and_wrong_keys_are_refused_by_name(broker: Broke
 
 
 async def test_tls_and_web_sockets_reach_the_same_queue(broker: BrokerProcess, queue_name: str) -> None:
-    """One port, whatever the way."""
+    """Plain AMQP, TLS and web sockets are served on one port."""
     plain = Endpoint.parse(broker.connection_string())
     tls = Endpoint.parse(broker.connection_string().replace(";UseDevelopmentEmulator=true", ""))
     websocket = Endpoint.parse(broker.connection_string(), transport="websocket")

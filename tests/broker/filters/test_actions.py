@@ -1,4 +1,4 @@
-"""SQL actions: changed properties, conversions, and everything else left as it was."""
+"""SQL actions: changed properties, conversions, and all other fields left unchanged."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_statements_change_application_properties(text: str, expected: dict[str,
     ],
 )
 def test_new_value_takes_the_existing_type_where_possible(existing: Any, text: str, expected: Any) -> None:
-    """Receivers keep reading the type that they know; a value that cannot be converted is stored as it is."""
+    """Receivers keep reading the type that they know; a value that cannot be converted is stored unchanged."""
     found = user_of(run(f"SET a = {text}", view_of({"a": existing})))["a"]
     assert found == expected
     # an expected value of type int stands for a long literal, which is a long on the wire
@@ -148,7 +148,7 @@ def test_new_id_is_a_guid() -> None:
 
 
 def test_fields_of_the_properties_section_are_set() -> None:
-    """All settable system properties, and those that stand elsewhere in the stored form."""
+    """The action sets all settable system properties, also those that are stored in another section."""
     text = (
         "SET sys.MessageId = 'id'; SET sys.To = 't'; SET sys.Label = 'l'; SET sys.ReplyTo = 'r'; "
         "SET sys.CorrelationId = 5; SET sys.ContentType = 'text/html'; SET sys.SessionId = 's'; "
@@ -240,7 +240,7 @@ ENDS = st.one_of(
 @settings(max_examples=300, deadline=None)
 @given(end=ENDS, user=st.dictionaries(st.text(max_size=8), VALUES, max_size=5), wide=st.booleans())
 def test_body_stays_byte_for_byte_and_types_stay(end: bytes, user: dict[str, Any], wide: bool) -> None:
-    """A signature over the body must be valid in every copy, whatever the body is."""
+    """A signature over the body must be valid in every copy, for any body."""
     if wide:  # a four-byte length, where our encoder would write one byte
         end = b"\x00\x53\x75\xb0\x00\x00\x00\x03abc"
     head = Message(properties=Properties(message_id="m", group_sequence=3), application_properties=user).encode()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def violations(ledger: Ledger, now_ms: int) -> list[str]:
-    """One line for each broken promise about what was sent."""
+    """Return one line for each broken promise about the messages that were sent."""
     return _Reckoning(ledger, now_ms).found
 
 

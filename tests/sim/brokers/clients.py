@@ -1,4 +1,4 @@
-"""Clients of a simulated broker: each does one thing at a time, what the dice say, and writes down what it is told."""
+"""Clients of a simulated broker: each does one thing at a time, chosen by dice, and records its answers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SessionReceiver:
 
 
 class Client:
-    """Somebody who receives and settles."""
+    """Client that receives and settles messages."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world

@@ -29,7 +29,7 @@ class Told(Enum):
 
 @dataclass(slots=True)
 class Call:
-    """One send, one cancellation: texts that share a fate."""
+    """One send or one cancellation, and the texts that share its outcome."""
 
     texts: list[str]
     began: int
@@ -166,7 +166,7 @@ class Ledger:
     # ── receiving ──
 
     def seen(self, path: str, is_dead: bool, message: StoredMessage) -> Copy | None:
-        """A client sees a message, in whatever way; None: it cannot be one of ours."""
+        """Note that a client has seen a message; None: it was never sent."""
         text = text_of(message.body)
         sent = self.sent.get(text)
         where = f"{text} in {path}{' (dead)' if is_dead else ''}"
@@ -189,7 +189,7 @@ class Ledger:
         return copy
 
     def _home(self, path: str, message: StoredMessage) -> str:
-        """The place where a message arrived: for a dead letter that was forwarded the one that its annotation says."""
+        """Return the place where a message arrived: for a forwarded dead letter the one in its annotation."""
         for source in self.topology.sources_of(path)[1:]:
             if message.annotations.endswith(encode_string(source)):
                 return source
@@ -198,7 +198,7 @@ class Ledger:
         return path
 
     def _left(self, home: str, sent: Sent) -> None:
-        """A forwarded dead letter is not in its source any more; of several copies nobody knows which it was."""
+        """A forwarded dead letter is not in its source any more; which of several copies it was is unknown."""
         if self.topology.arrivals(sent.entry, sent.color)[home] == 1:
             for copy in self.copies.values():
                 if copy.path == home and copy.text == sent.text:

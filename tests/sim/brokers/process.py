@@ -76,5 +76,5 @@ class BrokerProcess:
         return entity.dead if is_dead else entity.main
 
     def used(self, path: str) -> None:
-        """A client has used the entity: when it next has something to do may have moved."""
+        """Note that a client has used the entity: its next due time may have moved."""
         self.namespace.changed(self.namespace.catalog.find(path))  # type: ignore[arg-type]

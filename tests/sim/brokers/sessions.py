@@ -1,4 +1,4 @@
-"""Pages of the ledger about order and sessions: who holds which, in which order messages come, what a state is."""
+"""Pages of the ledger about sessions: their holders, the order of their messages, and their states."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Hold:
 
 @dataclass(slots=True)
 class Register:
-    """The state of one session: what was acknowledged last, and what may have been written since."""
+    """The state of one session: the last acknowledged one, and those that may have been written since."""
 
     known: list[bytes | None] = field(default_factory=lambda: [None])
     pending: list[bytes | None] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Line:
 
     copies: list[Copy] = field(default_factory=list)
     is_loose: bool = False
-    "Whether a message that nobody has seen yet may be in any place of the line."
+    "Whether a message that no client has seen yet may be in any place of the line."
     last_seq: int = 0
     last_sent: dict[tuple[str, str], tuple[int, int, str]] = field(default_factory=dict)
     "Latest message for each entity and color, so for each way: when it was sent, its place in its call, and its text."

@@ -21,7 +21,7 @@ Description = QueueDescription | TopicDescription | SubscriptionDescription
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One entity."""
+    """Entity of the broker, with its description and rules."""
 
     path: str
     description: Description
@@ -177,5 +177,5 @@ class Topology:
         return leaf == entry or self.places[leaf].topic == entry
 
     def sources_of(self, leaf: str) -> list[str]:
-        """The places whose messages may be found here: itself, and those whose dead letters it gets."""
+        """The places whose messages may be found here: itself, and those that forward their dead letters to it."""
         return [leaf, *(path for path, place in self.places.items() if place.forward_dead_to == leaf)]

@@ -1,4 +1,4 @@
-"""One history of a broker: a seed decides entities, clients, disk and kills; the checker says what was not kept."""
+"""One history of a broker: a seed decides entities, clients, disk and kills; the checker names broken promises."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class World:
     # ── the course of things ──
 
     def run(self) -> list[str]:
-        """Play the history; what was not kept."""
+        """Play the history; return the broken promises."""
         level = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
         with ExitStack() as stack:
@@ -184,7 +184,7 @@ class World:
 
 
 def play(seed: int, *, tell: Callable[[str], None] | None = None) -> Report:
-    """One seed, one history."""
+    """Run the history of one seed."""
     began = time.perf_counter()
     world = World(seed, tell=tell)
     found = world.run()
