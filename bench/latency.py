@@ -96,7 +96,7 @@ def latency_table(rows: list[Latency]) -> Table:
     return table
 
 
-# ── sends while something else happens ──
+# ── sends during other work ──
 
 
 class SteadySender:

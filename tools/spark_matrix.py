@@ -65,7 +65,7 @@ class Outcome:
     """Result of the tests on one environment."""
 
     text: str
-    "For the table, as in `120 passed`."
+    "Text for the table, as in `120 passed`."
     good: bool
 
 

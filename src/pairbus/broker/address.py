@@ -1,4 +1,4 @@
-"""Names of entities as they stand in addresses and URLs.
+"""Names of entities in addresses and URLs.
 
 A link address is `amqps://host/path`, `sb://host/path` or a bare path. The path names a queue, a topic or
 `<topic>/Subscriptions/<name>`, in any case, and may end in `/$DeadLetterQueue`, `/$Transfer/$DeadLetterQueue` and

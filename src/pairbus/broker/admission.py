@@ -166,7 +166,7 @@ class Admission(Generic[A]):
             else:
                 self._offer(drafts, now_ms, wants_seqs, done, was_parked=True)
 
-    # ── what falls due, and the end ──
+    # ── due work, and the end ──
 
     def next_ms(self) -> int | None:
         return self._duplicates.next_ms()

@@ -21,15 +21,14 @@ CatalogEntity = EntityHolder | Rule
 
 
 class Catalog:
-    """Entities by name. Queues and topics share one set of names; topics have subscriptions, subscriptions have
-    rules."""
+    """Entities by name. Queues and topics share one set of names; topics have subscriptions, these have rules."""
 
     def __init__(self) -> None:
         self.queues: dict[str, Queue] = {}
         self.topics: dict[str, Topic] = {}
 
     def holders(self) -> Iterator[EntityHolder]:
-        """Every entity that holds messages."""
+        """Yield every entity that holds messages."""
         yield from self.queues.values()
         for topic in self.topics.values():
             yield topic

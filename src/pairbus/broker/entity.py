@@ -100,7 +100,7 @@ class Entity:
         """Answer after the answers to earlier calls; a failing commit does not change this one."""
         self.commits.then(_answer, answer, done)
 
-    # ── what falls due ──
+    # ── due work ──
 
     def may_run_due(self, now_ms: int) -> bool:
         return not (self.closed or self.is_stopping or now_ms < self.paused_until_ms)

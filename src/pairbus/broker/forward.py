@@ -84,7 +84,7 @@ class BoxForwarder:
 
     @property
     def is_working(self) -> bool:
-        """Whether a batch is being forwarded, or is about to be."""
+        """True while a batch is being forwarded, or is about to be."""
         return self._is_scheduled or self._is_busy
 
     def stop(self) -> None:
@@ -174,7 +174,7 @@ class BoxForwarder:
             self.box.forget((message,))
         self.wake()
 
-    # ── what cannot be forwarded ──
+    # ── messages that cannot be forwarded ──
 
     def _refuse(self, messages: list[StoredMessage], reason: str, text: str, now_ms: int) -> None:
         """Dead-letter messages in the source; dead letters stay where they are."""

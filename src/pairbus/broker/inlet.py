@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CREDIT = 1000
 Sizes = tuple[list[int], list[int]] | None
-"For the meter, where there is one: bytes of the messages, and of the pings, that are answered together."
+"Bytes of the messages, and of the pings, that are answered together; None without a meter."
 BATCH_ENVELOPE_SIZE = 1024  # the SDKs do not count the envelope of a batch against the limit
 
 

@@ -1,8 +1,8 @@
 """Incoming messages: the parts that the broker reads.
 
-A message is never re-encoded. It is cut in two: the sender's annotations, and everything from the properties on ("the
-bare message"), which stays as it is. Only a message without an id gets one, because the JavaScript SDK cannot settle a
-message that has none. `deliveries.py` is the way back.
+A message is never re-encoded. It is cut in two: the sender's annotations, and the bytes from the properties on ("the
+bare message"), which stay as they are. Only a message without an id gets one, because the JavaScript SDK cannot settle
+a message that has none. `deliveries.py` is the way back.
 """
 
 from __future__ import annotations

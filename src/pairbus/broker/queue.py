@@ -289,7 +289,7 @@ class Queue:
             self.main.admit(active)
         self._entity.go_on(self.main, now_ms, error)
 
-    # ── what falls due ──
+    # ── due work ──
 
     def next_due_ms(self) -> int | None:
         """Return a time not later than the next work of `run_due`, perhaps earlier. Ask again after every call."""

@@ -154,7 +154,7 @@ class Receiving:
                     size += message.size
         return seen
 
-    # ── what falls due ──
+    # ── due work ──
 
     def next_due_ms(self) -> list[int | None]:
         return [*(box.locks.next_lapse_ms() for box in self.boxes), self.expiry.next_ms()]

@@ -9,7 +9,7 @@ drops all the old ones; the rows of these go step by step as after a deletion (s
     barrier    sends and settlements that met the old entities have been answered; they happened before the reset
     swept      the rows of the old entities are deleted; after a kill the next start goes on with it
 
-When the commit fails, nothing has changed.
+When the commit fails, no entity has changed.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class Port:
                 await asyncio.sleep(1.0)
 
     def freeze(self, key: int) -> None:
-        """Neither read from the open connections nor write to them, until `thaw` with the same key."""
+        """Stop reading from the open connections and writing to them, until `thaw` with the same key."""
         if not self.frozen_by:
             for door in self.doors:
                 door.freeze()

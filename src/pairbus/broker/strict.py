@@ -119,7 +119,7 @@ LIKE_AZURE = Strictness(
 
 
 def settings_of(strictness: Strictness, name: str) -> ConnectionSettings:
-    """Settings of a connection of the namespace `name`, without the wording of errors."""
+    """Return the settings of a connection of the namespace `name`, without the wording of errors."""
     says: dict[str, Any] = {
         "properties": {Symbol("product"): "pairbus", Symbol("version"): __version__, HIDES_PINGS: True}
     }

@@ -218,7 +218,7 @@ class Subscription:
             self.subscription_id, receiving.drains(), row_bytes=receiving.row_bytes(), states=receiving.state_rows()
         )
 
-    # ── what falls due ──
+    # ── due work ──
 
     def next_due_ms(self) -> int | None:
         """Return a time not later than the next work of `run_due`, perhaps earlier. Ask again after every call."""

@@ -238,7 +238,7 @@ class Topic:
             self.box.size_bytes -= sum(message.size for message in messages)
         self._entity.go_on(self.box, now_ms, error)
 
-    # ── what falls due ──
+    # ── due work ──
 
     def next_due_ms(self) -> int | None:
         """Return a time not later than the next work of `run_due`, perhaps earlier. Ask again after every call."""

@@ -55,7 +55,7 @@ def _object(line: bytes, number: int) -> Fields:
 
 
 def messages_of(source: Iterator[Fields], fields: Fields, delay_s: float | None, count: int) -> Iterator[bytes]:
-    """Yield encoded messages; fields of the command line win over those of an object. Each has an id."""
+    """Yield encoded messages; fields of the command line win over those of an object. Each message has an id."""
     for number, given in enumerate(source, 1):
         for _ in range(count):
             own = dict(fields)

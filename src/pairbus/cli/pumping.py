@@ -302,7 +302,7 @@ class Pumping:
             telling.counted = self._tally.counted(*counts(found, self._drained), progress, now)
 
     def _adopt(self, primary_name: str, found: list[str]) -> None:
-        """Also drain backlog queues that were created since the last look."""
+        """Drain backlog queues, too, that were created since the last look."""
         new = [path for path in found if path not in self._drained and queue_index(primary_name, path) is not None]
         if new and self._engine is not None:
             self._drained += new

@@ -1,4 +1,4 @@
-"""One look of `pairbus status` at both namespaces. Both are asked at the same time, each within the time-out."""
+"""One look of `pairbus status` at both namespaces. They are asked at the same time, each within the time-out."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _error(status: int, text: str, allow: str | None = None) -> web.Response:
     return web.json_response({"error": text}, status=status, headers=headers)
 
 
-# ── what is going on ──
+# ── state and events ──
 
 
 async def _overview(page: Page, request: web.Request, names: dict[str, str]) -> Any:

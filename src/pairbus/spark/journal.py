@@ -186,7 +186,7 @@ def _of_run(run: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """How one attempt of a task ended."""
+    """Report of how one attempt of a task ended."""
 
     tick: int
     queue: str

@@ -58,7 +58,7 @@ class TaskSettings:
     ledger: str | None = None
     "Folder of a ledger for every operation."
     redriving: Redriving | None = None
-    "Where the dead letters of the queues go; None: the queues are backlog queues."
+    "Destination of the dead letters of the queues; None: the queues are backlog queues."
 
     @property
     def sub_queue(self) -> Literal["dead-letter"] | None:
@@ -316,7 +316,7 @@ class _Draining:
             self._ledger.meter(side, self._names[side], entity, known, size_bytes, count, outcome, cause="syphon")
 
 
-# ── what a worker keeps from one task to the next ──
+# ── kept by a worker from one task to the next ──
 
 _all_destinations: dict[tuple[str, str, float], SharedDestinations] = {}
 _ledgers: dict[str, Ledger] = {}

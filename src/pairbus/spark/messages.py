@@ -90,7 +90,7 @@ def to_messages(
 ) -> Iterator[RoutedMessage]:
     """Yield the rows of a batch as messages, in their order.
 
-    `first_row` is the number of its first row, and `where` stands before "row N" in errors. A row without a message id
+    `first_row` is the number of its first row, and `where` comes before "row N" in errors. A row without a message id
     gets one made of `id_prefix`, its number and a digest of its content; without a prefix it has no id.
     """
     names = [name for name in batch.schema.names if name in _WRITTEN]

@@ -1,7 +1,7 @@
 """Destinations that do not exist, and since when: stored beside the journal, because workers do not live long.
 
-Whether a message is dead-lettered depends on how long its destination has been missing. That takes longer than a task,
-and the next task may run elsewhere.
+A message is dead-lettered when its destination has been missing for long enough. That time is longer than a task, and
+the next task may run on another host.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class PeekStreamReader(BatchReader):
         self._entities = EntityListing(options)
         self._initial: Offset | None = None
         self._last: Offset | None = None
-        "With Trigger.AvailableNow: the last sequence number of each entity at the start; -1 when it was empty."
+        "Last sequence number of each entity at the start, with Trigger.AvailableNow; -1 when it was empty."
         self._look_at = float("-inf")
         self._reported: tuple[float, dict[str, Any]] = (float("-inf"), {})
 

@@ -1,6 +1,6 @@
 """The data source `format("servicebus")`. Options are read here, once for each reader or writer.
 
-Spark calls these methods in Python processes of the driver's host; what they return is pickled to the executors.
+Spark calls these methods in Python processes of the driver's host; their results are pickled to the executors.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class StreamDriver:
         self.book = StageBook(staging, f"{options.host}/{what}", options.stage_retention_s)
         self._once = False
         self._last_number: int | None = None
-        "With Trigger.AvailableNow: the last message that was there at its start. None: no limit."
+        "Last message that was there at the start, with Trigger.AvailableNow. None: no limit."
         self._max_messages = options.max_messages_per_batch
         self._parts = options.partitions
         self._max_bytes = options.max_bytes_per_batch
@@ -162,7 +162,7 @@ class StreamDriver:
         if batch > self.book.committed:
             self._judge(batch)
 
-    # ── what the queue still has ──
+    # ── messages still in the queue ──
 
     def _resolve(self) -> None:
         """Check unconfirmed seals after a crash: are messages of them still in the queue?"""

@@ -118,7 +118,7 @@ class SparkSyphon:
         return ended
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """Start no more rounds, let tasks finish their messages, and end. What does not end in time is killed."""
+        """Start no more rounds, let tasks finish their messages, and end. A query that is late is killed."""
         self._stop_at = time.monotonic() + timeout_s
         self._stopping.set()
         if self._thread.is_alive():

@@ -1,6 +1,6 @@
 """The HTTP side of a namespace: administration, health, the CA certificate, and the door to the web socket.
 
-    GET /health, GET /ca.pem            for everybody; with an Authorization header they are entities of that name
+    GET /health, GET /ca.pem            without a token; with an Authorization header they are entities of that name
     GET /metrics                        the same, where the broker listens on the loopback; see `pairbus.broker.metrics`
     GET /$metrics                       Listen; the same page everywhere
     GET /$servicebus/websocket          AMQP over a web socket, when the broker gives a handler
@@ -268,7 +268,7 @@ class _Routes:
 
 
 def _wants_page(request: web.Request) -> bool:
-    """Tell whether a browser asks for the page, or the page asks for something."""
+    """Tell whether a request is for the page, from a browser or from the page itself."""
     if request.path.startswith(PAGE):
         return True
     is_reading = request.method in ("GET", "HEAD") and "Authorization" not in request.headers

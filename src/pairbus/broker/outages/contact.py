@@ -28,7 +28,7 @@ class Listening(Protocol):
         ...
 
     def freeze(self, key: int) -> None:
-        """Neither read from the open connections nor write to them, until `thaw` with the same key."""
+        """Stop reading from the open connections and writing to them, until `thaw` with the same key."""
         ...
 
     def thaw(self, key: int) -> None: ...
@@ -73,7 +73,7 @@ class ContactFaults:
     # ── beginning and ending ──
 
     def begin(self, one: Active) -> None:
-        """Begin a fault: a black hole that takes everything takes the open connections as well."""
+        """Begin a fault: a black hole that meets every connection freezes the open ones as well."""
         if one.fault.kind.name == "black-hole" and one.fault.is_certain and self.port is not None:
             self.port.freeze(one.id)
             self._owner.held.add(one.id, self, partial(self.port.thaw, one.id))

@@ -106,7 +106,7 @@ class MemoryStore:
     # ── the contract ──
 
     def recover(self) -> RecoveredStore:
-        self._closed = None  # opened again, with what it kept
+        self._closed = None  # opened again, with its old contents
         entities = [
             RecoveredEntity(entity_id, description, self._last_seq[entity_id])
             for entity_id, description in sorted(self._descriptions.items())

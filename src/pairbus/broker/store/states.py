@@ -1,6 +1,6 @@
 """Rows of session states: (n, entity_id, updated_ms, session_id, head_crc, state_crc, state).
 
-`head_crc` covers everything but the state and is seeded with n, so that the list of states is read and checked without
+`head_crc` covers all columns but the state and is seeded with n, so that the list of states is read and checked without
 the states, which are the last column.
 """
 
