@@ -1,6 +1,6 @@
 """`make bench`: every benchmark, as a table and as JSON in bench/results/.
 
-python -m bench                     everything, about three quarters of an hour
+python -m bench                     all benchmarks, about three quarters of an hour
 python -m bench throughput --count 20000 --rounds 1
 """
 

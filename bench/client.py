@@ -148,7 +148,7 @@ def measure_client(rounds: int) -> ClientResults:
 
 @contextmanager
 def far_away(connection_string: str) -> Iterator[str]:
-    """The connection string of a proxy that adds 5 ms to each round trip."""
+    """Yield the connection string of a proxy that adds 5 ms to each round trip."""
     port = ConnectionString.parse(connection_string).port
     child = subprocess.Popen(
         [sys.executable, "-m", "bench.distance", str(port), str(ROUND_TRIP_MS)],

@@ -44,7 +44,7 @@ class Way:
     """A way to send, which a row compares with another."""
 
     client: str
-    "plain, ours or spooled: the paired client with a spool in which nothing waits."
+    "Client: plain, ours or spooled, which is the paired client with an empty spool."
     workers: int = 1
     "Tasks or threads that share one sender."
     shape: str = "single"
@@ -102,7 +102,7 @@ def message(number: int) -> ServiceBusMessage:
 
 
 def goods(way: Way, calls: int) -> list[Any]:
-    """Messages or lists for the calls of one block; all of them are new, as in an application."""
+    """Return messages or lists for the calls of one block; all of them are new, as in an application."""
     if way.shape == "single":
         return [message(number) for number in range(calls)]
     return [[message(number) for number in range(LIST)] for _ in range(calls)]

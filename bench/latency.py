@@ -1,7 +1,7 @@
 """Latency of sends, one at a time and eight at once, compared with a small append to the disk.
 
-`SteadySender` is for the other benchmarks: a process that sends one message after the other while something happens
-to its broker. It is a process of its own so that the work of the benchmark does not count as latency.
+`SteadySender` is for the other benchmarks: it sends one message after the other while the benchmark works on its
+broker. It is a process of its own so that the work of the benchmark does not count as latency.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def latency_table(rows: list[Latency]) -> Table:
     return table
 
 
-# ── sends while something else happens ──
+# ── sends during other work ──
 
 
 class SteadySender:
@@ -125,13 +125,13 @@ class SteadySender:
         self._process.wait()
 
     def times(self) -> list[Timed]:
-        """Stop sending; returns all sends since the start."""
+        """Stop sending and return all sends since the start."""
         out, _ = self._process.communicate("enough\n")
         return [Timed(*one) for one in json.loads(out)]
 
 
 def slowest_ms(times: list[Timed], began: float, ended: float) -> float:
-    """Time in ms of the slowest send that was under way between two times."""
+    """Return the time in ms of the slowest send that was under way between two times."""
     return max((one.took for one in times if one.began < ended and one.began + one.took > began), default=0.0) * 1000
 
 

@@ -52,7 +52,7 @@ class Work:
 
 
 def payload(subject: str | None = None) -> bytes:
-    """A durable message of 1 KB with a message id, as applications send them."""
+    """Return a durable message of 1 KB with a message id, as applications send them."""
     properties = Properties(message_id="0123456789abcdef", subject=subject)
     return Message(header=Header(durable=True), properties=properties, data=[b"x" * BODY_SIZE]).encode()
 

@@ -45,7 +45,7 @@ class Many:
     "Slowest send while an entity was made, median over the new entities."
     stall_max_ms: float
     quiet_max_ms: float
-    "Slowest send in a time of the same length in which nothing was made."
+    "Slowest send in a time of the same length without new entities."
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Deletion:
 
     messages: int
     slowest_ms: float
-    "Slowest send to a queue, from the deletion until nothing is left of the topic."
+    "Slowest send to a queue, from the deletion until the last row of the topic is deleted."
     quiet_ms: float
     "Slowest send to the queue in the second before."
     took_s: float
@@ -84,7 +84,7 @@ def _config() -> object:
 
 
 def _stalls(broker: PairbusBroker) -> tuple[list[float], float]:
-    """Slowest send during each creation, and the slowest in a quiet time of the same length, in ms."""
+    """Return the slowest send during each creation, and the slowest in a quiet time of the same length, in ms."""
     made: list[tuple[float, float]] = []
     with (
         administration(broker.connection_string) as client,

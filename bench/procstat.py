@@ -9,21 +9,21 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of all threads of `pid`, ended ones included, without children."""
+    """Return user and system time of all threads of `pid`, ended ones included, without children."""
     stat = Path(f"/proc/{pid}/stat").read_text()
-    # The command name may hold spaces and parentheses; field 3 follows its last parenthesis.
+    # The command name may contain spaces and parentheses; field 3 follows its last parenthesis.
     fields = stat.rpartition(")")[2].split()
     user_ticks, system_ticks = int(fields[11]), int(fields[12])
     return (user_ticks + system_ticks) / CLOCK_TICKS_PER_S
 
 
 def fine_cpu_seconds(pid: int) -> float:
-    """CPU time to the nanosecond, for short pieces of work; threads that have ended are missing."""
+    """Return CPU time to the nanosecond, for short pieces of work; threads that have ended are missing."""
     return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident memory of `pid`, pages shared with other processes included."""
+    """Return the resident memory of `pid`, pages shared with other processes included."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
 
 
@@ -32,7 +32,7 @@ def open_fds(pid: int) -> int:
 
 
 def peak_rss_bytes(pid: int) -> int:
-    """Peak of the resident memory of `pid`; 0 when the process has just ended."""
+    """Return the peak of the resident memory of `pid`; 0 when the process has just ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -42,7 +42,7 @@ def peak_rss_bytes(pid: int) -> int:
 
 
 def descendants(pid: int) -> list[int]:
-    """`pid` and its running children, their children, and so on."""
+    """Return `pid` and its running children, their children, and so on."""
     found, children = [], [pid]
     while children:
         found += children
@@ -51,7 +51,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Processes that the threads of `pid` have started; threads, and processes, may end meanwhile."""
+    """Return the processes that the threads of `pid` have started; threads, and processes, may end meanwhile."""
     found: list[int] = []
     with suppress(FileNotFoundError, ProcessLookupError):
         for thread in Path(f"/proc/{pid}/task").iterdir():

@@ -1,4 +1,4 @@
-"""The queue compared with the last release, in one run and in turns: ratio of the CPU for a message now and then.
+"""The queue compared with the last release, in one run and in turns: ratio of the CPU for a message.
 
 The broker of the last release is the package of that release's commit, from the history of this checkout; both use
 today's load client. Other work on the machine may add half to the CPU for a message for some seconds: so the turns are
@@ -116,7 +116,7 @@ def _compared(kind: str, then: list[Sample], now: list[Sample]) -> Compared:
 
 
 def last_release() -> tuple[str, str] | None:
-    """Find the newest release before this commit: its commit and title; None when git cannot tell."""
+    """Find the newest release before this commit: its commit and title; None when git cannot find it."""
     command = ["git", "log", "--extended-regexp", f"--grep={SUBJECT}", "--max-count=1", "--format=%H %s", "HEAD^"]
     try:
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)

@@ -136,7 +136,7 @@ def _write(folder: Path, name: str, blocks: Iterator[str]) -> None:
 
 
 def _seconds(messages: int, days: float) -> Iterator[tuple[int, range]]:
-    """Seconds, each with the numbers of its messages."""
+    """Yield seconds, each with the numbers of its messages."""
     total_s = round(days * 86400)
     for second in range(total_s):
         yield START_S + second, range(messages * second // total_s, messages * (second + 1) // total_s)
@@ -171,7 +171,7 @@ def _transitions(head: str, moment_s: int) -> list[str]:
 
 
 def _syphon_lines(messages: int, days: float) -> Iterator[str]:
-    """Lines of a syphon: messages come home five to twenty minutes later, but every hundredth stays."""
+    """Yield the lines of a syphon: messages come home five to twenty minutes later, but every hundredth stays."""
     for at_s, numbers in _seconds(messages, days):
         text = time_text(at_s + 300 + abs(at_s % PERIOD_S - PERIOD_S / 2) / 2)
         head = f'{{"schema":1,"time":"{text}","client":"syphon","pid":2,"run":"bbbbbbbb","kind":'
@@ -219,7 +219,7 @@ def _measured(folder: Path) -> ReportTime:
 
 
 def _cpu_s() -> float:
-    """CPU time of this process and all below it, those that have ended included."""
+    """Return the CPU time of this process and all below it, those that have ended included."""
     ticks: dict[int, tuple[int, int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -35,7 +35,7 @@ class Sessions:
     one_by_one_us: float
     "CPU for each message with one receiver after the other, without attaching and detaching."
     scattered_us: float
-    "The same for sessions that were sent in turns, so that each is spread over many pages of the store."
+    "CPU as before, for sessions that were sent in turns, so that each is spread over many pages of the store."
     attach_us: float
     "CPU of a receiver that attaches and detaches without a message."
     accept_next_ms: float
@@ -81,7 +81,7 @@ async def _all_at_once(broker: PairbusBroker, sessions: int, each: int) -> float
 
 
 async def _one_by_one(broker: PairbusBroker, sessions: int, each: int, *, in_turns: bool) -> tuple[float, float]:
-    """CPU for a message, and for attaching and detaching, in µs."""
+    """Return the CPU for a message, and for attaching and detaching, in µs."""
     async with await connect(broker.connection_string) as connection:
         await _send(connection, sessions, each, in_turns=in_turns)
         before = fine_cpu_seconds(broker.pid)
@@ -106,7 +106,7 @@ async def _empty(receiver: Receiver, count: int) -> None:
 
 
 async def _accept(broker: PairbusBroker, waiting: int, accepts: int) -> tuple[float, float]:
-    """Time in ms, and the broker's CPU in µs, to accept one session."""
+    """Return the time in ms, and the broker's CPU in µs, to accept one session."""
     async with await connect(broker.connection_string) as connection:
         await _send(connection, waiting, 1)
         took: list[float] = []

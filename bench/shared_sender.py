@@ -105,7 +105,7 @@ def _threads(sender: Any, sharing: Sharing, tally: Tally) -> int:
             try:
                 sender.send_messages(_message(worker, number))
                 tally.note(None)
-            except Exception as error:  # whatever the SDK raises is the result
+            except Exception as error:  # any error of the SDK is the result
                 tally.note(error)
 
     threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in range(sharing.workers)]
@@ -123,7 +123,7 @@ async def _tasks(sender: Any, sharing: Sharing, tally: Tally) -> int:
             try:
                 await sender.send_messages(_message(worker, number))
                 tally.note(None)
-            except Exception as error:  # whatever the SDK raises is the result
+            except Exception as error:  # any error of the SDK is the result
                 tally.note(error)
 
     tasks = [asyncio.create_task(work(worker)) for worker in range(sharing.workers)]
@@ -154,7 +154,7 @@ async def _child(sharing: Sharing) -> None:
 
 
 async def _drain(connection_string: str, queue: str) -> Counter[str]:
-    """Empty the queue; returns how often each message id was in it."""
+    """Empty the queue and return how often each message id was in it."""
     found: Counter[str] = Counter()
     async with await connect(connection_string) as connection:
         receiver = await connection.receiver(queue, credit=500)
@@ -180,7 +180,7 @@ def run_sharing(sharing: Sharing) -> Outcome:
             raise RuntimeError(f"the child failed: {errors[-2000:]}")
         told = json.loads(out)
     except subprocess.TimeoutExpired:
-        pass  # that it hangs is the result
+        pass  # a hang is the result
     finally:
         child.kill()
         child.wait()

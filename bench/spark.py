@@ -126,7 +126,7 @@ class _World:
         return Budgeted(queues, tasks, told["per_second"])
 
     def frames(self) -> list[Framed]:
-        """Measure source and sink: the source peeks, then stages what the sink sent; the SDK receives what it sent."""
+        """Measure source and sink: the source peeks, then stages the sink's messages; the SDK receives its own."""
         primary = self._home.connection_string
         many = SparkWork("sink", primary, queues=["frames"], count=FRAMES)
         few = SparkWork("plain-send", primary, queues=["loop"], count=LOOPED)

@@ -114,7 +114,7 @@ def run_syphon(work: SyphonWork) -> dict[str, float]:
 
 
 def run_child(module: str, work: str, deadline_s: float = DEADLINE_S) -> dict[str, float]:
-    """Do a piece of work in a child process; returns its last line, which is JSON."""
+    """Do a piece of work in a child process and return its last line, which is JSON."""
     done = subprocess.run(
         [sys.executable, "-m", module, work], capture_output=True, text=True, timeout=deadline_s, check=False
     )
@@ -172,7 +172,7 @@ class Shovel:
 
     def move(self) -> Sample:
         self._fill()
-        # An Erlang string and a JSON string are written alike as long as the text is ASCII.
+        # An Erlang string and a JSON string look the same as long as the text is ASCII.
         shovels = {source: json.dumps(json.dumps(self._shovel(source))) for source in self._sources}
         expression = SHOVELLING.format(
             targets=", ".join(f'<<"{target}">>' for target in self._targets),

@@ -1,7 +1,8 @@
-"""Spark looks for modules named `pyspark_*` and registers their `DefaultSource`: hence no `register` call is needed.
+"""Entry point for Spark, which imports modules named `pyspark_*` and registers their `DefaultSource`: no `register`
+call is needed.
 
-Spark says nothing of a module that it cannot import, and then does not know the format. So this one imports only what
-every PySpark has; the rest is imported when the format is used, and who uses it is told what is missing.
+Spark ignores a module that it cannot import, and then does not know the format. So this module imports only packages
+that every PySpark has; the rest is imported when the format is used, and an error then says what is missing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pyspark.sql.datasource import DataSource
 
 
 class DefaultSource(DataSource):
-    """`format("servicebus")`, whose work `pairbus.spark.source` does."""
+    """`format("servicebus")`; `pairbus.spark.source` does the work."""
 
     @classmethod
     def name(cls) -> str:

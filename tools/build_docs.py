@@ -1,6 +1,6 @@
-"""Builds the documents as a site in `site/`, with Zensical: `make docs`.
+"""Build the documents as a site in `site/`, with Zensical: `make docs`.
 
-The pages are the Markdown files of the repository, and nothing is written twice. This tool copies them into one folder,
+The pages are the Markdown files of the repository; no text is written twice. This tool copies them into one folder,
 turns their links into links of the site, takes the glossary out of ARCHITECTURE.md, and writes `llms.txt`. Zensical
 then checks every link and anchor; a warning ends the build.
 """
@@ -77,21 +77,21 @@ features = ["navigation.sections", "navigation.top", "search.highlight", "conten
 
 
 def sources() -> dict[str, Path]:
-    """Every page of the site that has a Markdown file of its own, and that file."""
+    """Return every page of the site that has a Markdown file of its own, and that file."""
     pages = {RENAMED[path.name]: path for path in sorted(ROOT.glob("*.md")) if path.name in RENAMED}
     docs = ROOT / "docs"
     return pages | {path.relative_to(docs).as_posix(): path for path in sorted(docs.rglob("*.md"))}
 
 
 def place(path: str) -> str:
-    """The path in the site of a file of the repository. Files that are no pages are copied to `files/`."""
+    """Return the path in the site of a file of the repository. Files that are no pages are copied to `files/`."""
     if path in RENAMED:
         return RENAMED[path]
     return path.removeprefix("docs/") if path.startswith("docs/") else f"files/{path}"
 
 
 def outside_of_code(text: str) -> Iterator[tuple[bool, str]]:
-    """Pieces of a page: (True, prose) and (False, a fenced block)."""
+    """Yield the pieces of a page: (True, prose) and (False, a fenced block)."""
     end = 0
     for block in FENCE.finditer(text):
         yield True, text[end : block.start()]
@@ -101,7 +101,7 @@ def outside_of_code(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def rendered(text: str, source: Path) -> tuple[str, set[str]]:
-    """A page as the site has it, and the files of the repository that it links to and that are no pages."""
+    """Return a page as the site has it, and the files of the repository that it links to and that are no pages."""
     here = source.relative_to(ROOT).as_posix()
     folder = posixpath.dirname(place(here))
     linked: set[str] = set()
@@ -123,13 +123,13 @@ def rendered(text: str, source: Path) -> tuple[str, set[str]]:
 
 
 def glossary() -> str:
-    """The glossary of ARCHITECTURE.md as a page of its own."""
+    """Return the glossary of ARCHITECTURE.md as a page of its own."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     return "# Glossary\n" + text.split("\n# Glossary\n")[1].split("\n# ")[0]
 
 
 def decisions() -> str:
-    """The list of decisions, by number."""
+    """Return the list of decisions, by number."""
     files = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     lines = [f"* [{file.stem[:4]} {title(file.read_text(encoding='utf-8'))}]({file.name})" for file in files]
     return "# Decisions\n\nOne page for each choice that could have gone otherwise.\n\n" + "\n".join(lines) + "\n"
@@ -142,7 +142,7 @@ def title(text: str) -> str:
 
 
 def summary(text: str) -> str:
-    """The first sentence of a page."""
+    """Return the first sentence of a page."""
     for paragraph in FENCE.sub("", text).split("\n\n")[1:]:
         line = " ".join(paragraph.split())
         if line and not line.startswith(("#", "|", "[", "<!--", "* ", "!")):
@@ -153,7 +153,7 @@ def summary(text: str) -> str:
 
 
 def pages() -> dict[str, tuple[str, set[str]]]:
-    """Every page of the site by its path: its text, and the other files that it needs."""
+    """Return every page of the site by its path: its text, and the other files that it needs."""
     found = {page: rendered(path.read_text(encoding="utf-8"), path) for page, path in sources().items()}
     found["glossary.md"] = rendered(glossary(), ROOT / "ARCHITECTURE.md")
     found["decisions/index.md"] = decisions(), set()
@@ -161,7 +161,7 @@ def pages() -> dict[str, tuple[str, set[str]]]:
 
 
 def llms(texts: dict[str, str]) -> str:
-    """`llms.txt`: what the product is, and each page with its first sentence, for programs that read the site."""
+    """Return `llms.txt`: a description of the product, and each page with its first sentence, for programs."""
     lines = ["# Pairbus", "", f"> {summary(texts['index.md'])}", ""]
     for chapter, names in CHAPTERS.items():
         lines += [f"## {chapter}", ""]
@@ -171,7 +171,7 @@ def llms(texts: dict[str, str]) -> str:
 
 
 def stage(folder: Path) -> None:
-    """Write what Zensical needs into an empty folder."""
+    """Write the input of Zensical into an empty folder."""
     target = folder / "pages"
     found = pages()
     for page, (text, linked) in found.items():
@@ -193,7 +193,7 @@ def main() -> int:
         stage(folder)
         built = subprocess.run([sys.executable, "-m", "zensical", "build", "--strict"], cwd=folder, check=False)
         if built.returncode == 0:
-            # The Markdown stands beside each page: `llms.txt` leads to it.
+            # The Markdown is beside each page: `llms.txt` links to it.
             shutil.copytree(folder / "pages", folder / "site", dirs_exist_ok=True)
             shutil.rmtree(SITE, ignore_errors=True)
             shutil.copytree(folder / "site", SITE)

@@ -1,11 +1,11 @@
-"""`make coverage`: how many branches of the cores tests reach, and a floor for each part that may only rise.
+"""`make coverage`: number of branches of the cores that tests reach, and a floor for each part that may only rise.
 
 Runs tests that need neither Spark nor node under coverage.py; workers, brokers and clients in processes of their own
 are measured too. Prints branches by part, and fails when a part is below its floor in tests/coverage.toml.
 
     python -m tools.coverage_ratchet              measure and compare
     python -m tools.coverage_ratchet --raise      write floors that are higher now; none is ever lowered
-    python -m tools.coverage_ratchet --report     compare what was measured before
+    python -m tools.coverage_ratchet --report     compare the last measurement
     python -m tools.coverage_ratchet amqp         only this part, and only by its own tests: minutes instead of an hour
 """
 
@@ -47,7 +47,7 @@ OWN_TESTS = {
     "client": ("tests/client",),
     "broker cores": ("tests/broker",),
 }
-"Part → tests that a run for this part alone consists of, all of them in TESTS: they reach no more than a whole run."
+"Part → tests of a run for this part alone, all of them in TESTS: they reach no more than a whole run."
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Reached:
 
 
 def sums(report: Mapping[str, Any]) -> dict[str, Reached]:
-    """Add up the JSON report of coverage.py by part."""
+    """Sum the JSON report of coverage.py by part."""
     found = {}
     for part, beginnings in PARTS.items():
         files = [
@@ -92,7 +92,7 @@ def below(reached: Mapping[str, Reached], floors: Mapping[str, float]) -> list[s
 
 
 def raised(reached: Mapping[str, Reached], floors: Mapping[str, float]) -> dict[str, float]:
-    """Return the floors for what is reached now: a tenth of a percent at a time, and never lower than before."""
+    """Return the floors for the branches reached now: a tenth of a percent at a time, and never lower than before."""
     return {
         part: max(floors.get(part, 0.0), math.floor(each.percent * 10) / 10 if each.branches else 0.0)
         for part, each in reached.items()

@@ -1,4 +1,4 @@
-"""Writes docs/report.png from a page of `pairbus report`: `python -m tools.draw_report [PAGE]`.
+"""Write docs/report.png from a page of `pairbus report`: `python -m tools.draw_report [PAGE]`.
 
 Without a page it draws the example of the tests. Needs Chromium; pngquant, if installed, makes it a third of the size.
 """
@@ -21,7 +21,7 @@ WIDTH, HEIGHT = 1000, 1385
 
 
 def draw(page: Path) -> bytes:
-    """The head of the page, as it is in light colours on a desk."""
+    """Return a picture of the head of the page, in light colours and the width of a desktop."""
     with browser() as tab:
         tab.open(page, width=WIDTH, colours="light")
         picture = tab.picture(HEIGHT)

@@ -1,4 +1,4 @@
-"""Writes the state diagram of docs/failover.md from the table that is the state machine, between two markers.
+"""Write the state diagram of docs/failover.md, between two markers, from the table of the state machine.
 
 python tools/draw_states.py            # writes it
 python tools/draw_states.py --check    # 1 when the page shows another table
@@ -16,7 +16,7 @@ BEGIN, END = "<!-- states: written by tools/draw_states.py -->", "<!-- end of st
 
 
 def diagram() -> str:
-    """A Mermaid block: one arrow for each two states, labelled with every signal that leads from one to the other."""
+    """Return a Mermaid block: one arrow for each two states, labelled with every signal between them."""
     arrows: dict[tuple[State, State], list[str]] = {}
     for (before, signal), after in TRANSITIONS.items():
         arrows.setdefault((before, after), []).append(signal.value)
@@ -28,7 +28,7 @@ def diagram() -> str:
 
 
 def drawn(page: str) -> str:
-    """The page with the diagram of today between its markers; ValueError when it has none."""
+    """Return the page with the current diagram between its markers; ValueError when it has none."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

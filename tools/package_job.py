@@ -1,4 +1,4 @@
-"""Job of `package_test` inside the empty environment: a batch read on Spark, with nothing but what was installed.
+"""Job of `package_test` inside the empty environment: a batch read on Spark, with the installed packages alone.
 
 python package_job.py QUEUE      the connection string is in PAIRBUS_PRIMARY; prints one line of JSON
 """

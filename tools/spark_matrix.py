@@ -62,15 +62,15 @@ ROWS = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the tests on one environment went."""
+    """Result of the tests on one environment."""
 
     text: str
-    "For the table, as in `120 passed`."
+    "Text for the table, as in `120 passed`."
     good: bool
 
 
 def main() -> int:
-    """Run what was asked for, one environment after the other, and write the table."""
+    """Run the chosen environments, one after the other, and write the table."""
     parser = argparse.ArgumentParser(prog="make spark-matrix", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(ROWS)}; all of them by default")
     names = parser.parse_args().names or list(ROWS)
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def run(name: str) -> Outcome:
-    """Run the tests on one environment, which is made when it is not there."""
+    """Run the tests on one environment, which is made when it does not exist."""
     environment = dict(os.environ)
     environment.pop("SPARK_REMOTE", None)
     python = _install(name)
@@ -107,7 +107,7 @@ def run(name: str) -> Outcome:
 
 
 def _install(name: str) -> Path | None:
-    """Return the interpreter of an environment; None when what it needs cannot be installed."""
+    """Return the interpreter of an environment; None when its packages cannot be installed."""
     python = FOLDER / name / "bin" / "python"
     if not python.exists():
         venv.create(FOLDER / name, with_pip=True)
@@ -120,7 +120,7 @@ def _install(name: str) -> Path | None:
 
 
 def outcome_of(results: str, code: int) -> Outcome:
-    """Read what pytest writes as XML. A run that ended with another code than 0 is not good, whatever it counts."""
+    """Read pytest's XML. A run that ended with another code than 0 is not good, whatever it counts."""
     sums: dict[str, int] = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
     for suite in ElementTree.fromstring(results).iter("testsuite"):
         for key in sums:
@@ -134,7 +134,7 @@ def outcome_of(results: str, code: int) -> Outcome:
 
 
 def rewritten(page: str, outcomes: dict[str, Outcome]) -> str:
-    """Return the page with these rows of its table renewed; the other rows keep what they say."""
+    """Return the page with these rows of its table renewed; the other rows stay."""
     before, begin, rest = page.partition(BEGIN)
     table, end, after = rest.partition(END)
     assert begin and end, f"{PAGE.name} has not both of the lines between which its table stands"

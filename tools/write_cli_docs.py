@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from the commands themselves: `python tools/write_cli_docs.py`.
+"""Write docs/cli.md from the commands themselves: `python tools/write_cli_docs.py`.
 
 The page is made from the functions' signatures and not from the text of `--help`, whose layout changes with the
 version of the library that prints it. `tests/test_docs.py` fails when the page is stale.
@@ -40,7 +40,7 @@ environment. Both keep the key off the command line, where every process of the 
 
 
 def commands(group: typer.Typer = app, prefix: str = "pairbus") -> Iterator[tuple[str, CommandInfo]]:
-    """(full name, command) of every command."""
+    """Yield (full name, command) of every command."""
     for command in group.registered_commands:
         assert command.callback is not None
         yield f"{prefix} {command.name or command.callback.__name__}", command
@@ -50,7 +50,7 @@ def commands(group: typer.Typer = app, prefix: str = "pairbus") -> Iterator[tupl
 
 
 def parameters(callback: Callable[..., Any]) -> Iterator[tuple[str, OptionInfo | ArgumentInfo, Any]]:
-    """(name as typed, what typer knows, default) of every parameter."""
+    """Yield (name as typed, what typer knows, default) of every parameter."""
     hints = typing.get_type_hints(callback, include_extras=True)
     for name, parameter in inspect.signature(callback).parameters.items():
         kind, info = typing.get_args(hints[name])
@@ -58,7 +58,7 @@ def parameters(callback: Callable[..., Any]) -> Iterator[tuple[str, OptionInfo |
             yield info.metavar or name.upper(), info, parameter.default
             continue
         assert isinstance(info, OptionInfo)
-        # In an Annotated the first spelling arrives where otherwise the default stands.
+        # In an Annotated the first spelling is in the place of the default.
         first = (info.default,) if isinstance(info.default, str) else ()
         spelled = [*first, *(info.param_decls or ())]
         typed = ", ".join(spelled or [f"--{name.replace('_', '-')}"])
@@ -90,7 +90,7 @@ def _section(name: str, command: CommandInfo) -> str:
     assert command.callback is not None
     lines = [f"## {name}", "", inspect.getdoc(command.callback) or "", "", "| | |", "| --- | --- |"]
     lines += [f"| `{typed}` | {_meaning(info, default)} |" for typed, info, default in parameters(command.callback)]
-    # Paragraphs begin with \b, which keeps their lines apart in `--help`; what stands behind the examples is prose.
+    # Paragraphs begin with \b, which keeps their lines apart in `--help`; text behind the examples is prose.
     examples, _, prose = (command.epilog or "").strip("\b\n ").partition("\b")
     shown = examples.removeprefix("Examples:").removeprefix("Example:").strip("\n")
     if shown:

@@ -1,11 +1,11 @@
-"""Writes one sample of every format that outlives a process: `python -m tools.write_samples 0.4`.
+"""Write one sample of every format that outlives a process: `python -m tools.write_samples 0.4`.
 
 The samples of a release are kept in tests/samples/RELEASE, a compressed archive for each format and `expected.json`;
 tests/test_formats.py reads those of every release. They are made as a user's files are: the paired client and the SDK
-talk to broker processes that are killed, so that the last commits stand in the logs of SQLite alone. Staging and
+talk to broker processes that are killed, so that the last commits are in the logs of SQLite alone. Staging and
 journal are written by the classes that a task of Spark uses, without Spark.
 
-A sample of a release that is out is never written again: this program refuses to replace one.
+A sample of a published release is never written again: this program refuses to replace one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FAR = datetime(2099, 1, 1, tzinfo=UTC)
 AWAY = ("away-1", "away-2", "away-3")
 SPOOLED = ("spooled-1", "spooled-2")
 ENTITY = "contoso/orders"
-NOT_KEPT = ("reserve", "lock", "-shm")  # room on the disk, and files that SQLite and the owner make anew
+NOT_KEPT = ("reserve", "lock", "-shm")  # room on the disk, and files that SQLite and the owner make again
 TIME_TO_LIVE = timedelta(days=14)
 
 MAJORS = {
@@ -91,7 +91,7 @@ def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def write(folder: Path) -> dict[str, Any]:
-    """Write a folder for each format; return what they hold."""
+    """Write a folder for each format; return their contents."""
     socket.gethostname = lambda: "sample-host"
     primary = BrokerProcess(folder / "primary", namespaces=["contoso"])
     secondary = BrokerProcess(folder / "secondary", namespaces=["fabrikam"])
@@ -187,7 +187,7 @@ def send_in_outages(folder: Path, primary: BrokerProcess, secondary: BrokerProce
 
 
 async def peek_raw(connection_string: str, queue: str) -> list[bytes]:
-    """Receive the messages of a queue as they lie there, and leave them."""
+    """Receive the messages of a queue as raw bytes, without settling them."""
     async with await connect(connection_string) as connection:
         receiver = await connection.receiver(queue, credit=10)
         received: list[bytes] = []

@@ -62,7 +62,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when asked for: the broker and the command line start without the SDK."""
+    """Import a name when it is asked for: the broker and the command line start without the SDK."""
     if name not in __all__:
         raise AttributeError(f"module 'pairbus' has no attribute {name!r}")
     return getattr(import_module(_HOME_OF.get(name, "pairbus.client.errors")), name)

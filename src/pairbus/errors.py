@@ -23,7 +23,7 @@ PairbusError
     ├── StoreInUse              another broker owns the data folder
     ├── StoreForeign            the file is not a Pairbus store
     ├── StoreNewer              the file was written by a newer version
-    └── StoreDamaged            the file is damaged; `pairbus store salvage` copies what is intact
+    └── StoreDamaged            the file is damaged; `pairbus store salvage` copies the intact messages
 """
 
 
@@ -32,7 +32,7 @@ class PairbusError(Exception):
 
 
 class ConfigError(PairbusError):
-    """An option, configuration file or connection string is wrong. Nothing was started or changed."""
+    """An option, configuration file or connection string is wrong. No part was started or changed."""
 
 
 class InvalidFault(ConfigError, ValueError):
@@ -44,7 +44,7 @@ class FaultNotFound(PairbusError):
 
 
 class EntityError(PairbusError):
-    """A request about an entity cannot be carried out. Nothing was changed."""
+    """A request about an entity cannot be carried out. No entity was changed."""
 
 
 class EntityNotFound(EntityError):
@@ -64,7 +64,7 @@ class LedgerNewer(PairbusError):
 
 
 class PairingError(PairbusError):
-    """Something about a paired client. Each kind (see `pairbus.client.errors`) says where the message is now."""
+    """An error of a paired client. Each kind (see `pairbus.client.errors`) says where the message is now."""
 
 
 class SpoolError(PairbusError):
@@ -72,7 +72,7 @@ class SpoolError(PairbusError):
 
 
 class SpoolFull(SpoolError):
-    """The spool's limit is reached or the disk is full. The message is not stored; what was stored before is safe."""
+    """The spool's limit is reached or the disk is full. The message is not stored; messages stored before are safe."""
 
 
 class SpoolInUse(SpoolError):
@@ -80,7 +80,7 @@ class SpoolInUse(SpoolError):
 
 
 class SpoolOfAnotherPair(SpoolError):
-    """The spool holds messages of another pair. It was not touched, and nothing was sent; its messages are safe."""
+    """The spool holds messages of another pair. It was not touched, and no message was sent; its messages are safe."""
 
 
 class SpoolForeign(SpoolError):
@@ -92,23 +92,23 @@ class SpoolNewer(SpoolError):
 
 
 class SpoolDamaged(SpoolError):
-    """The spool's structure is damaged. It was not changed; what is intact is still in it."""
+    """The spool's structure is damaged. It was not changed; intact messages are still in it."""
 
 
 class SparkGone(PairbusError):
-    """Spark's Java process, or its Connect server, has ended. Nothing is lost: a new session goes on from there."""
+    """Spark's Java process, or its Connect server, has ended. No message is lost: a new session goes on from there."""
 
 
 class StorageError(PairbusError, OSError):
-    """A storage location (staging, journal) did not answer for longer than the patience allows. Nothing is lost."""
+    """A storage location (staging, journal) did not answer for longer than the patience allows. No data is lost."""
 
 
 class StoreError(PairbusError):
-    """The store could not write or read. What was not yet acknowledged is not stored."""
+    """The store could not write or read. Messages that were not yet acknowledged are not stored."""
 
 
 class StoreFull(StoreError):
-    """The disk is full. Everything acknowledged so far is safe; free some space and send again."""
+    """The disk is full. All acknowledged messages are safe; free some space and send again."""
 
 
 class StoreInUse(StoreError):
@@ -124,4 +124,4 @@ class StoreNewer(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """The store's structure is damaged. It was not changed; what is intact can be copied with a salvage."""
+    """The store's structure is damaged. It was not changed; a salvage can copy the intact messages."""

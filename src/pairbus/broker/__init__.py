@@ -62,7 +62,7 @@ logger = logging.getLogger("pairbus.broker")
 
 ROOT_KEY_NAME = "RootManageSharedAccessKey"
 WELL_KNOWN_KEY = emulator.WELL_KNOWN_KEY
-LEDGER_CLOSE_S = 2.0  # what stopping grants the last rows of the meter
+LEDGER_CLOSE_S = 2.0  # time that stopping grants the last rows of the meter
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +71,19 @@ class NamespaceOptions:
 
     name: str
     port: int = 0
-    "0 = any free one."
+    "Port number; 0: any free one."
     queues: tuple[QueueDescription, ...] = ()
-    "Created at start when they are not there; entities that exist are left as they are."
+    "Queues to create at start when they are missing; entities that exist are left as they are."
     keys: tuple[SharedAccessKey, ...] = ()
-    "Besides the root key, which is the broker's `key` unless one of that name is here."
+    "Keys besides the root key, which is the broker's `key` unless one of that name is here."
     topics: tuple[TopicDescription, ...] = ()
-    "Created at start like the queues."
+    "Topics to create at start, like the queues."
     subscriptions: tuple[SubscriptionConfig, ...] = ()
-    "Created at start like the queues, with their first rules."
+    "Subscriptions to create at start, like the queues, with their first rules."
     extra_ports: tuple[int, ...] = ()
-    "Further ports that lead to the same namespace, where some clients look for it: 5300, 443. 0 = any free one."
+    "Further ports of the same namespace, where some clients look for it: 5300, 443. 0: any free one."
     operations_per_s: float | None = None
-    "Operations beyond this rate are refused as server-busy; None: as many as come."
+    "Operations beyond this rate are refused as server-busy; None: no limit."
 
 
 class BrokerPage(Protocol):
@@ -101,7 +101,8 @@ MakePage = Callable[[Namespace, Callable[[], str], str, frozenset[str]], BrokerP
 
 
 class Broker:
-    """Namespaces on one machine. `data=None` keeps everything in memory; `meter` is a folder for what was counted.
+    """Broker of the namespaces of one machine. `data=None` keeps all messages in memory; `meter` is the folder of the
+    ledger.
 
     `strict`: behave on the wire as Azure does, in every respect or in those of a `Strictness`. `record_sends`: keep the
     last messages that were accepted, for assertions of tests. `page` makes the page of each namespace for browsers, as
@@ -152,7 +153,7 @@ class Broker:
         self._control: ControlSocket | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._tls: ssl.SSLContext | None = None
-        "While the broker is served."
+        "TLS context of the port while the broker is served."
 
     async def __aenter__(self) -> Broker:
         await self.start()
@@ -173,7 +174,7 @@ class Broker:
         return None if self._control is None else self._control.path
 
     def names(self) -> list[str]:
-        """The names of the namespaces, as they were given."""
+        """Return the names of the namespaces, as they were given."""
         return [options.name for options in self._options]
 
     def connection_string(self, name: str) -> str:
@@ -186,15 +187,15 @@ class Broker:
         )
 
     def extra_ports(self, name: str) -> list[int]:
-        """The further ports of a namespace, as they were taken."""
+        """Return the further ports of a namespace, as they were taken."""
         return list(self._ports[name.lower()].extra_numbers)
 
     def namespace(self, name: str) -> Namespace:
-        """A namespace while it is served: its queues and their counts, without a round trip over the wire."""
+        """Return a namespace while it is served: its queues and their counts, without a round trip over the wire."""
         return self._namespaces[name.lower()]
 
     async def start(self) -> None:
-        """Recover every namespace, then listen. When one cannot be served, none is."""
+        """Recover every namespace, then listen. When one namespace cannot be served, none is."""
         loop = asyncio.get_running_loop()
         if self._meter is not None:
             if self._meter.is_dir():
@@ -220,7 +221,7 @@ class Broker:
     async def stop(self) -> None:
         """Stop accepting, finish commits, tell the clients, close the stores."""
         for namespace in self._namespaces.values():
-            namespace.changes.close()  # before the sockets: a stream that goes on would hold them up
+            namespace.changes.close()  # before the sockets: an open stream would keep them from closing
         control, self._control = self._control, None
         if control is not None:
             await control.close()
@@ -240,7 +241,7 @@ class Broker:
             self._scratch = None
 
     async def add_namespace(self, options: NamespaceOptions) -> Namespace:
-        """Serve one more namespace while the broker runs. ConfigError: the name is taken, or it cannot be served.
+        """Serve one more namespace while the broker runs. ConfigError: the name is taken, or serving failed.
 
         The certificate stays as it is: over TLS the new namespace is known by loopback names and allowed hosts.
         """
@@ -260,7 +261,7 @@ class Broker:
         return self.namespace(options.name)
 
     async def remove_namespace(self, name: str, *, at_once: bool = False) -> None:
-        """Stop to serve a namespace; what it stored stays where it is. `at_once`: do not wait for its clients to leave.
+        """Stop serving a namespace; its stored messages stay on disk. `at_once`: do not wait for its clients to leave.
 
         ConfigError: there is no such namespace.
         """
@@ -325,7 +326,7 @@ class Broker:
         self._ports[options.name.lower()] = port
 
     def _root_key(self, options: NamespaceOptions) -> list[SharedAccessKey]:
-        """The broker's own key, unless the namespace brings one of that name."""
+        """Return the broker's own key, unless the namespace brings one of that name."""
         brings_one = any(key.name == ROOT_KEY_NAME for key in options.keys)
         return [] if brings_one else [SharedAccessKey(ROOT_KEY_NAME, self._key)]
 
@@ -354,7 +355,7 @@ async def _close(namespaces: Sequence[Namespace], ports: Sequence[Port], *, at_o
 
 
 async def _create_missing(namespace: Namespace, options: NamespaceOptions) -> None:
-    """Create what is not there yet; an entity may forward to one that comes later in this list."""
+    """Create the entities that are missing; an entity may forward to one that comes later in this list."""
     namespace.plan([*[topic.path for topic in options.topics], *[queue.path for queue in options.queues]])
     for topic in options.topics:
         with _left_as_it_is(options.name, "topic", topic.path):

@@ -1,4 +1,4 @@
-"""Names of entities as they stand in addresses and URLs.
+"""Names of entities in addresses and URLs.
 
 A link address is `amqps://host/path`, `sb://host/path` or a bare path. The path names a queue, a topic or
 `<topic>/Subscriptions/<name>`, in any case, and may end in `/$DeadLetterQueue`, `/$Transfer/$DeadLetterQueue` and
@@ -25,14 +25,14 @@ _BELOW_TOPIC = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class EntityName:
-    """A queue or topic, or something below a topic."""
+    """Name of a queue or topic, or of a part of a topic."""
 
     root: str
     "Path of the queue or topic."
     subscription: str | None = None
     rule: str | None = None
     lists: str | None = None
-    "`subscriptions` or `rules` when the path names all of them."
+    "`subscriptions` or `rules` when the path names all of them; None: it names one entity."
 
 
 def parse_entity(path: str) -> EntityName:
@@ -50,7 +50,7 @@ def parse_entity(path: str) -> EntityName:
 
 @dataclass(frozen=True, slots=True)
 class LinkAddress:
-    """Where a link leads."""
+    """Address of a link, split into its parts."""
 
     text: str
     "The path as the client spelled it, without scheme and host."
@@ -70,7 +70,7 @@ class LinkAddress:
 
 
 def parse_address(raw: str) -> LinkAddress:
-    """Read a link address; whether the entity exists is not known here."""
+    """Read a link address; the entity need not exist."""
     text = _AUTHORITY.sub("", raw, count=1).strip("/")
     key = path_key(text)
     is_management = key.endswith(_MANAGEMENT)

@@ -1,8 +1,8 @@
 """Changes to the entities of a namespace: created, updated and deleted, each in one commit.
 
 Changes to one queue, or to one topic and all that belongs to it, happen one after the other: a subscription is never
-created in a topic whose deletion is being written. A change goes on when its caller is cancelled, because whatever is
-written must be in memory as well.
+created in a topic whose deletion is being written. A change goes on when its caller is cancelled: memory must agree
+with the written data.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from pairbus.filters import CorrelationFilter
 logger = logging.getLogger("pairbus.broker")
 
 _T = TypeVar("_T")
-SUBSCRIPTIONS_MAX = 2_000  # of one topic
-SQL_FILTERS_MAX = 2_000  # of one topic, over all subscriptions; true and false filters among them
+SUBSCRIPTIONS_MAX = 2_000  # in one topic
+SQL_FILTERS_MAX = 2_000  # in one topic, over all subscriptions; true and false filters count too
 CORRELATION_FILTERS_MAX = 100_000
 
 
 class Hooks(Protocol):
-    """The namespace's part in a change: objects are made, and links and timers hear of it."""
+    """Part of the namespace in a change: makes objects, and tells links and timers."""
 
     def make(
         self, entity_id: int, description: QueueDescription | TopicDescription | SubscriptionDescription
@@ -68,7 +68,7 @@ class Administration:
         now_ms: Callable[[], int],
     ) -> None:
         self.last_id = 0
-        "The highest id ever given to an entity."
+        "Highest id ever given to an entity."
         self.planned: frozenset[str] = frozenset()
         "Keys of queues and topics that are about to be created: entities may forward to them already."
         self._name = name
@@ -78,7 +78,7 @@ class Administration:
         self._loop = loop
         self._now_ms = now_ms
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        "One lock for each queue or topic that is being changed."
+        "Lock for each queue or topic that is being changed."
         self._changes: set[asyncio.Task[Any]] = set()
 
     async def create(self, description: D) -> D:
@@ -99,7 +99,7 @@ class Administration:
         await self.to_its_end(self.delete_now(path))
 
     def to_its_end(self, change: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
-        """Run a change in a task of its own, which no caller can cancel."""
+        """Run a change in its own task, which no caller can cancel."""
         task = self._loop.create_task(change)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
@@ -114,7 +114,7 @@ class Administration:
 
     @asynccontextmanager
     async def all_turns(self) -> AsyncIterator[None]:
-        """Keep every queue and topic that exists from being changed; in one order, so that nobody waits in a circle."""
+        """Keep every queue and topic from being changed; locks are taken in one order, so no deadlock is possible."""
         async with AsyncExitStack() as stack:
             for key in sorted([*self._catalog.queues, *self._catalog.topics]):
                 await stack.enter_async_context(self._turn(key))
@@ -142,7 +142,8 @@ class Administration:
         return description
 
     def _parents(self, description: AnyDescription) -> dict[str, Any]:
-        """The names of the entities to which this one belongs, as their creators spelled them; or EntityNotFound."""
+        """Return the names of the entities to which this one belongs, as their creators spelled them, or
+        EntityNotFound."""
         match description:
             case SubscriptionDescription():
                 return {"topic": self._catalog.topic(description.topic).path}
@@ -152,7 +153,7 @@ class Administration:
         return {}
 
     def _make(self, description: AnyDescription, rules: Sequence[RuleDescription], now_ms: int) -> list[CatalogEntity]:
-        """Make the object for a new entity and, behind a subscription, those of its first rules."""
+        """Make the object for a new entity and, for a subscription, those of its first rules."""
         match description:
             case QueueDescription() | TopicDescription():
                 return [self._hooks.make(self.next_id(), description)]
@@ -182,7 +183,7 @@ class Administration:
             raise InvalidDescription(f"topic '{rules[0].topic}' has {SQL_FILTERS_MAX} SQL filters")
 
     def _check_destinations(self, description: AnyDescription) -> None:
-        """An entity forwards only to a queue or topic that exists."""
+        """Check that the entity forwards only to queues or topics that exist."""
         for setting in ("forward_to", "forward_dead_lettered_to"):
             path = getattr(description, setting, None)
             if path is None or path_key(path) in self.planned:
@@ -191,12 +192,12 @@ class Administration:
                 raise InvalidDescription(f"{setting} of '{description.path}': there is no queue or topic '{path}'")
 
     def next_id(self) -> int:
-        """Give out an id that no entity ever had."""
+        """Return an id that no entity ever had."""
         self.last_id += 1
         return self.last_id
 
     def add(self, entity: CatalogEntity) -> None:
-        """Enter an entity that is stored into the catalog."""
+        """Add an entity that is stored to the catalog."""
         match entity:
             case Queue():
                 self._catalog.queues[path_key(entity.path)] = entity
@@ -243,7 +244,7 @@ class Administration:
     # ── delete ──
 
     async def delete_now(self, path: str) -> None:
-        """Delete an entity and what belongs to it in one commit; the caller keeps this from being cancelled."""
+        """Delete an entity and what belongs to it in one commit; the caller prevents cancellation."""
         async with self._turn(path):
             entity = self._catalog.required(path)
             family = _family(entity)
@@ -280,7 +281,7 @@ class Administration:
                 self._catalog.subscription(rule.topic, rule.subscription).drop_rule(rule.name)
 
     async def commit(self) -> None:
-        """Wait until everything written so far is durable."""
+        """Wait until all writes so far are durable."""
         committed: asyncio.Future[None] = self._loop.create_future()
 
         def done(error: StoreError | None) -> None:
@@ -295,13 +296,13 @@ class Administration:
         await committed
 
     async def barrier(self) -> None:
-        """Wait until everything written so far is committed or has failed, and whoever wrote it has heard of it."""
+        """Wait until all writes so far are committed or have failed, and their writers have been told."""
         with suppress(StoreError):
             await self.commit()
 
 
 def id_of(entity: CatalogEntity) -> int:
-    """The id under which the store keeps the entity."""
+    """Return the id under which the store keeps the entity."""
     match entity:
         case Queue():
             return entity.queue_id
@@ -314,7 +315,7 @@ def id_of(entity: CatalogEntity) -> int:
 
 
 def _family(entity: CatalogEntity) -> list[CatalogEntity]:
-    """The entity first, then all that is deleted with it."""
+    """Return the entity first, then all that is deleted with it."""
     match entity:
         case Topic():
             return [entity, *[member for each in entity.subscriptions.values() for member in _family(each)]]
@@ -324,7 +325,7 @@ def _family(entity: CatalogEntity) -> list[CatalogEntity]:
 
 
 def _names(description: AnyDescription) -> dict[str, Any]:
-    """The names as the creator spelled them."""
+    """Return the names as the creator spelled them."""
     match description:
         case RuleDescription():
             return {"topic": description.topic, "subscription": description.subscription, "name": description.name}

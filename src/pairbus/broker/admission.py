@@ -1,7 +1,7 @@
-"""The way into a queue or a topic: duplicates are recognised, what is new is written, each send is answered once.
+"""The way into a queue or a topic: duplicates are recognised, new messages are written, each send is answered once.
 
 Answers come in the order of the calls. The one exception: a send whose message id is in an uncommitted earlier send is
-answered after that one's commit, because until then nobody knows whether it is a duplicate.
+answered after that one's commit, because only then it is known whether it is a duplicate.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Admission(Generic[A]):
     """Sends to one entity.
 
     `accept(drafts, now_ms)` gives the drafts the entity's next sequence numbers, one each, and writes them;
-    `accepted(its result, error)` is called when that is committed or has failed, before the sender hears of it;
-    `admitted` when the sender has heard of a success; `size()` is compared with the quota.
+    `accepted(its result, error)` is called when the write is committed or has failed, before the sender is told;
+    `admitted` after the sender was told of a success; `size()` is compared with the quota.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class Admission(Generic[A]):
         self._size = size
         self._duplicates = DuplicateWindow()
         self.recorder: Recorder | None = None
-        "Told of every message that is accepted, where a test wants to know."
+        "Recorder of every accepted message, for tests; None: there is none."
 
     def describe(self, settings: SendingSettings) -> None:
-        """After the entity itself was described."""
+        """Take the settings, after the entity itself has taken them."""
         self._detects_duplicates = settings.requires_duplicate_detection
         self._window_ms = settings.duplicate_window_ms
         self._size_max = settings.max_size_mb << 20
@@ -85,21 +85,21 @@ class Admission(Generic[A]):
             )
 
     def is_claimed(self, drafts: Sequence[Draft]) -> bool:
-        """Whether a send of these would have to wait for the end of an earlier one with the same message id."""
+        """Return whether a send of these drafts must wait for an earlier send with the same message id."""
         return (
             self._detects_duplicates and self._duplicates.claim_on([draft.message_id for draft in drafts]) is not None
         )
 
     def send(self, drafts: Sequence[Draft], now_ms: int, done: EntityDone) -> None:
-        """Take all or none. Refused at once by raising (disabled, full), otherwise `done` after the commit."""
+        """Take all drafts or none. Raises when disabled or full; otherwise `done` is called after the commit."""
         self.check_room()
         self._entity.accessed_ms = now_ms
         self._offer(drafts, now_ms, False, done)
 
     def schedule(self, drafts: Sequence[Draft], now_ms: int, done: Callable[[Refusal | list[int]], None]) -> None:
-        """`send` that answers with the sequence numbers; that of a dropped duplicate is 0, which no message bears.
+        """Send, and answer with the sequence numbers; a dropped duplicate has 0, which no message has.
 
-        A number of its own would not be stored with anything, and after a restart another message might get it.
+        A number for the duplicate would not be stored, so after a restart another message might get it.
         """
         self.check_room()
         self._entity.accessed_ms = now_ms
@@ -108,7 +108,7 @@ class Admission(Generic[A]):
     def _offer(
         self, drafts: Sequence[Draft], now_ms: int, wants_seqs: bool, done: Any, *, was_parked: bool = False
     ) -> None:
-        """Write what is no duplicate; `done` (of a send or a schedule) follows."""
+        """Write the drafts that are no duplicates; `done` (of a send or a schedule) follows."""
         claim: Claim | None = None
         numbers: Iterator[int] = iter(range(self._entity.last_seq + 1, self._entity.last_seq + 1 + len(drafts)))
         if self._detects_duplicates:
@@ -131,7 +131,7 @@ class Admission(Generic[A]):
                 first_seq = self._entity.last_seq + 1
                 done = self.recorder.watched(self._entity.path, drafts, first_seq, now_ms, done)
             accepted = self._accept(drafts, now_ms)
-        elif was_parked:  # nothing but duplicates of what has just been committed
+        elif was_parked:  # all drafts are duplicates of messages that have just been committed
             done(seqs)
             return
         else:
@@ -145,7 +145,7 @@ class Admission(Generic[A]):
         error: StoreError | None,
     ) -> None:
         accepted, claim, seqs = subject
-        if accepted is None:  # nothing was written, so a failed commit has nothing to say about it
+        if accepted is None:  # no message was written, so a failed commit does not matter
             done(seqs)
         else:
             self._accepted(accepted, error)
@@ -157,7 +157,7 @@ class Admission(Generic[A]):
             self._admitted(accepted)
 
     def _unpark(self, claim: Claim, error: StoreError | None) -> None:
-        """Sends that repeated an id of this claim: they fail with it, or go on now that the id is known."""
+        """Answer sends that repeated an id of this claim: they fail with it, or go on now that the id is known."""
         for drafts, now_ms, wants_seqs, done in claim.parked:
             if error is not None:
                 done(refusal_of(error))
@@ -166,7 +166,7 @@ class Admission(Generic[A]):
             else:
                 self._offer(drafts, now_ms, wants_seqs, done, was_parked=True)
 
-    # ── what falls due, and the end ──
+    # ── due work, and the end ──
 
     def next_ms(self) -> int | None:
         return self._duplicates.next_ms()
@@ -179,5 +179,5 @@ class Admission(Generic[A]):
         self._entity.store.write(Forget(self._entity.entity_id, until_ms))
 
     def ends(self) -> list[int]:
-        """When each remembered id stops to count, ascending."""
+        """Return when each remembered id expires, ascending."""
         return self._duplicates.ends()

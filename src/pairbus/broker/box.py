@@ -4,8 +4,8 @@ A box knows its messages by the numbers of their rows. Within a box their order 
 
 Laws.
  1. A message of the box is in exactly one place: waiting (`Line`, or the line of its session), under a lock,
-    deferred, scheduled (`Schedule`), or carried by a write that is not yet committed. The last is why no
-    write ever depends on another uncommitted one, and why a failed commit can always put its messages back.
+    deferred, scheduled (`Schedule`), or carried by a write that is not yet committed. Hence no
+    write ever depends on another uncommitted one, and a failed commit can always put its messages back.
  2. `StoredMessage`s are never changed in place: stores and connections may hold the same object.
 """
 
@@ -27,14 +27,14 @@ __all__ = ["CHUNK_MAX", "Box", "Lock"]
 
 
 def deletion(box: Box, messages: Sequence[StoredMessage]) -> Delete:
-    """The write that deletes messages of a box."""
+    """Return the write that deletes messages of a box."""
     return Delete(
         box.number, [message.n for message in messages], [message.payload for message in messages if message.payload]
     )
 
 
 class Box:
-    """One of the boxes of an entity. The entity writes; the box knows what is where."""
+    """One of the boxes of an entity. The entity writes; the box knows where each message is."""
 
     def __init__(
         self,
@@ -50,15 +50,15 @@ class Box:
         self.receivable = True
         "False while the entity's status forbids receiving, and once it is closed."
         self.active_count = 0
-        "Waiting, locked, or carried by a write."
+        "Messages that wait, are locked, or are carried by a write."
         self.deferred_count = 0
         self.scheduled_count = 0
         self.lapsed_count = 0
-        "Locks that ran out since the start."
+        "Number of locks that expired since the start."
         self.size_bytes = 0
         "Bytes of all messages of the box, including those of uncommitted sends."
         self.shared_bytes = 0
-        "The part of them that is in payloads, which other boxes may share."
+        "Part of `size_bytes` that is in payloads, which other boxes may share."
         self.accessed_ms = 0
         self.deferred: dict[int, int] = {}
         "Sequence number → row number."
@@ -68,7 +68,7 @@ class Box:
         around = Surroundings(self._load, self._seq_of, self.chunk_size, on_expired)
         self._line: Line | Sessions
         self._plain: Line | None = None
-        "The line of a box without sessions."
+        "Line of a box without sessions."
         self.locks: Locks | Holds
         self.sessions: Sessions | None = None
         "Sessions of the box, when its messages belong to sessions: they wait there."
@@ -108,7 +108,7 @@ class Box:
         return True
 
     def recover_size(self, row: IndexRow) -> bool:
-        """Count what a row of the index holds; False: its payload is missing."""
+        """Count the size of a row of the index; False: its payload is missing."""
         size = row.size
         if row.payload:
             shared = self._payloads.size_of(row.payload)
@@ -121,12 +121,12 @@ class Box:
         return True
 
     def admit(self, messages: Sequence[StoredMessage]) -> None:
-        """Committed messages that are new in this box and ACTIVE."""
+        """Take committed messages that are new in this box and ACTIVE."""
         self.active_count += len(messages)
         self._line.admit(messages)
 
     def accept(self, messages: Sequence[StoredMessage]) -> None:
-        """Committed messages that come from elsewhere and are ACTIVE: `admit`, and their sizes."""
+        """Take committed messages that come from another box and are ACTIVE: `admit`, and count their sizes."""
         for message in messages:
             self.size_bytes += message.size
             if message.payload:
@@ -134,19 +134,19 @@ class Box:
         self.admit(messages)
 
     def share(self, message: StoredMessage) -> None:
-        """A committed message that is new in this box shares its payload."""
+        """Count the payload that a new committed message of this box shares."""
         self.shared_bytes += len(message.body)
         self._payloads.hold(message.payload)
 
     def give_back(self, message: StoredMessage) -> None:
-        """A message that was handed out is free again, in its old place in the order."""
+        """Make a message that was handed out available again, in its old place in the order."""
         if message.state == DEFERRED:
             self._keep_deferred(message)
         else:
             self._line.give_back(message)
 
     def defer(self, message: StoredMessage) -> None:
-        """A message of the box that was ACTIVE is now DEFERRED."""
+        """Note that an ACTIVE message of the box is now DEFERRED."""
         self.active_count -= 1
         self.deferred_count += 1
         self._keep_deferred(message)
@@ -157,14 +157,14 @@ class Box:
             self.sessions.defer(message)
 
     def take_deferred(self, messages: Iterable[StoredMessage]) -> None:
-        """Deferred messages are handed out."""
+        """Hand out deferred messages."""
         for message in messages:
             del self.deferred[message.seq]
             if self.sessions is not None:
                 self.sessions.take_deferred(message)
 
     def forget(self, messages: Sequence[StoredMessage]) -> None:
-        """Messages that were handed out have left the box for good."""
+        """Remove messages that were handed out and have left the box for good."""
         self.size_bytes -= sum([message.size for message in messages])
         sharing = [message for message in messages if message.payload]
         if sharing:
@@ -179,14 +179,14 @@ class Box:
     # ── messages go out ──
 
     def available(self, now_ms: int) -> bool:
-        """Whether `lock_next` is worth a call. It may still find that everything has expired."""
+        """Return whether `lock_next` is worth a call. It may still find that all messages have expired."""
         return self.receivable and self._line.available(now_ms)
 
     def lock_next(self, limit: int, now_ms: int, session: MessageSession | None = None) -> list[Lock]:
-        """Lock some waiting messages, `limit` at most, with the lowest numbers, of the session where the box has
-        sessions; none: nothing waits.
+        """Lock the first waiting messages, at most `limit`; of the session, where the box has sessions. An empty list:
+        no message waits.
 
-        StoreError: they could not be read; they still wait.
+        StoreError: the messages could not be read; they still wait.
         """
         messages = self._next(limit, now_ms, session)
         return self.locks.make(messages, now_ms) if messages else []
@@ -194,7 +194,7 @@ class Box:
     def take_next(
         self, now_ms: int, done: Callable[[StoredMessage | None], None], session: MessageSession | None = None
     ) -> bool:
-        """Receive and delete: False when nothing waits (`done` is not called).
+        """Receive and delete one message; False when no message waits (`done` is not called).
 
         Otherwise `done(message)` follows when the deletion is durable: at most once. `done(None)` means that the
         store failed and the message waits again; the receiver's credit is not used up, so try again later.
@@ -217,8 +217,8 @@ class Box:
         done(message)
 
     def withdraw(self, limit: int, now_ms: int, session: MessageSession | None = None) -> list[StoredMessage]:
-        """Up to `limit` waiting messages in order, of the session where the box has sessions; they are the caller's
-        until it gives back or forgets them."""
+        """Return up to `limit` waiting messages in order; of the session, where the box has sessions. They belong to
+        the caller until it gives back or forgets them."""
         found: list[StoredMessage] = []
         try:
             while len(found) < limit and (messages := self._next(limit - len(found), now_ms, session)):
@@ -240,21 +240,21 @@ class Box:
 
     def _load(self, numbers: Sequence[int]) -> list[StoredMessage]:
         messages, _ = self._store.load(self.number, numbers)
-        self.active_count -= len(numbers) - len(messages)  # damaged ones stay out: the store reports them
+        self.active_count -= len(numbers) - len(messages)  # damaged ones are left out: the store reports them
         return messages
 
     def _seq_of(self, n: int) -> int:
         return self._store.seq_of(self.number, n)
 
     def chunk_size(self) -> int:
-        """As many messages as make a megabyte at the average size of this box."""
+        """Return how many messages make a megabyte at the average size of this box."""
         count = self.active_count + self.deferred_count + self.scheduled_count
         return max(1, min(CHUNK_MAX, READY_BYTES_MAX * count // (self.size_bytes + 1)))
 
     # ── looking ──
 
     def first_from(self, seq: int, others: Iterable[tuple[int, int]], session_id: str | None = None) -> int:
-        """The lowest row number of the box whose sequence number is not below `seq`; 0: there is none.
+        """Return the lowest row number of the box whose sequence number is at least `seq`; 0: there is none.
 
         `others`: (sequence number, row number) pairs of messages that the box does not know, such as scheduled ones.
         """
@@ -268,7 +268,7 @@ class Box:
         return min([*known, found] if found else known, default=0)
 
     def numbers_from(self, n: int, count: int, others: Iterable[int], session_id: str | None = None) -> list[int]:
-        """Up to `count` row numbers of the box from `n` on, ascending, of messages in any state."""
+        """Return up to `count` row numbers of the box from `n` on, ascending, of messages in any state."""
         found = [each for each in others if each >= n]
         if session_id is not None:
             found += self.sessions.numbers_of(session_id, n, count) if self.sessions is not None else ()
@@ -279,7 +279,7 @@ class Box:
         return nsmallest(count, found)
 
     def drain(self, limit: int) -> list[int]:
-        """Up to `limit` row numbers of the box, of messages in any state; they leave its books. For its end only."""
+        """Return up to `limit` row numbers of the box, of messages in any state, and forget them. For its end only."""
         found = self._line.drain(limit)
         if len(found) < limit:
             found += [lock.message.n for lock in self.locks]
@@ -294,7 +294,7 @@ class Box:
         return self._line.next_expiry_ms()
 
     def withdraw_expired(self, now_ms: int) -> list[StoredMessage]:
-        """Some waiting messages whose time to live is over; they are the caller's until it gives back or trims."""
+        """Return some waiting messages whose time to live is over; the caller then gives them back or trims."""
         return self._line.withdraw_expired(now_ms)
 
     def trim(self) -> None:

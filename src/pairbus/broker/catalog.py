@@ -1,4 +1,4 @@
-"""The entities of one namespace by name, and what an administrator reads of them. No I/O."""
+"""Entities of one namespace by name, and the information that an administrator reads of them. No I/O."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CatalogEntity = EntityHolder | Rule
 
 
 class Catalog:
-    """Queues and topics share one space of names; subscriptions belong to topics, rules to subscriptions."""
+    """Entities by name. Queues and topics share one set of names; topics have subscriptions, these have rules."""
 
     def __init__(self) -> None:
         self.queues: dict[str, Queue] = {}
         self.topics: dict[str, Topic] = {}
 
     def holders(self) -> Iterator[EntityHolder]:
-        """Every entity that holds messages."""
+        """Yield every entity that holds messages."""
         yield from self.queues.values()
         for topic in self.topics.values():
             yield topic
@@ -74,7 +74,7 @@ class Catalog:
         return rule
 
     def required(self, path: str) -> CatalogEntity:
-        """Return what the path names, or raise EntityNotFound in words that fit its kind."""
+        """Return the entity that the path names, or raise EntityNotFound with a text that fits its kind."""
         key = path_key(path)
         if key in self.queues or key in self.topics:
             return self.queues.get(key) or self.topics[key]
@@ -112,7 +112,7 @@ class Catalog:
 
 
 def boxes_of(holder: EntityHolder) -> tuple[Box, ...]:
-    """The boxes that can be received from."""
+    """Return the boxes from which clients can receive."""
     return () if isinstance(holder, Topic) else holder.boxes
 
 

@@ -1,4 +1,4 @@
-"""`$cbs`: tokens put on a connection, the rights they grant, and their end (wire: put-token)."""
+"""`$cbs`: tokens put on a connection, the rights they grant, and when these end (wire: put-token)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ logger = logging.getLogger("pairbus.broker")
 
 GRANTS_MAX = 4096  # audiences per connection; the SDKs put one per link
 _STATUS_OF = {UNAUTHORIZED_ACCESS: 401, TIMEOUT: 408, SERVER_BUSY: 503}
-AUDIENCE_LENGTH_MAX = 2048  # a host and 260 characters of a path, each of them encoded; all audiences are kept
+AUDIENCE_LENGTH_MAX = 2048  # a host and an encoded path of 260 characters; all audiences are kept in memory
 
 
 class TooManyTokens(TokenNotValid):
-    """The token may be good, but the connection has as many as it can have."""
+    """The connection has as many tokens as it may have; the token itself may be good."""
 
 
 class Grants:
@@ -40,7 +40,7 @@ class Grants:
         self._by_audience[audience] = grant
 
     def allows(self, path: str, right: str | None, now_s: float) -> bool:
-        """Whether some unexpired token covers the path with this right (None: with any right)."""
+        """Return whether some unexpired token covers the path with this right (None: with any right)."""
         return any(
             grant.expires_s > now_s and grant.covers(path) and (right is None or right in grant.rights)
             for grant in self._by_audience.values()
@@ -58,12 +58,12 @@ class Grants:
 
 
 class CbsNode:
-    """Answers put-token. The type of the token is not looked at: the Python SDK calls every token `jwt`."""
+    """Node that answers put-token. The type of the token is ignored: the Python SDK calls every token `jwt`."""
 
     address = entity = "$cbs"
 
     def __init__(self, keys: KeyRing, grants: Grants, on_token: Callable[[], None], real_ms: Callable[[], int]) -> None:
-        """`real_ms` is the machine's clock, which tokens keep whatever a test makes of the namespace's."""
+        """Make the node. `real_ms` is the machine's clock, by which tokens expire even when a test moves the other."""
         self._keys = keys
         self._grants = grants
         self._on_token = on_token

@@ -1,9 +1,9 @@
 """The broker's own certificate: made at the first start, so that clients which insist on TLS find it.
 
-A folder holds `ca.pem` (what clients trust), `server.pem` and `server.key`. The authority signs exactly one
-certificate and its private key is thrown away at once: whoever puts `ca.pem` into a trust store trusts this
-broker and nothing that anyone could sign later. The price is that a renewal brings a new `ca.pem`; certificates
-last ten years, and a renewal keeps every host that the old one had.
+A folder holds `ca.pem` (which clients trust), `server.pem` and `server.key`. The authority signs exactly one
+certificate and its private key is thrown away at once: a user who puts `ca.pem` into a trust store trusts this broker,
+and no certificate that is signed later. Therefore a renewal brings a new `ca.pem`; certificates last ten years, and a
+renewal keeps every host that the old one had.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from pairbus.errors import ConfigError
 VALIDITY = timedelta(days=3650)
 RENEW_BEFORE = timedelta(days=30)
 CLOCK_SKEW = timedelta(days=1)  # containers and virtual machines may run behind
-EXPIRED_SINCE = timedelta(days=2)  # more than the skew
+EXPIRED_SINCE = timedelta(days=2)  # longer than the skew
 EXPIRED_NAME = "expired.pem"
 
 
 def ca_path(folder: Path) -> Path:
-    """Where the certificate is that clients must trust."""
+    """Return the path of the certificate that clients must trust."""
     return folder / "ca.pem"
 
 
 def server_context(folder: Path, hosts: Iterable[str] = (), *, now: datetime | None = None) -> ssl.SSLContext:
-    """The TLS side of a server that is known by `hosts` besides the loopback names.
+    """Return the TLS context of a server that is known by `hosts` besides the loopback names.
 
     Makes the certificate when there is none, when it ends soon, when a host is missing in it, or when its files do
     not belong together (a crash between two of them). Raises ConfigError for a host that no certificate can name.
@@ -58,9 +58,9 @@ def server_context(folder: Path, hosts: Iterable[str] = (), *, now: datetime | N
 def expiring_contexts(
     folder: Path, hosts: Iterable[str] = (), *, now: datetime | None = None
 ) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """The TLS sides of a server that can show a good certificate, and one of the same authority that has expired.
+    """Return two TLS contexts: one shows a good certificate, one an expired certificate of the same authority.
 
-    As `server_context`, with `expired.pem` beside the others. ConfigError: the folder belongs to somebody else.
+    Files are as in `server_context`, and `expired.pem`. ConfigError: the folder is not one of ours.
     """
     wanted = {_general_name(host) for host in (*LOOPBACK_HOSTS, *hosts)}
     now = now or datetime.now(UTC)
@@ -97,7 +97,7 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _intact_names(folder: Path, now: datetime, *others: str) -> set[x509.GeneralName] | None:
-    """The names that the stored certificate is good for, or None when the set cannot be used.
+    """Return the names that the stored certificate is good for, or None when the set cannot be used.
 
     `others`: further certificates that must be of the same authority.
     """
@@ -127,7 +127,7 @@ def _create(folder: Path, names: set[x509.GeneralName], now: datetime, *, has_ex
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     # Each file appears whole; a set that a crash left half old, half new is recognised at the next start.
-    if has_expired:  # first: by this file the folder is known as one that may be written again
+    if has_expired:  # first: this file marks the folder as one that may be rewritten
         expired = _server(server_key, names, authority, authority_key, now - VALIDITY - EXPIRED_SINCE)
         _write(folder / EXPIRED_NAME, expired.public_bytes(serialization.Encoding.PEM))
     _write(folder / "server.key", private)
@@ -199,7 +199,7 @@ def _key_usage(*, sign: bool, authority: bool) -> x509.KeyUsage:
 
 
 def _write(path: Path, content: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # of mode 0600
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

@@ -1,6 +1,6 @@
-"""Changes of a namespace that a person wants to see as they happen: entities, dead letters, faults, the clock. No I/O.
+"""Changes of a namespace that a user wants to see at once: entities, dead letters, faults, the clock. No I/O.
 
-Followers are told that something has changed, not what: they look again. Messages that come and go are no such change.
+Followers are told only that there is a change; they look again themselves. Messages that come and go are no change.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Changes:
         "True when the namespace stops: no change will be told any more."
 
     def note(self) -> None:
-        """Tell the followers that something has changed."""
+        """Tell the followers that there is a change."""
         for follower in tuple(self._followers):
             follower()
 
     def follow(self, follower: Follower) -> None:
-        """Tell it from now on. PairbusError: there are too many."""
+        """Tell this follower of changes from now on. PairbusError: there are too many followers."""
         if len(self._followers) >= FOLLOWERS_MAX:
             raise PairbusError(f"{FOLLOWERS_MAX} follow this namespace already")
         self._followers.append(follower)
@@ -38,6 +38,6 @@ class Changes:
         self._followers.remove(follower)
 
     def close(self) -> None:
-        """Tell the followers that it is over."""
+        """Tell the followers that the namespace stops."""
         self.is_over = True
         self.note()

@@ -1,8 +1,8 @@
 """The clock of a namespace: the machine's clock, and an offset that tests make larger.
 
-A jump is like a machine that slept: everything that has fallen due by the new time happens once, at the new time, and
-is committed when the call returns. A scheduled message that becomes active in a jump therefore begins its time to live
-at the end of the jump; two calls make two steps.
+A jump is like a machine that slept: all work that has fallen due by the new time is done once, at the new time, and is
+committed when the call returns. A scheduled message that becomes active in a jump therefore begins its time to live at
+the end of the jump; two calls make two steps.
 
 | clock of the namespace (`Namespace.now_ms`) | machine's clock (`Namespace.real_ms`, the event loop's time) |
 | --- | --- |
@@ -31,7 +31,7 @@ class NamespaceClock:
     """The time of one namespace, which only moves forward."""
 
     def __init__(self, real_ms: Callable[[], int], catch_up: Callable[[], Awaitable[None]]) -> None:
-        """`catch_up` does everything that has fallen due, and returns when that is committed."""
+        """Make the clock. `catch_up` does all work that has fallen due, and returns when it is committed."""
         self._real_ms = real_ms
         self._catch_up = catch_up
         self._offset_ms = 0
@@ -53,16 +53,16 @@ class NamespaceClock:
         return timedelta(milliseconds=self._offset_ms)
 
     async def advance(self, seconds: float | timedelta) -> datetime:
-        """Move the clock forward and return its new time, when everything that falls due has happened.
+        """Move the clock forward, do all work that falls due, and return the new time.
 
-        ValueError: the length is negative or not finite, or leads too far. StoreError: the clock has moved, and what
-        could not be stored is tried again.
+        ValueError: the length is negative or not finite, or leads too far. StoreError: the clock has moved, and the
+        failed work is tried again.
         """
         await self._move(_seconds(seconds))
         return self.now()
 
     async def advance_to(self, when: datetime) -> datetime:
-        """Move the clock to a date, which has a time zone and is not in the clock's past; else as `advance`."""
+        """Move the clock to a date with a time zone that is not in the clock's past; errors as of `advance`."""
         if not isinstance(when, datetime) or when.tzinfo is None:
             raise ValueError(
                 f"a date with a time zone is needed, such as datetime(2030, 1, 1, tzinfo=UTC), not {when!r}"

@@ -21,7 +21,7 @@ class Commits:
         self._callback = self._committed
 
     def then(self, handler: Handler, subject: Any, done: Any) -> None:
-        """Call `handler(subject, done, error)` when everything written so far is durable, or has failed."""
+        """Call `handler(subject, done, error)` when all writes so far are durable, or have failed."""
         self._steps.append((handler, subject, done))
         self._store.after_commit(self._callback)
 

@@ -10,8 +10,8 @@
         "OperationsPerSecond": 1000                                             // ours too: throttle beyond this
     }]}}
 
-Comments and trailing commas are tolerated, because the files that people have contain them. Everything else is
-strict: a key that is misspelt and silently ignored is found in production.
+Comments and trailing commas are tolerated, because existing files contain them. Unknown keys are refused: a misspelt
+key that is silently ignored would be found in production.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class NamespaceConfig:
     name: str
     queues: list[QueueDescription]
     keys: list[SharedAccessKey]
-    "Empty when the file has none: the broker's own default then applies."
+    "Keys of the namespace; empty when the file has none: the broker's own default then applies."
     topics: list[TopicDescription] = field(default_factory=list)
     subscriptions: list[SubscriptionConfig] = field(default_factory=list)
     operations_per_s: float | None = None
-    "None: the namespace bears whatever comes."
+    "Operations beyond this rate are refused; None: no limit."
 
 
 def load_config(file: Path) -> list[NamespaceConfig]:
-    """Read a file, or raise ConfigError that names the file, the place in it and what is allowed."""
+    """Read a file, or raise ConfigError with the file, the place in it and the allowed values."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -61,7 +61,7 @@ def parse_config(text: str, source: str) -> list[NamespaceConfig]:
     user = root.member(root.table(document, ("UserConfig",)), "UserConfig", dict)
     inside = root.into("UserConfig")
     inside.table(user, ("Namespaces", "Logging"))
-    # Logging says where the emulator in its container writes; our log goes to stderr, always.
+    # Logging says where the emulator in its container writes its log; our log always goes to stderr.
     inside.member(user, "Logging", dict, {})
     namespaces = [_namespace(item, inside) for item in inside.member(user, "Namespaces", list)]
     inside.refuse_repeated((item.name for item in namespaces), "namespace")

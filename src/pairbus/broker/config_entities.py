@@ -38,7 +38,7 @@ def _same(value: Any) -> Any:
 
 _SHARED: Table = {
     "DefaultMessageTimeToLive": ("default_ttl_ms", str, parse_duration),
-    # Beyond the emulator, which fixes these for every entity:
+    # Settings that the emulator fixes for every entity:
     "AutoDeleteOnIdle": ("auto_delete_on_idle_ms", str, parse_duration),
     "EnableBatchedOperations": ("enable_batched_operations", bool, _same),
     "Status": ("status", str, _same),

@@ -26,7 +26,7 @@ class ConfigPlace:
         return ConfigPlace(f"{self.text}: {name}")
 
     def named(self, kind: str, value: Any) -> ConfigPlace:
-        """Go into an object that has a name; one that has none is refused by whoever reads it."""
+        """Go into an object that has a name; the reader of the object refuses one without a name."""
         name = value.get("Name") if isinstance(value, dict) else None
         return self.into(f"{kind} {name!r}") if isinstance(name, str) else self
 
@@ -34,7 +34,7 @@ class ConfigPlace:
         return ConfigError(f"{self.text}: {problem}")
 
     def table(self, value: Any, allowed: Iterable[str]) -> dict[str, Any]:
-        """Return the value as an object that has no other keys than these."""
+        """Return the value as an object that has only these keys."""
         if not isinstance(value, dict):
             raise self.error(f"expected is an object, found {kind_of(value)}")
         names = tuple(allowed)
@@ -103,4 +103,4 @@ def parse_json(text: str, root: ConfigPlace) -> Any:
 def _blank_comment(match: re.Match[str]) -> str:
     if match[0].startswith('"'):
         return match[0]
-    return re.sub(r"[^\n]", " ", match[0])  # same length, same lines: the positions in error texts stay true
+    return re.sub(r"[^\n]", " ", match[0])  # same length, same lines: the positions in error texts stay right

@@ -1,8 +1,8 @@
 """The switches of a broker as JSON over HTTP: `/$pairbus/<route>` of each namespace.
 
-On the port a request needs Manage and meets the faults like everything else. `DIR/control.sock` has the same routes at
-`/<namespace>/$pairbus/<route>` and needs no token: it has mode 0600, so whoever may open it is the owner. No fault
-reaches it. `GET /` lists the namespaces.
+On the port a request needs Manage and meets the faults like every other request. `DIR/control.sock` has the same routes
+at `/<namespace>/$pairbus/<route>` and needs no token: it has mode 0600, so only its owner can open it. Faults do not
+affect it. `GET /` lists the namespaces.
 
 A further route is one function and one line of `ROUTES`.
 """
@@ -34,15 +34,15 @@ BODY_SIZE_MAX = 256 * 1024
 BODY_WAIT_S = 20
 SOCKET_NAME = "control.sock"
 
-HEARTBEAT_S = 5.0  # a peer that left is noticed when it is written to
-GAP_S = 0.02  # changes of one moment are one line
+HEARTBEAT_S = 5.0  # a peer that left is noticed at the next write
+GAP_S = 0.02  # changes within this time are one line
 
 Route = Callable[[Any, web.Request, tuple[str, ...]], Awaitable[Any]]
-"(namespace, request, path segments behind the route) → the answer, or what it says as JSON. Raises a PairbusError."
+"(namespace, request, path segments behind the route) → the answer, as a response or as JSON. Raises a PairbusError."
 
 
 class Switches(Protocol):
-    """The faults of a namespace or of a proxy, as the routes switch them."""
+    """Faults of a namespace or of a proxy, as the routes switch them."""
 
     def add_fault(self, fault: Fault) -> Active: ...
 
@@ -52,7 +52,7 @@ class Switches(Protocol):
 
 
 class Switched(Protocol):
-    """A namespace or a proxy."""
+    """A namespace or a proxy whose faults can be switched."""
 
     @property
     def name(self) -> str: ...
@@ -73,7 +73,7 @@ _STATUS_OF: tuple[tuple[type[PairbusError], int], ...] = (
 
 
 async def answer_faults(namespace: Switched, request: web.Request, rest: tuple[str, ...]) -> Any:
-    """GET: the faults that are on. POST: switch one on. DELETE, or DELETE /ID: switch all off, or one."""
+    """Answer GET: the faults that are on. POST: switch one on. DELETE, or DELETE /ID: switch all off, or one."""
     match request.method, rest:
         case "GET", ():
             return namespace.faults.list()
@@ -90,26 +90,26 @@ async def answer_faults(namespace: Switched, request: web.Request, rest: tuple[s
 
 
 async def _kit(namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> web.Response:
-    """The clock and the reset of the tester's kit."""
+    """Answer requests for the clock and the reset of the tester's kit."""
     _, _, path = request.path.partition("$pairbus/")
     status, said = await answer_kit(namespace, request.method, path, await _body(request))
     return web.json_response(said, status=status)
 
 
 async def _overview(namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> Any:
-    """GET: entities with their counts, faults, clock and meter."""
+    """Answer GET: entities with their counts, faults, clock and meter."""
     if request.method != "GET" or rest:
         raise web.HTTPMethodNotAllowed(request.method, ["GET"])
     return overview(namespace)
 
 
 async def _changes(namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> web.StreamResponse:
-    """GET: a line at once, for each change, and every few seconds, without an end. Counts of messages are no change."""
+    """Answer GET: a line at once, for each change, and every few seconds, without end. Message counts are no change."""
     if request.method != "GET" or rest:
         raise web.HTTPMethodNotAllowed(request.method, ["GET"])
     changes, heard = namespace.changes, asyncio.Event()
     changes.follow(heard.set)
-    heard.set()  # the first line says that it follows
+    heard.set()  # the first line tells the client that it follows
     response = web.StreamResponse(headers={"Content-Type": "text/plain", "Cache-Control": "no-store"})
     try:
         await response.prepare(request)
@@ -146,7 +146,7 @@ async def _body(request: web.Request) -> bytes:
 
 
 async def read_object(request: web.Request) -> dict[str, Any]:
-    """Read the body of a request: a JSON object, or nothing for an empty one."""
+    """Read the body of a request, a JSON object; an empty body is an empty object."""
     text = (await _body(request)).decode("utf-8", "replace")
     try:
         found = json.loads(text) if text.strip() else {}
@@ -183,14 +183,14 @@ class ControlSocket:
     """The routes of all namespaces of a broker, or of a proxy, on a Unix socket."""
 
     def __init__(self, path: Path, namespaces: Mapping[str, Switched], routes: Mapping[str, Route] = ROUTES) -> None:
-        """`namespaces`: by name in lower case."""
+        """Make the socket. `namespaces`: by name in lower case."""
         self.path = path
         self._namespaces = namespaces
         self._routes = routes
         self._runner: web.AppRunner | None = None
 
     async def open(self) -> bool:
-        """Listen. False, and a warning that says why: the broker then runs without the socket."""
+        """Listen. False when that fails: a warning says why, and the broker runs without the socket."""
         try:
             await self.listen()
         except ConfigError as error:
@@ -199,7 +199,7 @@ class ControlSocket:
         return True
 
     async def listen(self) -> None:
-        """Listen. ConfigError says why that is not possible."""
+        """Listen. ConfigError says why that failed."""
         if not has_unix_sockets():
             raise ConfigError(f"{self.path}: this system has no Unix sockets")
         try:
@@ -234,5 +234,5 @@ class ControlSocket:
 
 
 def control_of(namespace: Namespace) -> Callable[[web.Request, str], Awaitable[web.StreamResponse]]:
-    """The handler of `/$pairbus/…` on the port of a namespace; its caller has checked the right."""
+    """Return the handler of `/$pairbus/…` on the port of a namespace; its caller has checked the right."""
     return partial(answer, namespace)

@@ -1,6 +1,6 @@
 """Outgoing messages: the broker's own header and annotations in front of the bare message.
 
-Only a settlement that changed application properties (a *patch*) makes one section to be written anew.
+Only after a settlement that changed application properties (a *patch*) one section is written again.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _UUID = struct.Struct(">IHH8s")
 
 
 def _uuid_bytes(token: bytes) -> bytes:
-    """The bytes of the UUID that a lock token is."""
+    """Return the bytes of the UUID that is the lock token."""
     return _UUID.pack(*_TOKEN.unpack(token))
 
 
 def encode_delivery(message: StoredMessage, locked_until_ms: int = 0, token: bytes = b"") -> bytes:
-    """The message as a receiver gets it; without a lock and its token for receive-and-delete and for peek."""
+    """Encode the message for a receiver; without a lock and its token for receive-and-delete and for peek."""
     if (
         token
         and not message.annotations
@@ -126,7 +126,7 @@ def without_pair(pairs: bytes, key: str) -> bytes:
 
 
 def with_patch(body: bytes, patch: bytes) -> bytes:
-    """Give the bare message with changed application properties; of several changes to one property the last counts."""
+    """Return the bare message with changed application properties; the last change to a property counts."""
     changes = {key: patch[start:end] for key, start, _, end in spans_of_pairs(patch)}
     properties_end = 0
     for code, start, value_at, end in sections(body):
@@ -142,7 +142,7 @@ def with_patch(body: bytes, patch: bytes) -> bytes:
 
 
 def patch_of(changes: dict[object, object]) -> bytes:
-    """Changed application properties as encoded pairs. ProtocolError when a key is no text."""
+    """Encode changed application properties as pairs. ProtocolError when a key is no text."""
     parts = []
     for key, value in changes.items():
         if not isinstance(key, str):

@@ -1,4 +1,4 @@
-"""Who gets the next message of a box: the receivers with credit take turns, one message each; one alone gets all."""
+"""Dispatcher of a box: receivers with credit take turns, one message each; a single receiver gets all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TURN_MAX = 256  # messages per turn of the event loop, so that one full queue ca
 
 
 class Dispatcher:
-    """Hands the messages of one box to the links that receive from it."""
+    """Dispatcher that hands the messages of one box to the links that receive from it."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class Dispatcher:
             self.wake()
 
     def wake(self, outlet: Outlet | None = None) -> None:
-        """Something changed: a message came, credit came, a window opened. Cheap, and safe to call from anywhere."""
+        """Note that a message came, credit came or a window opened. Cheap, and safe to call from anywhere."""
         if not self._is_scheduled and self.outlets:
             self._is_scheduled = True
             self._loop.call_soon(self._run)
 
     def wake_later(self) -> None:
-        """The store failed: try again after a pause, not in a tight loop."""
+        """Try again after a pause, because the store failed."""
         self._loop.call_later(STORE_PAUSE_S, self.wake)
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""A new connection, until its first bytes have said what it is."""
+"""A new connection, until its first bytes have shown its protocol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WRITE_BUFFER_MAX = 1 << 20
 
 
 class Door(asyncio.Protocol):
-    """A new connection until its first bytes have said what it is; AMQP stays here, HTTP moves on."""
+    """A new connection until its first bytes have shown its protocol; AMQP stays here, HTTP moves on."""
 
     def __init__(self, port: Port) -> None:
         self._port = port
@@ -25,7 +25,7 @@ class Door(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
+        self._transport = transport = cast(asyncio.Transport, transport)  # transports of uvloop are no subclasses of it
         transport.set_write_buffer_limits(high=WRITE_BUFFER_MAX)
         self._deadline = self._port.loop.call_later(FIRST_BYTES_DEADLINE_S, transport.abort)
         self._port.doors.add(self)
@@ -75,7 +75,7 @@ class Door(asyncio.Protocol):
             self._transport.abort()
 
     def freeze(self) -> None:
-        """Wait for the first bytes no longer; a peer freezes by itself."""
+        """Stop waiting for the first bytes; a peer freezes by itself."""
         if self._peer is None and self._transport is not None and self._deadline is not None:
             self._deadline.cancel()
             self._transport.pause_reading()

@@ -17,23 +17,23 @@ class Draft:
     annotations: bytes = b""
     message_id: str = ""
     ttl_ms: int | None = None
-    "None or 0: as long as the entity allows."
+    "Time to live; None or 0: as long as the entity allows."
     scheduled_ms: int = 0
     "Unix time of activation; 0 or past: now."
     is_ping: bool = False
-    "Proves that the entity takes messages; whoever reads it from the wire keeps it from the entity."
+    "True for a ping, which only proves that the entity takes messages: it is never given to the entity."
     session_id: str | None = None
-    "None: the sender gave none. The empty text is a session like any other."
+    "Session id; None: the sender gave none. The empty text is a session like any other."
     hops: int = 0
-    "How often the message was forwarded before."
+    "Number of times that the message was forwarded before."
     origin_seq: int = 0
-    "Sequence number in the entity that it was first sent to; 0: this is the first."
+    "Sequence number in the entity to which it was first sent; 0: this is the first."
     payload: int = 0
     "Number of a payload that is stored already and holds the body; 0: none."
 
 
 def check_session_ids(drafts: Iterable[Draft], path: str) -> None:
-    """Refuse messages without a session id, which an entity with sessions cannot take; pings leave nothing behind."""
+    """Refuse messages without a session id for an entity with sessions; pings are allowed: they are not stored."""
     for draft in drafts:
         if draft.session_id is None and not draft.is_ping:
             raise Refusal(

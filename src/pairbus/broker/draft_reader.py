@@ -1,4 +1,4 @@
-"""Messages of one sender, most of which need to be looked at only once."""
+"""Reader of the messages of one sender that parses the head of most messages only once."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pairbus.amqp.message import DATA, PROPERTIES, in_order
 from pairbus.broker.draft import Draft
 from pairbus.broker.messages import MESSAGE_ID_LENGTH_MAX, draft_of
 
-HEAD_SIZE_MAX = 4096  # of what is remembered
+HEAD_SIZE_MAX = 4096  # bytes of a head that is remembered
 HEADS_MAX = 32
-HEAD_KEY_SIZE = 8  # as far as the length of the id, where the properties come first
-LEARN_FIRST, LEARN_EACH = 16, 256  # it learns from its first misses, then now and again
+HEAD_KEY_SIZE = 8  # as far as the length of the id, when the properties come first
+LEARN_FIRST, LEARN_EACH = 16, 256  # learns from its first misses, then from one in so many
 
 
 class Head(NamedTuple):
     """Sections around the id of a message: header, annotations, properties, application properties."""
 
     size: int
-    "Up to the bytes of the data section."
+    "Bytes up to the data in the data section."
     unpack: Callable[[bytes], tuple[Any, ...]]
     "(bytes before the id, id, bytes behind it, size of the data)"
     before: bytes
@@ -34,10 +34,11 @@ class Head(NamedTuple):
 
 
 class DraftReader:
-    """`draft_of` for the messages of one sender, which mostly differ in nothing but message id and data.
+    """Reader like `draft_of` for the messages of one sender, which mostly differ only in message id and data.
 
-    The head of a message that was read is remembered. The next one that has the same bytes there, and behind them one
-    data section up to its end, needs no second look. Ids of one sender have few lengths, and each has a head.
+    The head of a message that was read is remembered. The next message that has the same bytes there, and behind them
+    one data section up to its end, is not parsed again. The ids of one sender have few lengths, and there is one head
+    for each length.
     """
 
     __slots__ = ("_heads", "misses")
@@ -45,10 +46,10 @@ class DraftReader:
     def __init__(self) -> None:
         self._heads: dict[bytes, Head] = {}
         self.misses = 0
-        "Messages that had another head than those remembered."
+        "Number of messages whose head was not remembered."
 
     def draft_of(self, payload: bytes) -> Draft:
-        """The same as the function of this name, and the same refusals."""
+        """Return the draft as the function of this name does, with the same refusals."""
         head = self._heads.get(payload[:HEAD_KEY_SIZE])
         if head is not None and len(payload) >= head[0]:
             size, unpack, before, behind, bare_at, annotations, ttl_ms, scheduled_ms, is_ping, session_id = head
@@ -56,12 +57,12 @@ class DraftReader:
             if found_before == before and found_behind == behind and data_size == len(payload) - size:
                 try:
                     text = message_id.decode()
-                except UnicodeDecodeError:  # what becomes of it depends on more than this
+                except UnicodeDecodeError:  # an id that is no UTF-8 needs the full check
                     return draft_of(payload)
                 return Draft(payload[bare_at:], annotations, text, ttl_ms, scheduled_ms, is_ping, session_id)
         draft = draft_of(payload)
         self.misses += 1
-        # A sender whose heads are always other ones must not pay for the learning as well.
+        # A sender whose heads always differ must not pay for the learning as well.
         if self.misses <= LEARN_FIRST or self.misses % LEARN_EACH == 0:
             self._learn(payload, draft)
         return draft
@@ -75,7 +76,7 @@ class DraftReader:
 
 
 def _head_of(payload: bytes, draft: Draft) -> Head | None:
-    """None unless the id is a string of the usual short form, and behind the head is data, its size in four bytes."""
+    """Return the head; None unless the id is a short string, and behind the head is data with a size of four bytes."""
     ordered, found = in_order(payload)
     if ordered is not payload:
         return None

@@ -1,4 +1,4 @@
-"""Times at which something falls due: two heaps that do not grow with cancelled times."""
+"""Times at which work falls due: two heaps that do not grow with cancelled times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
-SLACK = 1024  # stale entries that any heap may carry: 1024 × 96 B, about 100 KB
+SLACK = 1024  # stale entries that any heap may have: 1024 × 96 B, about 100 KB
 
 
 class Agenda(Generic[Key]):
@@ -30,7 +30,7 @@ class Agenda(Generic[Key]):
         if at_ms is None:
             self._times.pop(key, None)
             return
-        # The turn makes every entry unlike any earlier one of the same key, and keys need not be comparable.
+        # The turn makes every entry different from earlier ones of the same key, and keys need not be comparable.
         self._turn += 1
         self._times[key] = (at_ms, self._turn)
         heappush(self._heap, (at_ms, self._turn, key))
@@ -48,7 +48,7 @@ class Agenda(Generic[Key]):
         return None
 
     def pop_due(self, now_ms: int, limit: int | None = None) -> list[Key]:
-        """The keys whose time is at or before `now_ms`, earliest first; they leave the agenda."""
+        """Remove and return the keys whose time is at or before `now_ms`, earliest first."""
         due: list[Key] = []
         while (limit is None or len(due) < limit) and (at_ms := self.next_ms()) is not None and at_ms <= now_ms:
             key = heappop(self._heap)[2]
@@ -58,11 +58,11 @@ class Agenda(Generic[Key]):
 
 
 class ExpiryHeap(Generic[Key]):
-    """Ends of the times to live of the messages that wait in a box: one tuple for each, nothing else.
+    """Ends of the times to live of the messages that wait in a box, one tuple for each.
 
     A key is the row number, or begins with it. A message that is locked leaves its entry behind, and gets another one
-    when it comes back. `live` counts the messages that really wait; the owner keeps it, and calls `compact` when stale
-    entries are crowding the heap.
+    when it comes back. `live` counts the messages that really wait; the owner updates it, and calls `compact` when
+    there are too many stale entries.
     """
 
     def __init__(self) -> None:
@@ -83,11 +83,11 @@ class ExpiryHeap(Generic[Key]):
         self._heap = [entry for entry, _ in groupby(self._heap) if waits(entry[1])]
 
     def next_ms(self) -> int | None:
-        """Not later than the next end; earlier when the entry in front is stale."""
+        """Return a time not later than the next end; earlier when the first entry is stale."""
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int, limit: int) -> list[Key]:
-        """Keys, without repetition, some of which may not wait any more."""
+        """Return keys, without repetition, some of which may not wait any more."""
         heap, due = self._heap, dict[Key, None]()
         while heap and heap[0][0] <= now_ms and len(due) < limit:
             due[heappop(heap)[1]] = None

@@ -1,6 +1,6 @@
 """Duplicate detection: which message ids were accepted within the window.
 
-An id counts from acceptance, that is before its commit: it is *claimed*. A second send of a claimed id cannot be
+An id counts as known from acceptance on, before its commit: it is *claimed*. A second send of a claimed id cannot be
 answered yet (if the commit fails, the message was never stored), so it waits for the claim to be resolved.
 """
 
@@ -15,7 +15,7 @@ PURGE_PAUSE_MS = 1000  # one `Forget` write a second is enough
 
 
 class Claim:
-    """The ids of one uncommitted send, and the sends that wait to learn its fate."""
+    """Ids of one uncommitted send, and the sends that wait for its result."""
 
     __slots__ = ("ids", "parked")
 
@@ -26,8 +26,8 @@ class Claim:
 
 class DuplicateWindow:
     def __init__(self) -> None:
-        # Ordered by insertion, which is the order of the ends unless the window was changed: then some ids are kept
-        # longer than needed, but none counts longer, since every look compares the end.
+        # Ordered by insertion, which is the order of the ends unless the window was changed. Then some ids are kept
+        # longer than needed, but none counts longer, because every look compares the end.
         self._until_ms: OrderedDict[str, int] = OrderedDict()
         self._claims: dict[str, Claim] = {}
         self._purge_ms = 0
@@ -40,12 +40,12 @@ class DuplicateWindow:
             self._until_ms[message_id] = until_ms
 
     def claim_on(self, ids: Iterable[str]) -> Claim | None:
-        """The first claim that one of these ids is under."""
+        """Return the first claim that holds one of these ids."""
         claims = self._claims
         return next((claims[message_id] for message_id in ids if message_id in claims), None) if claims else None
 
     def fresh(self, ids: Iterable[str], now_ms: int) -> list[bool]:
-        """For each id, whether it is new: neither known nor earlier in the same list. No id is always new."""
+        """Return for each id whether it is new: neither known nor earlier in the list. A missing id is always new."""
         seen: set[str] = set()
         answers = []
         for message_id in ids:
@@ -69,13 +69,13 @@ class DuplicateWindow:
                 self._until_ms.move_to_end(message_id)
 
     def next_ms(self) -> int | None:
-        """When `purge` has something to do."""
+        """Return when `purge` has work to do."""
         if not self._until_ms:
             return None
         return max(self._purge_ms, next(iter(self._until_ms.values())))
 
     def purge(self, now_ms: int) -> int | None:
-        """Forget some ids whose time is over; the latest of their ends (for a `Forget`), None when there were none."""
+        """Forget some ids whose time is over; return the latest of their ends (for a `Forget`), or None without any."""
         last_ms = None
         for _ in range(PURGE_MAX):
             until_ms = next(iter(self._until_ms.values()), None)
@@ -87,7 +87,7 @@ class DuplicateWindow:
         return last_ms
 
     def run_due(self, now_ms: int, forget: Callable[[int], None]) -> None:
-        """`purge` when it is time for it; `forget(until_ms)` writes it down."""
+        """Call `purge` when its time has come; `forget(until_ms)` writes the result."""
         next_ms = self.next_ms()
         if next_ms is not None and next_ms <= now_ms:
             until_ms = self.purge(now_ms)
@@ -95,5 +95,5 @@ class DuplicateWindow:
             forget(until_ms)
 
     def ends(self) -> list[int]:
-        """When each id stops to count, ascending."""
+        """Return when each id expires, ascending."""
         return sorted(self._until_ms.values())

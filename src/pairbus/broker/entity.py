@@ -51,12 +51,12 @@ class Entity:
         self.commits = Commits(store)
         self.accessed_ms = now_ms
         self.last_seq = last_seq
-        "The highest sequence number given out: never given again, also when its commit failed."
+        "Highest sequence number given out: never given again, also when its commit failed."
         self.closed = False
         self.is_stopping = False
         self.paused_until_ms = 0
         self.look_again_ms = 0
-        "While a batch of due work is under way: it may fail, and is then due again."
+        "Time to try a batch of due work again, set while it is under way because it may fail."
         self._on_ready = on_ready
         self._run_due = run_due
         self.describe(path, settings)
@@ -66,7 +66,7 @@ class Entity:
         self.settings = settings
         ttl_ms = settings.default_ttl_ms
         self.ttl_ceiling_ms = 0 if ttl_ms is None or ttl_ms >= UNLIMITED_MS else ttl_ms
-        "0: none."
+        "Ceiling of the time to live in milliseconds; 0: none."
         self.sendable = settings.status in ("Active", "ReceiveDisabled") and not self.closed
         self.receivable = settings.status in ("Active", "SendDisabled") and not self.closed
 
@@ -75,7 +75,7 @@ class Entity:
             raise self._refusal()
 
     def check_receive(self) -> None:
-        """The status counts for the dead-letter queue as well."""
+        """Refuse when the status forbids receiving; this holds for the dead-letter queue as well."""
         if not self.receivable:
             raise self._refusal()
 
@@ -85,7 +85,7 @@ class Entity:
         return Refusal(ENTITY_DISABLED, f"The messaging entity '{self.path}' is in status {self.settings.status}.")
 
     def touch(self, now_ms: int) -> None:
-        """The entity is in use in a way that it cannot see itself, such as a receiver that waits with credit."""
+        """Note a use of the entity that it cannot see itself, such as a receiver that waits with credit."""
         self.accessed_ms = max(self.accessed_ms, now_ms)
 
     def idle_until_ms(self, accessed_ms: int) -> int | None:
@@ -97,20 +97,20 @@ class Entity:
             self._on_ready(box)
 
     def answer_later(self, answer: Any, done: Callable[[Any], None]) -> None:
-        """Behind the answers to earlier calls; a failing commit does not change this one."""
+        """Answer after the answers to earlier calls; a failing commit does not change this one."""
         self.commits.then(_answer, answer, done)
 
-    # ── what falls due ──
+    # ── due work ──
 
     def may_run_due(self, now_ms: int) -> bool:
         return not (self.closed or self.is_stopping or now_ms < self.paused_until_ms)
 
     def pause(self, now_ms: int) -> None:
-        """Due work failed: it is tried again later."""
+        """Try due work again later, because it failed."""
         self.paused_until_ms = now_ms + RETRY_PAUSE_MS
 
     def go_on(self, box: Box, now_ms: int, error: StoreError | None) -> None:
-        """After a batch of due work: the rest of it, or a pause when the store failed."""
+        """Go on after a batch of due work: with the rest, or with a pause when the store failed."""
         if error is not None:
             self.pause(now_ms)
             return

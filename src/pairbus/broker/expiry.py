@@ -14,26 +14,26 @@ class Expiry:
 
     def __init__(self, entity: Entity) -> None:
         self.dead_letters = False
-        "Whether expired messages are dead-lettered; set by the entity."
+        "True when expired messages are dead-lettered; set by the entity."
         self._entity = entity
         self.is_busy = False
-        "One batch at a time: a million messages that fall due together are not loaded together."
+        "True while a batch is under way: a million messages that fall due together are not loaded together."
 
     def attach(self, main: Box, dead: Box, settlement: Settlement) -> None:
-        """The boxes call this part, and this part calls them: they come after it."""
+        """Connect the boxes and this part. They call each other, so the boxes are made later."""
         self._main, self._dead, self._settlement = main, dead, settlement
 
     def next_ms(self) -> int | None:
         return self._entity.look_again_ms if self.is_busy else self._main.next_expiry_ms()
 
     def run(self, now_ms: int) -> None:
-        """Withdraw a batch of what has expired. StoreError: it cannot be read now, and still waits."""
+        """Withdraw a batch of expired messages. StoreError: they cannot be read now, and still wait."""
         if not self.is_busy and (expired := self._main.withdraw_expired(now_ms)):
             self.is_busy = True
             self._expire(expired, now_ms, is_batch=True)
 
     def met(self, messages: list[StoredMessage], now_ms: int) -> None:
-        """A receiver's search came across them."""
+        """Take expired messages that a receiver's search found."""
         self._expire(messages, now_ms, is_batch=False)
 
     def _expire(self, messages: list[StoredMessage], now_ms: int, *, is_batch: bool) -> None:

@@ -1,11 +1,11 @@
 """Forwarding: messages that become active in one entity, or dead there, go on to another queue or topic.
 
-A forwarder takes messages like a receiver and sends them to their destination. That they leave the one and enter the
-other is one commit, so a kill leaves a message in exactly one of them: in the source, from which the next start
+A forwarder takes messages like a receiver and sends them to their destination. Leaving the source and entering the
+destination is one commit, so a kill leaves a message in exactly one of them: in the source, from which the next start
 forwards it, or in the destination.
 
-What cannot be forwarded, because the destination is missing, switched off or full, because it was forwarded too often,
-or because it has no session id for a destination that needs one, is dead-lettered in the source. A dead letter that
+A message that cannot be forwarded is dead-lettered in the source. Reasons: the destination is missing, switched off or
+full; the message was forwarded too often; it has no session id for a destination that needs one. A dead letter that
 cannot be forwarded stays where it is, and is tried again unless it was forwarded too often.
 """
 
@@ -60,7 +60,7 @@ class BoxForwarder:
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
     ) -> None:
-        """`path` names the destination, which `find` looks up."""
+        """Make a forwarder. `path` names the destination, which `find` looks up."""
         self.source = source
         self.box = box
         self.path = path
@@ -71,24 +71,24 @@ class BoxForwarder:
         self._is_scheduled = self._is_busy = self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
         self._stuck: set[int] = set()
-        "Rows of dead letters that were forwarded too often: they stay, and are met again in every batch."
+        "Rows of dead letters that were forwarded too often: they stay, and are found again in every batch."
 
     def __repr__(self) -> str:
         return f"<Forwarder {self.source.path} to {self.path}>"
 
     def wake(self) -> None:
-        """Something may have come. Cheap, and safe to call from anywhere."""
+        """Look for messages soon. Cheap, and safe to call from anywhere."""
         if not (self._is_scheduled or self._is_busy or self._is_over):
             self._is_scheduled = True
             self._loop.call_soon(self.run)
 
     @property
     def is_working(self) -> bool:
-        """Whether a batch is being forwarded, or is about to be."""
+        """True while a batch is being forwarded, or is about to be."""
         return self._is_scheduled or self._is_busy
 
     def stop(self) -> None:
-        """Nothing is forwarded any more; what is being committed still counts."""
+        """Stop forwarding; a batch that is being committed still counts."""
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -135,13 +135,13 @@ class BoxForwarder:
             self._store.after_commit(lambda error: self.wake())
             return
         self._is_busy = True
-        # The deletion first: what follows ends with `after_commit`, and up to there everything is one group.
+        # The deletion first: the write that follows ends with `after_commit`, and up to there all writes are one group.
         self._store.write(deletion(self.box, messages))
         destination.send(drafts, now_ms, lambda refusal: None)
         self._store.after_commit(lambda error: self._forwarded(messages, error))
 
     def _destination(self) -> Queue | Topic:
-        """The destination, if it takes messages now."""
+        """Return the destination, if it takes messages now."""
         destination = self._find(self.path)
         if destination is None:
             raise entity_not_found(self.path)
@@ -149,7 +149,7 @@ class BoxForwarder:
         return destination
 
     def _draft(self, message: StoredMessage) -> Draft:
-        """The message as it enters its destination: changes made by settlements are part of it from now on."""
+        """Return the message as it enters its destination, with the changes that settlements made."""
         annotations = message.annotations
         if self.box is self.source.dead:
             annotations = without_pair(annotations, DEAD_LETTER_SOURCE) + _SOURCE_KEY + encode_string(self.source.path)
@@ -174,10 +174,10 @@ class BoxForwarder:
             self.box.forget((message,))
         self.wake()
 
-    # ── what cannot be forwarded ──
+    # ── messages that cannot be forwarded ──
 
     def _refuse(self, messages: list[StoredMessage], reason: str, text: str, now_ms: int) -> None:
-        """Dead-letter them in the source; dead letters stay where they are."""
+        """Dead-letter messages in the source; dead letters stay where they are."""
         if self.box is not self.source.dead:
             logger.warning("%s: %d messages are dead-lettered: %s", self, len(messages), text)
             self.source.dead_letter(messages, reason, text, self.wake)

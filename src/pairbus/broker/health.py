@@ -1,4 +1,4 @@
-"""Whether a store can write now, for everybody who asks over HTTP: a real write, at most one a second."""
+"""Health of a store for requests over HTTP: whether it can write now, found by a real write, at most one a second."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pairbus.broker.store import Store
 from pairbus.errors import StoreError
 
 FRESH_S = 1.0
-WAIT_S = 5.0  # whoever asks has a time-out too, and a disk that takes so long is no disk to send to
+WAIT_S = 5.0  # clients have time-outs too, and a disk that takes so long cannot be sent to
 
 
 class Health:
-    """Asks the store; all who ask within a second get one answer."""
+    """Health of one store; all requests within a second get one answer."""
 
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         self._store = store
@@ -21,7 +21,7 @@ class Health:
         self._answer: asyncio.Future[StoreError | None] | None = None
 
     async def trouble(self) -> str | None:
-        """Why messages cannot be stored at this moment; None when they can."""
+        """Return why messages cannot be stored now; None when they can."""
         answer = self._answer
         if answer is None or (answer.done() and self._loop.time() - self._asked_at >= FRESH_S):
             answer = self._answer = self._loop.create_future()

@@ -1,7 +1,7 @@
 """Sessions that receivers hold, and the locks of messages that live under them.
 
-A message lock of a session ends when the hold on the session ends, whatever ends it, and is renewed with it. To the
-settlements this is the `Locks` of a box with sessions.
+A message lock of a session ends when the hold on the session ends, for whatever reason, and is renewed with it.
+Settlements use this class as the `Locks` of a box with sessions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Holder(Protocol):
     """The receiver that holds a session."""
 
     def session_lost(self) -> None:
-        """The lock of the session has ended by itself."""
+        """Note that the lock of the session has expired."""
         ...
 
 
@@ -52,7 +52,7 @@ class SessionLock(Lock):
 
 
 class Holds:
-    """Who holds which session of a box until when, and the message locks by token."""
+    """Holds on the sessions of a box, their ends, and the message locks by token."""
 
     def __init__(self, sessions: Sessions, give_back: Callable[[StoredMessage], None]) -> None:
         self.duration_ms = 0
@@ -68,7 +68,8 @@ class Holds:
     # ── sessions ──
 
     def take(self, session_id: str, holder: Holder, now_ms: int) -> Hold | None:
-        """Hold this session; None: not yet, messages of it are on their way back. Refusal: somebody holds it."""
+        """Hold this session; None: not yet, messages of it are on their way back. Refusal: another receiver holds
+        it."""
         session = self._sessions.make(session_id)
         if session.hold is not None and session.hold.until_ms > now_ms:
             raise session_cannot_be_locked(session_id)
@@ -87,7 +88,7 @@ class Holds:
         return hold
 
     def held(self, token: bytes, now_ms: int) -> SessionLock | None:
-        """The message lock, if it is still held at `now_ms`."""
+        """Return the message lock, if it is still held at `now_ms`."""
         lock = self._locks.get(token)
         return lock if lock is not None and lock.until_ms > now_ms else None
 
@@ -100,7 +101,8 @@ class Holds:
         return hold.until_ms
 
     def release_hold(self, hold: Hold) -> None:
-        """The receiver goes: its messages wait again, and this was no delivery. Harmless when the hold is over."""
+        """End a hold whose receiver goes: its messages wait again, and no delivery is counted. Harmless after its
+        end."""
         if not hold.is_over:
             for lock in self._end(hold):
                 self._give_back(lock.message)
@@ -121,14 +123,14 @@ class Holds:
     # ── message locks ──
 
     def __len__(self) -> int:
-        """Count everything that can lapse: holds, and their remains."""
+        """Count all that can expire: holds, and locks that they left behind."""
         return len(self._agenda) + len(self._orphans)
 
     def __iter__(self) -> Iterator[SessionLock]:
         return chain(self._locks.values(), self._orphans)
 
     def clear(self) -> None:
-        """For the end of a box."""
+        """Forget all holds, at the end of a box."""
         self._locks.clear()
         self._orphans.clear()
 
@@ -148,18 +150,18 @@ class Holds:
         self._locks[lock.token] = lock.hold.locks[lock.token] = lock
 
     def renew(self, lock: Lock, now_ms: int) -> int:
-        """A message lock is renewed with its session."""
+        """Return the end of the lock: a message lock is renewed with its session."""
         assert isinstance(lock, SessionLock)
         return self.renew_hold(lock.hold, now_ms)
 
     def remove(self, lock: Lock) -> None:
-        """Take out a lock that is held. Its message is the caller's now."""
+        """Take out a lock that is held. Its message now belongs to the caller."""
         assert isinstance(lock, SessionLock)
         del self._locks[lock.token]
         del lock.hold.locks[lock.token]
 
     def release(self, tokens: Sequence[bytes], now_ms: int) -> tuple[list[Lock], list[bytes]]:
-        """Take the locks out: (those held, the tokens that are lost). The messages are the caller's now."""
+        """Take the locks out and return (those held, the tokens that are lost). The caller has the messages now."""
         held: list[Lock] = []
         lost: list[bytes] = []
         for token in tokens:
@@ -172,7 +174,7 @@ class Holds:
         return held, lost
 
     def restore(self, locks: Iterable[Lock]) -> None:
-        """The write that would have ended these locks failed: they go on, or end like those of their hold."""
+        """Put locks back whose ending write failed: they go on, or end like those of their hold."""
         for lock in locks:
             assert isinstance(lock, SessionLock)
             if lock.hold.is_over:
@@ -181,7 +183,7 @@ class Holds:
                 self._put(lock)
 
     def lapse(self, now_ms: int, limit: int) -> list[Lock]:
-        """End the holds that have ended, about `limit` locks of them; the messages are the caller's."""
+        """End the holds that have expired, about `limit` locks of them; the messages belong to the caller."""
         ended: list[Lock] = [*self._orphans]
         self._orphans = []
         while len(ended) < limit and (due := self._agenda.pop_due(now_ms, 1)):
@@ -192,5 +194,5 @@ class Holds:
         return ended
 
     def next_lapse_ms(self) -> int | None:
-        """Not later than the next end."""
+        """Return a time not later than the next end."""
         return 0 if self._orphans else self._agenda.next_ms()

@@ -1,8 +1,8 @@
 """A link on which a client sends: accepted means committed.
 
-What arrives in one read is one *run*: its messages go to the queue in one call, are committed together and accepted
-as a range. That a run is one write changes nothing for its senders: each message is accepted after its commit, or
-refused, and a batch stays whole because a run does.
+The messages that arrive in one read are one *run*: they go to the queue in one call, are committed together and
+accepted as a range. For senders this changes nothing: each message is accepted after its commit, or refused, and a
+batch stays whole because a run does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CREDIT = 1000
 Sizes = tuple[list[int], list[int]] | None
-"For the meter, where there is one: bytes of the messages, and of the pings, that are answered together."
+"Bytes of the messages, and of the pings, that are answered together; None without a meter."
 BATCH_ENVELOPE_SIZE = 1024  # the SDKs do not count the envelope of a batch against the limit
 
 
@@ -42,9 +42,9 @@ class Inlet:
         self.link = link
         self.queue = queue
         self.path = path
-        "As the client spelled it: what its token must cover."
+        "Path as the client spelled it; its token must cover this path."
         self.used_ms = peer.namespace.real_ms()
-        "When a message came last, by the machine's clock."
+        "Time of the last message, by the machine's clock."
         self._run: list[Delivery] = []
         self._reader = DraftReader()
         self._needs_session = isinstance(queue.description, QueueDescription) and queue.description.requires_session
@@ -52,7 +52,7 @@ class Inlet:
         self.lost_ids: set[int] = set()
         "Deliveries whose answer a fault drops, with the connection."
         self._settled_count = 0
-        "Sends that were settled since credit was given last, where it is given by hand."
+        "Sends that were settled since the last grant of credit, when credit is granted by hand."
         self._checks_envelopes = (
             peer.strictness.checks_envelopes and queue.description.enable_partitioning and self._needs_session
         )
@@ -73,7 +73,7 @@ class Inlet:
             self.peer.flush_soon()
 
     def _return_credit(self, count: int) -> None:
-        """Some sends are settled: where credit is given by hand, it follows in portions."""
+        """Grant credit for settled sends in portions, when credit is granted by hand."""
         credit = self.peer.strictness.credit
         if credit is not None:
             self._settled_count += count
@@ -99,7 +99,7 @@ class Inlet:
         self._run.append(delivery)
 
     def submit(self, now_ms: int) -> None:
-        """The run is over: offer it to the queue; what cannot be taken at all is refused at once."""
+        """End the run and offer it to the queue; messages that cannot be taken at all are refused at once."""
         run, self._run = self._run, []
         self.used_ms = self.peer.namespace.real_ms()
         faults = self.peer.namespace.faults
@@ -150,7 +150,7 @@ class Inlet:
         return drafts
 
     def _offer(self, drafts: list[Draft], ids: list[int], size: int, each: list[int] | None, now_ms: int) -> None:
-        """One call for all of them; the answer to `ids` follows the commit, or comes now when the queue refuses."""
+        """Offer drafts to the queue in one call; `ids` are answered after the commit, or now when the queue refuses."""
         sizes: Sizes = None if each is None else (each, [])
         pings = [draft for draft in drafts if draft.is_ping]
         if pings:
@@ -162,7 +162,7 @@ class Inlet:
             if drafts:
                 self.queue.send(drafts, now_ms, partial(self._committed, ids, size, sizes))
             else:
-                # A ping proves that the queue takes messages now, and leaves nothing behind.
+                # A ping proves that the queue takes messages now, and is not stored.
                 self.queue.check_room()
                 self.peer.namespace.store.after_commit(partial(self._ponged, ids, size, sizes))
         except Refusal as refusal:
@@ -196,7 +196,7 @@ class Inlet:
         self.peer.flush_soon()
 
     def refuse(self, delivery: Delivery, refusal: Refusal) -> None:
-        """Answer a delivery with no. To the meter it is one operation."""
+        """Refuse a delivery. The meter counts one operation."""
         ids = [] if delivery.settled else [delivery.delivery_id]
         self._answer(ids, refusal, ([len(delivery.payload)], []))
 
@@ -209,7 +209,7 @@ class Inlet:
         self.peer.holds(len(delivery.payload), 1)
 
     def resume(self, delivery: Delivery) -> None:
-        """The stall is over: go on with the delivery as if it came now."""
+        """Go on with a delivery after a stall, as if it came now."""
         self._stalled_bytes -= len(delivery.payload)
         self._stalled_count -= 1
         self.peer.lets_go(len(delivery.payload), 1)
@@ -218,7 +218,7 @@ class Inlet:
         self.peer.flush_soon()
 
     def close(self) -> None:
-        """Let go of deliveries that a stall keeps: their sender no longer waits for an answer."""
+        """Drop deliveries that a stall keeps: their sender no longer waits for an answer."""
         self.peer.lets_go(self._stalled_bytes, self._stalled_count)
         self._stalled_bytes = self._stalled_count = 0
         self.peer.namespace.faults.held.forget(self)

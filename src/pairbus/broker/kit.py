@@ -1,4 +1,4 @@
-"""The switches of the tester's kit as JSON: request in, answer out, wherever the request came from.
+"""The switches of the tester's kit as JSON: request in, answer out, for every transport.
 
 GET  clock      {"now": "2030-01-01T00:00:00+00:00", "offset_seconds": 0.0}
 POST clock      {"advance_seconds": 60} or {"advance_to": "2030-01-01T00:00:00Z"}; the answer is that of GET
@@ -17,7 +17,7 @@ from pairbus.errors import ConfigError, StoreError
 
 
 class KitNamespace(Protocol):
-    """The parts of a namespace that the switches move."""
+    """The parts of a namespace that the switches change."""
 
     @property
     def clock(self) -> NamespaceClock: ...
@@ -70,5 +70,5 @@ def _decoded(body: bytes) -> Any:
         return {}
     try:
         return json.loads(body)
-    except ValueError as error:  # also bytes that are no UTF-8
+    except ValueError as error:  # also bytes that are not UTF-8
         raise ConfigError(f"the body is not JSON: {error}") from None

@@ -3,7 +3,7 @@
 Laws.
  1. A waiting message costs one integer. Only `_ready` holds loaded messages, and it is bounded.
  2. Messages are handed out in the order of their numbers. `_ready` is ascending, every number in it is below every
-    number in `_waiting`; `_returned` holds what came back, or came late, and is compared at every step.
+    number in `_waiting`; `_returned` holds messages that came back, or came late, and is compared at every step.
  3. In a box whose messages expire, `_waiting` is left only at its front, or, after a commit, by way of `_gone`. So a
     number that is not below its front waits there: stale entries of the expiry heap are recognised without a set.
 """
@@ -25,29 +25,29 @@ from pairbus.errors import StoreError
 CHUNK_MAX = 256  # messages read at once
 READY_MAX = 1024  # loaded messages of a box: 1024 × 400 B of objects, 0.4 MB, beside their bytes
 READY_BYTES_MAX = 1 << 20
-EXPIRED_MAX = 256  # expired messages that one search for the next messages gets rid of
+EXPIRED_MAX = 256  # expired messages that one search for the next messages removes
 BATCH_BYTES = 64 << 10
-"Messages are handed out together up to this size; so a larger one is the last, or the only one, of its batch."
+"Messages are handed out together up to this size; a larger one is the last, or the only one, of its batch."
 
 
 class Surroundings(NamedTuple):
     """The parts of a box that a line calls."""
 
     load: Callable[[Sequence[int]], list[StoredMessage]]
-    "Read messages that wait, ascending; damaged ones are missing. StoreError: they cannot be read now."
+    "Reads messages that wait, ascending; damaged ones are missing. StoreError: they cannot be read now."
     seq_of: Callable[[int], int]
-    "Read the sequence number of a row."
+    "Reads the sequence number of a row."
     chunk_size: Callable[[], int]
-    "How many messages to read at once."
+    "Returns how many messages to read at once."
     on_expired: Callable[[list[StoredMessage], int], None]
-    "Take messages that a search found to have expired, at this time."
+    "Takes messages that a search found to have expired, at this time."
 
 
 def pick(
     loaded: deque[StoredMessage], limit: int, before_n: int, now_ms: int
 ) -> tuple[list[StoredMessage], list[StoredMessage], int]:
-    """Take the first of the loaded messages, below the number `before_n`: (up to `limit` to hand out, those that have
-    expired, the bytes of both)."""
+    """Take the first of the loaded messages, with numbers below `before_n`; return (up to `limit` to hand out, those
+    that have expired, the bytes of both)."""
     found: list[StoredMessage] = []
     expired: list[StoredMessage] = []
     size = 0
@@ -64,7 +64,7 @@ def pick(
 
 
 class Line:
-    """Numbers of waiting messages, the first ones loaded, and when they expire."""
+    """Numbers of waiting messages, the first ones loaded, and the times when they expire."""
 
     __slots__ = ("_around", "_expiry", "_gone", "_ready", "_ready_bytes", "_returned", "_waiting")
 
@@ -104,7 +104,7 @@ class Line:
                     waiting.append(message.n)
 
     def give_back(self, message: StoredMessage) -> None:
-        """Take a message that had left, in its old place in the order."""
+        """Take back a message that had left, in its old place in the order."""
         if message.expires_ms:
             self._expect_expiry(message)
         if message.n in self._gone:
@@ -123,22 +123,23 @@ class Line:
     def _expect_expiry(self, message: StoredMessage) -> None:
         self._expiry.add(message.expires_ms, message.n)
         if self._expiry.crowded:
-            # The message itself has no place yet; it is waiting all the same.
+            # The message itself has no place yet, but it counts as waiting.
             waits = self._waits()
             self._expiry.compact(lambda n: n == message.n or waits(n))
 
     # ── messages go out ──
 
     def available(self, now_ms: int) -> bool:
-        """Whether `next` is worth a call. It may still find that everything has expired."""
+        """Return whether `next` is worth a call. It may still find that all messages have expired."""
         if self._waiting or self._returned:
             return True
         return any(not message.expires_ms or message.expires_ms > now_ms for message in self._ready)
 
     def next(self, limit: int, now_ms: int) -> list[StoredMessage]:
-        """Take out the messages with the lowest numbers, up to `limit` of those that are loaded; none: nothing waits.
+        """Take out the messages with the lowest numbers, up to `limit` of those that are loaded; none: no message
+        waits.
 
-        StoreError: they could not be read; they still wait.
+        StoreError: the messages could not be read; they still wait.
         """
         ready, expired_count = self._ready, 0
         found: list[StoredMessage] = []
@@ -153,10 +154,10 @@ class Line:
             if expired:
                 expired_count += len(expired)
                 self._around.on_expired(expired, now_ms)
-        return found  # none: the queue announces the box again when the expired ones are gone
+        return found  # none: the queue announces the box again when the expired ones are removed
 
     def _load_chunk(self) -> bool:
-        """Load what comes before `_ready`, or fills it when it is empty; False when there is nothing."""
+        """Load the messages that come before `_ready`, or fill it when it is empty; False when there are none."""
         ready, waiting, returned = self._ready, self._waiting, self._returned
         numbers: list[int] = []
         limit = self._around.chunk_size()
@@ -188,9 +189,9 @@ class Line:
     # ── looking ──
 
     def first_from(self, seq: int) -> int:
-        """The lowest number whose sequence number is not below `seq`; 0: there is none.
+        """Return the lowest number whose sequence number is at least `seq`; 0: there is none.
 
-        Where only numbers are known, the place is found by halving, with a read at each step.
+        Where only numbers are known, a binary search finds the place, with a read at each step.
         """
         first = min((message.n for message in self._ready if message.seq >= seq), default=0)
         returned = sorted(self._returned)
@@ -203,7 +204,7 @@ class Line:
         return bisect_left(numbers, seq, key=self._around.seq_of)
 
     def _place_of(self, seq: int) -> int:
-        """The place in `_waiting` of the first message from `seq` on. Rows of messages that are gone are not read."""
+        """Return the place in `_waiting` of the first message from `seq` on. Rows of deleted messages are not read."""
         waiting, gone = self._waiting, self._gone
         if not gone:
             return self._halved(waiting, seq)
@@ -223,7 +224,7 @@ class Line:
         return low
 
     def numbers_from(self, n: int, count: int) -> list[int]:
-        """The numbers from `n` on, in no order, among them the `count` lowest."""
+        """Return the numbers from `n` on, in no order, among them the `count` lowest."""
         found = [message.n for message in self._ready if message.n >= n]
         found += [each for each in self._returned if each >= n]
         at = bisect_left(self._waiting, n)
@@ -232,7 +233,7 @@ class Line:
         return found
 
     def drain(self, limit: int) -> list[int]:
-        """Take out up to `limit` numbers, or a few more with the last. For the end of a box."""
+        """Take out up to `limit` numbers, or a few more. For the end of a box."""
         waiting = self._waiting
         found = [waiting.popleft() for _ in range(min(limit, len(waiting)))]
         if len(found) < limit:
@@ -248,7 +249,7 @@ class Line:
         return self._expiry.next_ms()
 
     def withdraw_expired(self, now_ms: int) -> list[StoredMessage]:
-        """Some waiting messages whose time to live is over; they are the caller's until it gives back or trims."""
+        """Return some waiting messages whose time to live is over; the caller then gives them back or trims."""
         next_ms = self._expiry.next_ms()
         if next_ms is None or next_ms > now_ms:
             return []
@@ -276,9 +277,9 @@ class Line:
         return found + loaded
 
     def _waits(self) -> Callable[[int], bool]:
-        """A test whether the number of an expiry entry waits, good until the index changes (laws 2 and 3).
+        """Return a test whether the number of an expiry entry waits, valid until the index changes (laws 2 and 3).
 
-        What is in `_gone` has no entry: it was popped when the message was withdrawn.
+        Numbers in `_gone` have no entry: it was popped when the message was withdrawn.
         """
         few = set(self._returned)
         few.update(message.n for message in self._ready)
@@ -288,7 +289,7 @@ class Line:
         return lambda n: n in few or n >= first
 
     def trim(self) -> None:
-        """Forget withdrawn messages for good. Keeps `_gone` small against `_waiting`, also when nobody receives."""
+        """Forget withdrawn messages for good. Keeps `_gone` small against `_waiting`, also without receivers."""
         waiting, gone = self._waiting, self._gone
         while waiting and waiting[0] in gone:
             gone.discard(waiting.popleft())

@@ -1,4 +1,4 @@
-"""The locks of a box: who holds which message until when."""
+"""The locks of a box: which receiver holds which message until when."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TOKENS = 256  # made at once
 
 
 class Lock:
-    """One message, held by one receiver until `until_ms` (0: it was received and deleted, nothing is held)."""
+    """Lock on one message, held by one receiver until `until_ms` (0: it was received and deleted, there is no lock)."""
 
     __slots__ = ("message", "token", "until_ms")
 
@@ -74,7 +74,7 @@ class Locks:
         return locks
 
     def held(self, token: bytes, now_ms: int) -> Lock | None:
-        """The lock, if it is still held at `now_ms`."""
+        """Return the lock, if it is still held at `now_ms`."""
         lock = self._locks.get(token)
         return lock if lock is not None and lock.until_ms > now_ms else None
 
@@ -85,11 +85,11 @@ class Locks:
         return lock.until_ms
 
     def remove(self, lock: Lock) -> None:
-        """Take out a lock that is held. Its message is the caller's now."""
+        """Take out a lock that is held. Its message now belongs to the caller."""
         del self._locks[lock.token]
 
     def release(self, tokens: Sequence[bytes], now_ms: int) -> tuple[list[Lock], list[bytes]]:
-        """Take the locks out: (those held, the tokens that are lost). The messages are the caller's now."""
+        """Take the locks out and return (those held, the tokens that are lost). The caller has the messages now."""
         pop = self._locks.pop
         held: list[Lock] = []
         lost: list[bytes] = []
@@ -100,17 +100,17 @@ class Locks:
             elif lock.until_ms > now_ms:
                 held.append(lock)
             else:
-                self._hold(lock)  # it has ended, and `lapse` counts that
+                self._hold(lock)  # it has expired, and `lapse` counts that
                 lost.append(token)
         return held, lost
 
     def restore(self, locks: Iterable[Lock]) -> None:
-        """The write that would have ended these locks failed: they run on, or have ended meanwhile."""
+        """Put locks back whose ending write failed: they run on, or have expired meanwhile."""
         for lock in locks:
             self._hold(lock)
 
     def lapse(self, now_ms: int, limit: int) -> list[Lock]:
-        """Up to `limit` locks that have ended; they leave the box's books and their messages are the caller's."""
+        """Remove and return up to `limit` locks that have expired; their messages belong to the caller."""
         locks = self._locks
         if not self._mixed_until_ms:
             ended: list[Lock] = []
@@ -128,7 +128,7 @@ class Locks:
         return ended
 
     def next_lapse_ms(self) -> int | None:
-        """Not later than the next end of a lock."""
+        """Return a time not later than the next end of a lock."""
         if not self._locks:
             return None
         return self._soonest_ms if self._mixed_until_ms else next(iter(self._locks.values())).until_ms
@@ -138,7 +138,7 @@ class Locks:
         self._locks[lock.token] = lock
 
     def _expect(self, until_ms: int) -> None:
-        """Locks that end at this time are about to be put behind the others."""
+        """Prepare for locks that end at this time and are put behind the others."""
         if until_ms >= self._latest_ms:
             self._latest_ms = until_ms
         elif not self._locks:
@@ -146,7 +146,7 @@ class Locks:
             self._mixed_until_ms = 0
         else:
             # Out of order: the lock duration was shortened, a lock was restored, or the clock went back. Until the
-            # latest of them has ended, all locks are looked at; a heap instead would keep every settled lock.
+            # latest of them has ended, all locks are looked at. A heap instead would keep every settled lock.
             first_ms = self.next_lapse_ms()
             self._soonest_ms = until_ms if first_ms is None else min(until_ms, first_ms)
             self._mixed_until_ms = self._latest_ms

@@ -1,8 +1,8 @@
 """Incoming messages: the parts that the broker reads.
 
-A message is never re-encoded. It is cut in two: the sender's annotations, and everything from the properties on ("the
-bare message"), which stays as it is. Only a message without an id gets one, because the JavaScript SDK cannot settle a
-message that has none. `deliveries.py` is the way back.
+A message is never re-encoded. It is cut in two: the sender's annotations, and the bytes from the properties on ("the
+bare message"), which stay as they are. Only a message without an id gets one, because the JavaScript SDK cannot settle
+a message that has none. `deliveries.py` is the way back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PING_CONTENT_TYPE = b"application/vnd.ms-servicebus-ping"
 _PING_SIZE_MIN = len(PING_CONTENT_TYPE)
 MESSAGE_ID_LENGTH_MAX = 128
 SESSION_ID_LENGTH_MAX = 128
-_GROUP_ID = 10  # its place among the properties
+_GROUP_ID = 10  # position among the properties
 TIME_MAX_MS = 253_402_300_799_999  # the end of the year 9999: the SDKs' clocks cannot show more
 
 SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
@@ -49,7 +49,7 @@ _EMPTY_MAPS = (b"\xc1\x01\x00", b"\xd1\x00\x00\x00\x04\x00\x00\x00\x00")
 
 
 def drafts_of(payload: bytes, message_format: int, read: Callable[[bytes], Draft] | None = None) -> list[Draft]:
-    """The messages of one delivery: one, or those of a batch. ProtocolError or Refusal when they cannot be taken.
+    """Read the messages of one delivery: one, or those of a batch. ProtocolError or Refusal when they cannot be taken.
 
     `read`: the `draft_of` of a `DraftReader`; without it, this file's.
     """
@@ -67,7 +67,7 @@ def _batched(payload: bytes) -> list[bytes]:
     for code, _, value_at, end in found:
         if code == DATA:
             form = payload[value_at]
-            if form not in (0xA0, 0xB0):  # whose size says where the section ends
+            if form not in (0xA0, 0xB0):  # forms whose size says where the section ends
                 raise ProtocolError(DECODE_ERROR, "a data section of the batch is not binary")
             messages.append(payload[value_at + (2 if form == 0xA0 else 5) : end])
     if not messages:
@@ -76,7 +76,7 @@ def _batched(payload: bytes) -> list[bytes]:
 
 
 def draft_of(payload: bytes) -> Draft:
-    """One encoded message as the queue takes it."""
+    """Read one encoded message as the queue takes it."""
     payload, found = in_order(payload)
     ttl_ms: int | None = None
     annotations, scheduled_ms = b"", 0
@@ -113,9 +113,9 @@ def draft_of(payload: bytes) -> Draft:
 
 
 def _session_id(payload: bytes, value_at: int, end: int) -> str | None:
-    """The group id of the properties, which are checked: what no receiver could read is refused.
+    """Return the group id of the properties. Properties that no receiver could read are refused.
 
-    Behind a message id there are mostly nulls, which need no look.
+    The fields behind a message id are mostly nulls, which need no check.
     """
     code = payload[value_at]
     first_at = value_at + (3 if code == 0xC0 else 9)
@@ -132,7 +132,7 @@ def _session_id(payload: bytes, value_at: int, end: int) -> str | None:
 
 
 def _is_ping(payload: bytes, value_at: int, end: int) -> bool:
-    """Whether the properties at `value_at` say so by their content type."""
+    """Return whether the properties at `value_at` have the content type of a ping."""
     if PING_CONTENT_TYPE not in payload[value_at:end]:
         return False
     fields, _ = decode(payload, value_at)
@@ -140,7 +140,7 @@ def _is_ping(payload: bytes, value_at: int, end: int) -> bool:
 
 
 def _message_id(payload: bytes, value_at: int, end: int) -> str:
-    """Text of the first field of the properties; empty when there is none."""
+    """Return the text of the first field of the properties; empty when there is none."""
     code = payload[value_at]
     if code == 0x45:
         return ""
@@ -156,7 +156,7 @@ def _message_id(payload: bytes, value_at: int, end: int) -> str:
     value, stop = decode(payload, at)
     if stop > end:
         raise ProtocolError(DECODE_ERROR, "the message id ends behind the properties")
-    if isinstance(value, bytes):  # what the Python SDK sends when it re-sends a message that it received
+    if isinstance(value, bytes):  # the Python SDK sends bytes when it re-sends a message that it received
         return value.decode("utf-8", "replace")
     if isinstance(value, str | UUID | int):
         return str(value)
@@ -170,14 +170,14 @@ def _ttl_ms(payload: bytes, value_at: int) -> int | None:
     if not isinstance(fields, list):
         raise ProtocolError(DECODE_ERROR, "the header is not a list")
     ttl = fields[2] if len(fields) > 2 else None
-    # Kept and said again as a uint: what is none would fail the store, or every delivery of the message.
+    # It is kept and sent again as a uint: any other value would fail the store, or every delivery of the message.
     if ttl is not None and not (isinstance(ttl, int) and 0 <= ttl <= 0xFFFFFFFF):
         raise ProtocolError(DECODE_ERROR, f"ttl is {ttl!r:.80}")
     return ttl
 
 
 def _read_annotations(payload: bytes, value_at: int) -> tuple[bytes, int]:
-    """(the sender's annotations as encoded pairs without those that are the service's to give, scheduled time)."""
+    """Return (the sender's annotations as encoded pairs, without those that only the service gives; scheduled time)."""
     annotations, _ = decode(payload, value_at)
     if not isinstance(annotations, dict):
         raise ProtocolError(DECODE_ERROR, "the message annotations are not a map")
@@ -193,7 +193,7 @@ def _read_annotations(payload: bytes, value_at: int) -> tuple[bytes, int]:
 
 
 def pair_spans(buf: bytes, map_at: int) -> list[tuple[object, int, int, int]]:
-    """(key, where the pair begins, where its value begins, where it ends) of each pair of the map at `map_at`."""
+    """Return for each pair of the map at `map_at`: (key, start of the pair, start of its value, end)."""
     if buf[map_at] == 0xC1:
         count, at = buf[map_at + 2], map_at + 3
     else:
@@ -221,7 +221,7 @@ def spans_of_pairs(pairs: bytes) -> list[tuple[object, int, int, int]]:
 
 
 def _with_message_id(payload: bytes, bare_at: int, properties: tuple[int, int] | None, message_id: str) -> bytes:
-    """The bare message with `message_id` as the first field of its properties, whose value stands at `properties`."""
+    """Return the bare message with `message_id` as the first field of its properties, which are at `properties`."""
     fields = [encode_string(message_id)]
     if properties is None:
         return section(PROPERTIES, list_of(fields)) + payload[bare_at:]

@@ -1,14 +1,14 @@
-"""Operations of a namespace for its clients, counted where it is answered, in the rows and the words of the ledger.
+"""Operations of a namespace for its clients, counted when they are answered, in the rows and words of the ledger.
 
-One call counts a whole run of messages, as it was sent, delivered or settled: the price of a message is a fraction of a
-microsecond. Nothing here waits, and nothing fails because of a disk (`Ledger`).
+One call counts a whole run of messages, as it was sent, delivered or settled: a message costs a fraction of a
+microsecond. No call waits, and no call fails because of a disk (`Ledger`).
 
-A refused caller costs nothing: requests without the right, and those about entities that do not exist, are not counted.
-Otherwise anybody who reaches the port could fill memory and disk with names.
+Refused callers are not counted: requests without the right, and those about entities that do not exist. Otherwise any
+client that reaches the port could fill memory and disk with names.
 
-An empty receive is a flow of credit that brought nothing: the receiver's next flow, drain or detach finds it with as
-many deliveries as before. Its own count decides, which it says in every flow, so that both ends come to one answer
-whatever was on its way between them.
+An empty receive is a flow of credit that brought no message: at the receiver's next flow, drain or detach it has as
+many deliveries as before. The receiver's own count decides, which is in every flow, so that both ends get the same
+result whatever was on its way between them.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ OTHERS = "$others"
 
 
 class NamespaceMeter:
-    """The operations of one namespace. `totals` are those since the broker started.
+    """The operations of one namespace. `totals` are the sums since the broker started.
 
-    Queues come and go: from `KEYS_MAX` keys on, what is new is added up under `OTHERS`. The ledger keeps the names.
+    Queues come and go: when there are `KEYS_MAX` keys, new ones are summed under `OTHERS`. The ledger keeps the names.
     """
 
     def __init__(self, ledger: Ledger | None, namespace: str) -> None:
-        """`ledger`: where rows are written; None: only `totals` are kept."""
+        """Make a meter. `ledger`: where rows are written; None: only `totals` are kept."""
         self.totals: dict[tuple[str, MeterKind, str], list[int]] = {}
         "(entity, kind, outcome) → operations, billable operations, bytes."
         self._ledger = ledger
@@ -79,20 +79,20 @@ class NamespaceMeter:
         refusal: Refusal | None = None,
         billable: int | None = None,
     ) -> None:
-        """`count` operations of `size_bytes` altogether; billed as one each, unless told otherwise."""
+        """Count `count` operations of `size_bytes` altogether; each is billed as one unless `billable` is given."""
         if refusal is not None and refusal.condition == UNAUTHORIZED_ACCESS:
             return
         outcome = "ok" if refusal is None else outcome_of(refusal)
         self._count(entity, kind, outcome, count, count if billable is None else billable, size_bytes)
 
     def messages(self, entity: str, kind: MeterKind, sizes: list[int], refusal: Refusal | None = None) -> None:
-        """A run of messages, at least one, with the bytes of each."""
+        """Count a run of one or more messages, with the bytes of each."""
         count = len(sizes)
         billable = count if max(sizes) <= BILLING_UNIT_BYTES else billable_operations(sizes)
         self.count(entity, kind, count, sum(sizes), refusal, billable)
 
     def request(self, entity: str, operation: Any, asked: Any, answered: Any, refusal: Refusal | None) -> None:
-        """A request to `$management` was answered; the bodies are maps that the operation has read already."""
+        """Count an answered request to `$management`; the bodies are maps that the operation has read already."""
         kind: MeterKind = _REQUESTS.get(operation, "management") if isinstance(operation, str) else "management"
         if refusal is not None:
             self.count(entity, kind, 1, 0, refusal)
@@ -104,7 +104,7 @@ class NamespaceMeter:
             self.count(entity, kind, len(asked["lock-tokens"]) if kind in ("renew", "complete") else 1)
 
     def http(self, path: str, status: int) -> None:
-        """A request of the administration was answered."""
+        """Count an answered request of the administration."""
         outcome = "ok" if status < 400 else _HTTP_OUTCOMES.get(status, "internal")
         self._count(path, "management", outcome, 1, 1, 0)
 
@@ -143,7 +143,7 @@ def outcome_of(refusal: Refusal) -> str:
 
 
 def sizes_of(batch: bytes) -> list[int]:
-    """Bytes of each message of a batch that was read without complaint."""
+    """Return the bytes of each message of a batch that was read without an error."""
     batch, rows = in_order(batch)
     found = [(batch[at], end - at) for code, _, at, end in rows if code == DATA]
     return [size - (2 if form == 0xA0 else 5) for form, size in found]

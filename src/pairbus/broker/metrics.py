@@ -17,7 +17,7 @@ MEGABYTE = 1 << 20
 
 
 def namespace_families(namespace: Namespace, connections: Mapping[str, int], opened: int) -> Iterator[Family]:
-    """Yield every family. `connections`: protocol → open ones; `opened`: all since the start."""
+    """Yield every family. `connections`: protocol → open connections; `opened`: connections since the start."""
     name = namespace.name
     yield up(name, is_known=True)
     yield from entity_families("queue", _queues(namespace))
@@ -89,7 +89,7 @@ def _subscriptions(namespace: Namespace) -> list[EntityGauges]:
 
 
 def _receivable(namespace: Namespace) -> Iterator[Family]:
-    """Yield what no exporter can ask a namespace of Azure for."""
+    """Yield the families that no exporter can get from a namespace of Azure."""
     catalog, of_namespace = namespace.catalog, labels(namespace_name=namespace.name)
     deferred: list[Sample] = []
     lost: list[Sample] = []
@@ -109,7 +109,7 @@ def _receivable(namespace: Namespace) -> Iterator[Family]:
 
 
 def _operations(namespace: Namespace) -> Iterator[Family]:
-    """Yield the sums of the meter. It bounds how many there are: the last names are counted together as `$others`."""
+    """Yield the sums of the meter, which limits their number: the last names are counted together as `$others`."""
     meter, of_namespace = namespace.meter, labels(namespace_name=namespace.name)
     if meter is None:
         return
@@ -126,7 +126,7 @@ def _operations(namespace: Namespace) -> Iterator[Family]:
 
 
 def _commits(namespace: Namespace) -> Iterator[Family]:
-    """Yield how the store commits; a store without a disk has nothing to tell."""
+    """Yield the durations of commits; a store without a disk has none."""
     times = namespace.store.commit_times
     if times is None:
         return

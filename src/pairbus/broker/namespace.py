@@ -1,4 +1,4 @@
-"""One namespace: its entities, their receivers, and what falls due. Everything here runs on the event loop."""
+"""One namespace: its entities, their receivers, and work that falls due. All code here runs on the event loop."""
 
 from __future__ import annotations
 
@@ -90,19 +90,19 @@ class Namespace:
         self.store = store
         self.keys = keys
         self.real_ms = now_ms
-        "The machine's clock."
+        "Machine's clock."
         self.changes = Changes()
         self.clock = NamespaceClock(now_ms, self._catch_up)
         self.now_ms = self.clock.now_ms
         self.meter = meter
         self.recorder = recorder
-        "Accepted messages, where a test wants to look at them."
+        "Recorder of accepted messages, for tests; None: there is none."
         self.peers: set[Peer] = set()
         self.links: set[Link] = set()
         "Links to entities; they are told when their queue is deleted or disabled."
         self._loop = loop
         self.faults = NamespaceFaults(self, loop, operations_per_s=operations_per_s)
-        "Outages on demand."
+        "Faults that are switched on."
         self.catalog = Catalog()
         self._administration = Administration(name, self.catalog, store, self, loop=loop, now_ms=self.now_ms)
         self._health = Health(store, loop)
@@ -119,7 +119,7 @@ class Namespace:
         )
         self._is_stopping = False
         self._has_frozen = False
-        "Whether the entities found at the start are kept from the search for garbage."
+        "True when the entities found at the start are kept out of garbage collection."
         self._payloads = Payloads()
         self._sweeper = Sweeper(store, self._payloads, retry_later=lambda step: loop.call_later(SWEEP_PAUSE_S, step))
 
@@ -130,9 +130,9 @@ class Namespace:
     # ── life ──
 
     def recover(self) -> list[str]:
-        """Read what the store holds; one sentence for everything that is damaged."""
-        # Nothing made here becomes garbage. Looking for some again and again would take as long as the rest, and
-        # later, with thousands of entities, each look would hold every client up for most of a second.
+        """Read the contents of the store; return one sentence for each damage."""
+        # No object made here becomes garbage. Repeated collections would take as long as the rest, and later, with
+        # thousands of entities, each collection would hold every client up for most of a second.
         is_collecting = gc.isenabled()
         gc.disable()
         try:
@@ -148,7 +148,7 @@ class Namespace:
     def _recover(self) -> list[str]:
         recovered = self.store.recover()
         self._administration.last_id = recovered.last_entity_id
-        damage = recovered.damage  # reading the index adds to it
+        damage = recovered.damage  # reading the index adds damage
         found: list[tuple[RecoveredEntity, AnyDescription]] = []
         for each in recovered.entities:
             try:
@@ -173,7 +173,7 @@ class Namespace:
         return self.make(found.entity_id, description, last_seq=found.last_seq)
 
     def _recover_rows(self, entities: Mapping[int, CatalogEntity], dropped: Iterable[int]) -> list[str]:
-        """Give every row of the index to its entity, and those of dropped entities to the sweeper."""
+        """Give every row of the index to its entity, and the rows of dropped entities to the sweeper."""
         self._payloads.recover(self.store.payloads())
         holders = {number: entity for number, entity in entities.items() if not isinstance(entity, Rule)}
         remains: dict[int, list[IndexRow]] = {entity_id: [] for entity_id in dropped}
@@ -206,9 +206,9 @@ class Namespace:
         return []
 
     async def close(self) -> None:
-        """Finish what is being committed and say so, tell every client, release the store.
+        """Finish the commits under way and answer them, tell every client, release the store.
 
-        What falls due from now on is left to the next start, which finds it in the store.
+        Work that falls due from now on is left to the next start, which finds it in the store.
         """
         self._is_stopping = True
         self.changes.close()
@@ -223,7 +223,7 @@ class Namespace:
             forwarder.stop()
         for peer in self.peers:
             peer.stop_reading()
-        # What receive-and-delete has already deleted still leaves with the commits below; nothing more is taken.
+        # Messages that receive-and-delete has already deleted still leave with the commits below; no more are taken.
         for dispatcher in self._dispatchers.values():
             dispatcher.outlets.clear()
         try:
@@ -235,7 +235,7 @@ class Namespace:
         await self.store.close()
 
     async def trouble(self) -> str | None:
-        """Why messages cannot be stored at this moment; None when they can."""
+        """Return why messages cannot be stored now; None when they can."""
         return await self._health.trouble()
 
     # ── queues ──
@@ -244,7 +244,7 @@ class Namespace:
         return self.catalog.queues.get(path_key(path))
 
     def wake(self, box: Box, outlet: Outlet | None = None) -> None:
-        """Receivers of the box, or this one, may get something now. A box whose queue is deleted has nobody to wake."""
+        """Wake the receivers of the box, or this one: there may be a message. A box of a deleted queue has none."""
         dispatcher = self._dispatchers.get(box)
         if dispatcher is not None:
             dispatcher.wake(outlet)
@@ -259,7 +259,7 @@ class Namespace:
             self._dispatcher(outlet.queue, outlet.box).add(outlet)
 
     def apply(self, applicant: Applicant) -> None:
-        """A link wants a session."""
+        """Take the application of a link for a session."""
         dispatcher = self._dispatcher(applicant.queue, applicant.box)
         if not self._is_stopping and isinstance(dispatcher, SessionDispatcher):
             dispatcher.apply(applicant)
@@ -303,7 +303,7 @@ class Namespace:
             self._forwarders[box].wake()
 
     def _forward(self, holder: EntityHolder) -> None:
-        """Make the forwarders that the settings of the entity ask for, and end those that they do not."""
+        """Make the forwarders that the settings of the entity ask for, and stop the others."""
         if isinstance(holder, Topic):
             return
         settings = holder.description
@@ -323,7 +323,7 @@ class Namespace:
         return self.catalog.queues.get(key) or self.catalog.topics.get(key)
 
     def _dispatcher(self, receivable: Receivable, box: Box) -> Dispatcher | SessionDispatcher:
-        """The dispatcher of a box; made when the first receiver comes."""
+        """Return the dispatcher of a box; it is made when the first receiver comes."""
         dispatcher = self._dispatchers.get(box)
         if dispatcher is None:
             kind = Dispatcher if box.sessions is None else SessionDispatcher
@@ -413,18 +413,18 @@ class Namespace:
     # ── changes, as the administration tells of them ──
 
     def added(self, entity: CatalogEntity) -> None:
-        """The entity is stored and in the catalog."""
+        """Note that the entity is stored and in the catalog."""
         self.changes.note()
         if isinstance(entity, Rule):
             rule = entity.description
-            self.catalog.subscription(rule.topic, rule.subscription).touch(self.now_ms())  # it is in use
+            self.catalog.subscription(rule.topic, rule.subscription).touch(self.now_ms())  # a use of the subscription
         else:
             self.changed(entity)
             self._forward(entity)
         self._share_keys(entity)
 
     def updated(self, entity: CatalogEntity) -> None:
-        """The entity has new settings."""
+        """Note that the entity has new settings."""
         self._share_keys(entity)
         if not isinstance(entity, Rule):
             self._detach_disabled(entity)
@@ -434,7 +434,7 @@ class Namespace:
                 self.wake(box)
 
     def removed(self, entity: CatalogEntity) -> None:
-        """The entity is out of the catalog; its deletion is about to be written."""
+        """Note that the entity is out of the catalog; its deletion is about to be written."""
         self.changes.note()
         if isinstance(entity, Queue | Topic):
             self.keys.set_entity_keys(path_key(entity.path), ())
@@ -443,11 +443,11 @@ class Namespace:
             self._detach(entity, entity_not_found(entity.path))
 
     def deleted(self, entity: CatalogEntity) -> None:
-        """The deletion is durable: the rows of the entity go step by step."""
+        """Note that the deletion is durable: the rows of the entity are deleted step by step."""
         self._sweeper.add(Remains(entity.rule_id, []) if isinstance(entity, Rule) else entity.remains())
 
     def replaced(self, before: EntityHolder, after: EntityHolder) -> None:
-        """An empty entity is in the catalog in the place of another one: links lead to it from now on."""
+        """Lead links to an empty entity that has replaced another one in the catalog."""
         self._forget(before)
         moved = [relink(link, before, after, self.now_ms()) for link in self.links]
         for context in moved:
@@ -459,7 +459,7 @@ class Namespace:
         self.added(after)
 
     async def reset(self, entities: EntityFate = "keep") -> None:
-        """End all faults, and empty every entity or delete all of them; it is durable when the call returns.
+        """End all faults, and empty every entity or delete all of them; the reset is durable when the call returns.
 
         Links to entities that are kept go on; messages that they hold are gone, and so are their locks.
         """
@@ -475,7 +475,7 @@ class Namespace:
             self.recorder.clear()
 
     async def _deleted_if_there(self, path: str) -> None:
-        with contextlib.suppress(EntityNotFound):  # somebody else was faster
+        with contextlib.suppress(EntityNotFound):  # another client deleted it first
             await self.delete(path)
 
     def _share_keys(self, entity: CatalogEntity) -> None:
@@ -484,7 +484,7 @@ class Namespace:
             self.keys.set_entity_keys(path_key(entity.path), keys)
 
     def in_background(self, work: Coroutine[Any, Any, object]) -> None:
-        """Run something that nobody awaits to its end."""
+        """Run work that no caller awaits to its end."""
         self._administration.to_its_end(work)
 
     # ── links ──
@@ -498,8 +498,8 @@ class Namespace:
                 context.peer.detach(link, refusal)
 
     def _detach_disabled(self, holder: EntityHolder) -> None:
-        """Receivers of an entity that was switched off must hear of it; a sender hears it as the answer to its send,
-        because the Python SDK reads a detach as a lost connection, whatever its condition."""
+        """Detach the receivers of an entity that was switched off. A sender is told in the answer to its send, because
+        the Python SDK reads a detach as a lost connection, whatever its condition."""
         if isinstance(holder, Topic):
             return
         try:
@@ -510,22 +510,22 @@ class Namespace:
     # ── time ──
 
     async def _catch_up(self) -> None:
-        """Do what has fallen due after the clock was moved."""
+        """Do the work that has fallen due after the clock was moved."""
         self.changes.note()
         await self._timetable.catch_up()
 
     def changed(self, holder: EntityHolder) -> None:
-        """The next time at which the entity has something to do may have moved."""
+        """Note that the next due time of the entity may have changed."""
         self._timetable.changed(holder)
 
     def run_due(self) -> None:
-        """Do what has fallen due by now in every entity."""
+        """Do the work that has fallen due by now in every entity."""
         self._timetable.run_due()
 
     def _is_forwarding(self) -> bool:
         return any(forwarder.is_working for forwarder in self._forwarders.values())
 
     def _is_listened_to(self, holder: EntityHolder) -> bool:
-        """A receiver that waits with credit uses the entity, although nothing happens."""
+        """Return whether a receiver waits with credit: that is a use of the entity, although no message moves."""
         dispatchers = [self._dispatchers[box] for box in boxes_of(holder) if box in self._dispatchers]
         return any(outlet.link.credit for dispatcher in dispatchers for outlet in dispatcher.outlets)

@@ -1,4 +1,4 @@
-"""A link on which a client receives: deliveries under lock or taken for good, and the settlements that come back."""
+"""A link on which a client receives: deliveries under lock or deleted at once, and the settlements that come back."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ logger = logging.getLogger("pairbus.broker")
 
 SETTLED_BY_SENDER = 1  # snd-settle-mode of receive-and-delete
 UNSETTLED_MAX = 32_768  # deliveries per session that the client has not settled: 250 B each, 8 MB
-TAKEN_CHUNKS_MAX = 4  # of a megabyte: what receive-and-delete has deleted and not yet sent is in memory alone
+TAKEN_CHUNKS_MAX = 4  # chunks of a megabyte, deleted by receive-and-delete and not yet sent: they are in memory alone
 MODIFIED_BYTES = Modified().encode()
-REJECTED_BYTES = Rejected().encode()  # no error: with one, the SDKs read "the settlement failed"
+REJECTED_BYTES = Rejected().encode()  # without an error: with one, the SDKs read "the settlement failed"
 
 
 class Outlet:
@@ -39,9 +39,9 @@ class Outlet:
         self.queue = queue
         self.box = box
         self.path = path
-        "As the client spelled it: what its token must cover."
+        "Path as the client spelled it; its token must cover this path."
         self.hold: Hold | None = None
-        "The session that it receives, where the box has sessions."
+        "Hold on the session that the link receives, where the box has sessions."
         attach = link.remote_attach
         self._takes_for_good = attach is not None and attach.snd_settle_mode == SETTLED_BY_SENDER
         self._unsettled_max = peer.strictness.unsettled_max
@@ -50,26 +50,26 @@ class Outlet:
         self._completing: list[SentDelivery] = []
         self._completing_in: tuple[Session, bool] | None = None
         self._sizes: list[int] = []
-        "For the meter: bytes of each message that was delivered since the last time it was told."
+        "Bytes of each message that was delivered since the meter was last told."
         self._asked_at: int | None = None
-        "For the meter: what the receiver had seen when it gave credit; None: it has asked for nothing."
+        "Delivery count of the receiver when it gave credit, for the meter; None: it has asked for no message."
         self._unsettled: set[bytes] | None = None if self._unsettled_max is None else set()
         "Lock tokens of deliveries that the client has not settled on this link, where their number is limited."
         self._on_their_way = 0
-        "Messages whose deletion is being committed; they will need credit when they come."
+        "Messages whose deletion is being committed; they will need credit when they leave."
 
     def __repr__(self) -> str:
         return f"<Outlet {self.queue.path} {self.link!r}>"
 
     def lead_to(self, queue: Receivable, box: Box) -> None:
-        """Receive from another entity from now on: the one that a reset has put in the place of the first."""
+        """Receive from another entity from now on: the one that replaced the first in a reset."""
         self.queue, self.box = queue, box
 
     # ── deliveries ──
 
     @property
     def room(self) -> int:
-        """How many messages this receiver can get now."""
+        """Number of messages that this receiver can get now."""
         if self.peer.is_choked:
             return 0
         room = min(self.link.room - self._on_their_way, UNSETTLED_MAX - self.link.session.sent_unsettled)
@@ -80,7 +80,7 @@ class Outlet:
         return max(room, 0)
 
     def take(self, box: Box, limit: int, now_ms: int) -> int:
-        """Deliver some messages of the box, `limit` at most; how many. 0: it has none."""
+        """Deliver some messages of the box, `limit` at most, and return how many. 0: it has none."""
         session = None if self.hold is None else self.hold.session
         if self._takes_for_good:
             if not box.take_next(now_ms, self._taken, session):
@@ -100,7 +100,8 @@ class Outlet:
         return len(locks)
 
     def _limit_unsettled(self, unsettled: set[bytes], now_ms: int) -> None:
-        """Detach the link when it has too many; those that `$management` settled, or whose lock has ended, are none."""
+        """Detach the link when it has too many unsettled deliveries; those that `$management` settled, or whose lock
+        has ended, do not count."""
         assert self._unsettled_max is not None
         if len(unsettled) <= self._unsettled_max:
             return
@@ -114,7 +115,7 @@ class Outlet:
         self.peer.detach(self.link, Refusal(DETACH_FORCED, text))
 
     def _taken(self, message: StoredMessage | None) -> None:
-        """The deletion is durable, so the message may leave; None: it could not be deleted and stays."""
+        """Deliver a message whose deletion is durable; None: it could not be deleted and stays."""
         self._on_their_way -= 1
         if message is None:
             self.peer.namespace.wake_later(self.box)
@@ -133,7 +134,7 @@ class Outlet:
         self.peer.namespace.wake(self.box, self)
 
     def session_lost(self) -> None:
-        """The lock of its session has ended."""
+        """Note that the lock of its session has ended."""
         assert self.hold is not None
         self.peer.detach(self.link, session_lock_lost(self.hold.session.id))
 
@@ -143,7 +144,7 @@ class Outlet:
         self.peer.flush_soon(sum(sizes))
 
     def nothing_left(self) -> None:
-        """The box is empty: a receiver that asked to drain gets its credit back."""
+        """Note that the box is empty: a receiver that asked to drain gets its credit back."""
         link = self.link
         if link.drain and link.is_open and not self._on_their_way:
             self._ask_is_over(link.delivery_count)
@@ -153,18 +154,18 @@ class Outlet:
     # ── the meter ──
 
     def meter_deliveries(self) -> None:
-        """Tell those since the last time; they are counted one by one and told together."""
+        """Tell the meter of the deliveries since the last time; they are counted one by one and told together."""
         meter = self.peer.namespace.meter
         if self._sizes and meter is not None:
             sizes, self._sizes = self._sizes, []
             meter.messages(self.queue.path, "receive", sizes)
 
     def on_flow(self) -> None:
-        """The receiver gives credit, or takes it back: what it asked for before is over."""
+        """Note that the receiver gives credit, or takes it back: its previous request for messages is over."""
         link = self.link
         had_asked = self._asked_at is not None
         self._ask_is_over(link.seen_count)
-        if link.granted and not (link.drain and had_asked):  # a drain asks for nothing more, unless it is the first
+        if link.granted and not (link.drain and had_asked):  # a drain asks for no more, unless it is the first request
             self._asked_at = link.seen_count
 
     def _ask_is_over(self, count: int) -> None:
@@ -187,11 +188,11 @@ class Outlet:
         self._settle(session, deliveries, settled, state, now_ms)
 
     def refuse(self, session: Session, delivery: SentDelivery, settled: bool, refusal: Refusal) -> None:
-        """Answer a settlement with no; the message stays locked."""
+        """Refuse a settlement; the message stays locked."""
         self._settled(session, delivery.delivery_id, settled, b"", refusal)
 
     def resume(self, session: Session, delivery: SentDelivery, settled: bool, state: Any) -> None:
-        """A stall is over: go on with the settlement as if it came now."""
+        """Go on with a settlement after a stall, as if it came now."""
         now_ms = self.peer.namespace.now_ms()
         self._settle(session, [delivery], settled, state, now_ms)
         self.submit(now_ms)
@@ -217,7 +218,7 @@ class Outlet:
                 answered(refusal)
 
     def _complete(self, session: Session, deliveries: list[SentDelivery], settled: bool, now_ms: int) -> None:
-        """Completions that arrive in one read are one run, as deliveries to an inlet are."""
+        """Complete the messages whose completions arrived in one read: one run, like deliveries to an inlet."""
         if self._completing_in != (session, settled):
             if self._completing:
                 self.submit(now_ms)
@@ -234,9 +235,9 @@ class Outlet:
         self.queue.complete_many(self.box, [delivery.tag for delivery in deliveries], now_ms, done)
 
     def _read(self, state: Any) -> tuple[Outcome | Refusal, bytes, bytes]:
-        """(what the client wants, changed properties, how to say that it is done)."""
+        """Return (the outcome that the client wants, changed properties, the state that confirms it)."""
         try:
-            if state is None or isinstance(state, Released):  # settled without a word: nobody says that it is done
+            if state is None or isinstance(state, Released):  # settled without a state: no confirmation is sent
                 return Outcome.RELEASE, b"", RELEASED_BYTES
             if isinstance(state, Modified):
                 outcome = Outcome.DEFER if state.undeliverable_here else Outcome.ABANDON
@@ -266,7 +267,7 @@ class Outlet:
             self.peer.cut()
             return
         if not lost:
-            # Of several dispositions that came in one read, in any order; ranges are of ascending ids.
+            # One read may bring several dispositions in any order; ranges need ascending ids.
             ids = sorted([delivery.delivery_id for delivery in deliveries])
             one_by_one = self.peer.strictness.answers_one_by_one
             for first, last in [(each, each) for each in ids] if one_by_one else ranges(ids):

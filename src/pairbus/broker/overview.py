@@ -1,7 +1,7 @@
-"""Overview of a namespace in one answer: entities with their counts, faults, clock and meter, for whoever watches it.
+"""Overview of a namespace in one answer: entities with their counts, faults, clock and meter.
 
-It is read every second while somebody watches, so an entity costs a few microseconds: no description is copied, and
-nothing is asked of the store.
+The overview is read every second while a page is open, so an entity costs only a few microseconds: no description is
+copied, and the store is not read.
 """
 
 from __future__ import annotations

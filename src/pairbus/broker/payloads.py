@@ -1,4 +1,4 @@
-"""Bodies that several messages share: how many share each, and how much of a topic's quota they take."""
+"""Bodies that several messages share: how many messages share each, and how much of a topic's quota they take."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ class Payloads:
     def __init__(self) -> None:
         self._payloads: dict[int, Payload] = {}
         self._sizes: dict[int, int] = {}
-        "Topic → bytes."
+        "Bytes of payloads by topic."
 
     def recover(self, rows: Iterable[PayloadRow]) -> None:
         for payload, topic_id, size in rows:
             self._payloads[payload] = Payload(topic_id, size)
 
     def size_of(self, payload: int) -> int | None:
-        """None: it is not there."""
+        """Return the size of a payload; None: it is not there."""
         known = self._payloads.get(payload)
         return None if known is None else known.size
 
     def add(self, payload: int, topic_id: int, size: int) -> None:
-        """A payload that is committed, and not shared yet."""
+        """Add a payload that is committed, and not shared yet."""
         self._payloads[payload] = Payload(topic_id, size)
 
     def hold(self, payload: int) -> None:
-        """One more message shares it."""
+        """Count one more message that shares the payload."""
         known = self._payloads[payload]
         if not known.count:
             self._sizes[known.topic_id] = self._sizes.get(known.topic_id, 0) + known.size
         known.count += 1
 
     def release(self, payloads: Iterable[int]) -> None:
-        """One message less shares each of them. A payload that was lost has none to count."""
+        """Count one message less for each of the payloads. A payload that was lost has no count."""
         find = self._payloads.get
         for payload in payloads:
             known = find(payload)

@@ -1,11 +1,12 @@
 """One AMQP client of a namespace: events of the core → calls on links, and one flush per turn of the event loop.
 
 Order. An acceptance, the answer to a settlement and the answer to a request leave when their commit is done; commits
-are done in the order in which they were asked for, so what a connection says stays in the order of its causes. A
-detach is answered behind the same barrier: when a client hears it, everything it asked on that link is decided.
+are done in the order in which they were asked for, so the frames of a connection keep the order of their causes. A
+detach is answered behind the same barrier: when a client gets the answer, all its requests on that link are decided.
 
-Memory. A client that sends faster than the disk takes it is not read from (`holds`, `lets_go`); one that does not
-read what it asked for gets nothing more (`is_choked`), and when it asks on all the same, it is not read from either.
+Memory. A client that sends faster than the disk takes it is not read from (`holds`, `lets_go`); a client that does not
+read the messages that it asked for gets no more (`is_choked`), and if it still sends requests, it is not read from
+either.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ logger = logging.getLogger("pairbus.broker")
 
 HELD_BYTES_MAX = 16 << 20  # per connection, of messages received but not yet committed
 HELD_COUNT_MAX = 8192
-UNFLUSHED_BYTES_MAX = 256 << 10  # said in one turn before the socket is asked whether it takes more
-UNREAD_BYTES_MAX = 4 << 20  # said to a client that does not read: after that it is not read from
+UNFLUSHED_BYTES_MAX = 256 << 10  # written in one turn before the socket is asked whether it takes more
+UNREAD_BYTES_MAX = 4 << 20  # written to a client that does not read: after that it is not read from
 TOKEN_DEADLINE_S = 20.0  # the real service drops a connection that shows no token for 20 s
 TICK_S = 5.0
 TICK_MIN_S = 0.01
-LINGER_S = 2.0  # after our close, for the client to read it and hang up
+LINGER_S = 2.0  # after our close, time for the client to read it and close too
 
 
 class PeerWire(Protocol):
@@ -83,9 +84,9 @@ class Peer:
         self.strictness = strictness = namespace.strictness
         self.grants = Grants(strictness.token_max or GRANTS_MAX)
         self.is_choked = False
-        "The client does not read what it asked for."
+        "True while the client does not read the messages that it asked for."
         self.is_over = False
-        "Nothing is read or said any more."
+        "True when the connection is over: no more reads or writes."
         self._wire = wire
         self._loop = loop
         self._cbs = CbsNode(namespace.keys, self.grants, self._reschedule_tick, namespace.real_ms)
@@ -93,11 +94,11 @@ class Peer:
         self._unflushed_bytes = self._unread_bytes = 0
         self._is_flush_scheduled = False
         self._pauses: set[str] = set()
-        "Why nothing is read from the client: `held`, `unread`, `stopping`, `frozen`, `thin line`."
+        "Reasons why the client is not read from: `held`, `unread`, `stopping`, `frozen`, `thin line`."
         self._runs: list[Inlet | Outlet] = []
         self._started_s = loop.time()
         self._frozen_by: set[int] = set()
-        "Faults that let nothing in or out."
+        "Faults that let no bytes in or out."
         self._frozen_data: list[bytes] = []
         "Bytes that came while the connection froze."
         self._frozen_answers: list[bytes] = []
@@ -116,7 +117,7 @@ class Peer:
 
     @property
     def dialled_host(self) -> str:
-        """The name that the client has for this host, without a port."""
+        """The name by which the client called this host, without a port."""
         remote = self._connection.remote_open
         said = "" if remote is None else remote.hostname or ""
         return urlsplit(f"//{said}").hostname or said
@@ -127,7 +128,7 @@ class Peer:
         if self.is_over:
             return
         if self.namespace.faults.acts:
-            if self._frozen_by:  # it was on its way when reading was stopped
+            if self._frozen_by:  # bytes that were on their way when reading was stopped
                 self._frozen_data.append(data)
                 return
             self.namespace.faults.contact.read(self, len(data))
@@ -146,7 +147,8 @@ class Peer:
         self.flush()
 
     def has_run(self, link_end: Inlet | Outlet) -> None:
-        """Messages or completions have been gathered that must be submitted before anything else happens."""
+        """Note that messages or completions were gathered, which must be submitted before any other event is
+        handled."""
         self._runs.append(link_end)
 
     def _submit_runs(self, now_ms: int) -> None:
@@ -174,14 +176,14 @@ class Peer:
         self.namespace.peers.discard(self)
 
     def _leave(self) -> None:
-        """Take nothing more out of any queue."""
+        """Stop taking messages out of any queue."""
         for session in self._connection.sessions:
             self._close_contexts(session.links)
 
     # ── to the wire ──
 
     def flush_soon(self, size: int = 0) -> None:
-        """There is something to say at the end of this turn; or now, when `size` bytes more are too much to gather."""
+        """Flush at the end of this turn; or now, when `size` bytes more are too much to gather."""
         self._unflushed_bytes += size
         if self._unflushed_bytes > UNFLUSHED_BYTES_MAX:
             self.flush()
@@ -238,7 +240,7 @@ class Peer:
                 self._wire.resume_reading()
 
     def close(self, condition: str, description: str) -> None:
-        """Tell the client why, and hang up."""
+        """Tell the client why, and close the connection."""
         if not self.is_over:
             if self._connection.state is EndpointState.OFFERED:
                 self._connection.open()
@@ -247,10 +249,10 @@ class Peer:
             self._hang_up()
 
     def _hang_up(self) -> None:
-        """Say the last word and leave the end of the socket to the client, for a while.
+        """Write the last bytes, and wait a while for the client to close the socket.
 
-        A socket that is closed with unread bytes in it is reset, and a client that is writing then finds an error
-        before it has read what we said: acceptances, deliveries that are deleted here, and why we close.
+        A socket that is closed with unread bytes in it is reset, and a client that is writing then gets an error before
+        it has read our last frames: acceptances, deliveries that are deleted here, and why we close.
         """
         self.flush()
         self.is_over = True
@@ -263,13 +265,13 @@ class Peer:
     # ── faults ──
 
     def cut(self) -> None:
-        """End the connection without a word; nothing more is said."""
+        """End the connection without a close frame."""
         self.is_over = True
         self.namespace.faults.contact.forget(self)
         self._wire.abort()
 
     def freeze(self, fault: int) -> None:
-        """Read nothing and say nothing until `thaw`, as if the line was swallowed."""
+        """Stop reading and writing until `thaw`, as if the line swallowed all bytes."""
         self._frozen_by.add(fault)
         self.is_choked = True
         self._pause("frozen")
@@ -294,18 +296,18 @@ class Peer:
         if self._frozen_by:
             self._frozen_answers.append(data)
         else:
-            with suppress(RuntimeError):  # how uvloop says that the connection is closed; asyncio drops the bytes
+            with suppress(RuntimeError):  # uvloop's error for a closed connection; asyncio drops the bytes
                 self._wire.write(data)
 
     def rest(self) -> None:
-        """Read nothing from a thin line until `go_on`."""
+        """Stop reading from a line of low bandwidth until `go_on`."""
         self._pause("thin line")
 
     def go_on(self) -> None:
         self._resume("thin line")
 
     def watch_idle(self, idle: Idle | None) -> None:
-        """Close what is idle by these times from now on."""
+        """Close links and connections that are idle by these times from now on."""
         self._set_idle(idle)
         self._reschedule_tick()
 
@@ -327,11 +329,11 @@ class Peer:
         return self._worded(Error(refusal.condition, refusal.description))
 
     def refused(self, refusal: Refusal) -> bytes:
-        """An encoded `rejected` with the error of the refusal."""
+        """Encode a `rejected` with the error of the refusal."""
         return Rejected(error=self.error_of(refusal)).encode()
 
     def text_of(self, description: str) -> str:
-        """The words of an error that is told in an answer instead of an error of AMQP."""
+        """Return the text of an error that is told in an answer instead of an AMQP error."""
         return track(description, *self._system()) if self.strictness.tracks_errors else description
 
     # ── rights and time ──
@@ -343,7 +345,8 @@ class Peer:
         return self.grants.allows(path, right, self.namespace.real_ms() / 1000)
 
     def _check_sasl(self, mechanism: str, response: bytes) -> bool:
-        """ANONYMOUS and the like decide nothing, tokens do; PLAIN carries a key's name and the key itself."""
+        """Check SASL: ANONYMOUS and the like are accepted, because tokens decide; PLAIN carries a key's name and
+        key."""
         if mechanism != "PLAIN":
             return True
         parts = response.split(b"\x00")
@@ -426,11 +429,11 @@ class Peer:
             yield from session.links
 
     def is_token_link(self, link: Link) -> bool:
-        """Whether the link is one of the pair on which tokens are put."""
+        """Return whether the link is one of the pair on which tokens are put."""
         return isinstance(link.context, RequestLink | ResponseLink) and link.context.node is self._cbs
 
     def detach(self, link: Link, refusal: Refusal) -> None:
-        """End a link from our side: its token expired, its queue is gone or disabled."""
+        """End a link from our side: its token expired, or its queue is gone or disabled."""
         if link.is_open:
             self._close_contexts([link])
             link.detach(self.error_of(refusal))
@@ -455,7 +458,7 @@ class Peer:
     def _on_opened(self, event: ConnectionOpened) -> None:
         if self._connection.state is EndpointState.OFFERED:
             self._connection.open()
-            self._reschedule_tick()  # the client may want signs of life more often than we tick
+            self._reschedule_tick()  # the client may want heartbeats more often than we tick
 
     def _on_begun(self, event: SessionBegun) -> None:
         if event.session.state is EndpointState.OFFERED:
@@ -466,7 +469,7 @@ class Peer:
         try:
             if link.state is EndpointState.OFFERED:
                 attach_link(self, link, event.attach, self._cbs)
-            else:  # withdrawn before we could answer
+            else:  # the client withdrew before we could answer
                 raise Refusal(DETACH_FORCED, "The link was detached before it was attached.")
         except Refusal as refusal:
             logger.info("%s: link to %r refused: %s", self, event.attach.name, refusal)
@@ -506,11 +509,11 @@ class Peer:
         now_ms = self.namespace.now_ms()
         deliveries = event.deliveries
         start = 0
-        for at in range(1, len(deliveries) + 1):  # stretches of deliveries on one link; almost always there is one
+        for at in range(1, len(deliveries) + 1):  # runs of deliveries on one link; almost always there is one
             if at == len(deliveries) or deliveries[at].link is not deliveries[start].link:
                 context = deliveries[start].link.context
                 if isinstance(context, Outlet):
-                    context.wake()  # it may have been held back by what it had not settled
+                    context.wake()  # unsettled deliveries may have held it back
                     context.settle(event.session, deliveries[start:at], event.settled, event.state, now_ms)
                 start = at
 

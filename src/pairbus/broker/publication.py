@@ -1,6 +1,6 @@
 """Publication of messages that are sent to a topic: copies for its subscriptions, written together.
 
-Copies that no action changed share a payload, unless there is only one of them, which then has the body itself.
+Copies that no action changed share a payload; if there is only one such copy, it has the body itself.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class SubscriptionCopy(NamedTuple):
 
     subscription: Subscription
     changed: Changed | None = None
-    "The copy as an action changed it; None: the message as it was sent."
+    "Copy as an action changed it; None: the message as it was sent."
     patch: bytes = b""
-    "Why it is dead at once; empty: it is not."
+    "Reason why the copy is dead-lettered at once; empty: it is not."
 
 
 class Publication:
@@ -40,7 +40,7 @@ class Publication:
         "(payload, size)"
         self._copies: dict[Box, tuple[Subscription, list[StoredMessage]]] = {}
         self.size = 0
-        "Bytes that the copies take, payloads counted once."
+        "Bytes that the copies take, each payload counted once."
 
     def add(self, message: StoredMessage, subscriptions: Iterable[Subscription], now_ms: int) -> None:
         """Evaluate the rules of every subscription for a message of the topic, and make the copies."""
@@ -83,7 +83,7 @@ class Publication:
         self.size += copy.size - (len(copy.body) if copy.payload else 0)
 
     def write(self) -> None:
-        """Write the copies. Those of one subscription get numbers in a row: they are read and deleted together."""
+        """Write the copies. Copies of one subscription get consecutive numbers: they are read and deleted together."""
         for box, (_, copies) in self._copies.items():
             first = self._store.number(len(copies))
             for n, copy in enumerate(copies, first):
@@ -96,7 +96,7 @@ class Publication:
 
 
 def outcomes_of(subscription: Subscription, view: MessageView, session_id: str) -> list[SubscriptionCopy]:
-    """The copies that one subscription gets."""
+    """Return the copies that one subscription gets."""
     settings = subscription.description
     try:
         copies = subscription.compiled.evaluate(view)

@@ -7,9 +7,9 @@
     scheduled ─┘            │ time to live over                     │
        └─ cancel ──▶ gone   └──────────▶ gone, or dead              └─ dead-letter, delivered too often ──▶ dead
 
-Every arrow but lock and release is a write. From the write to its commit the message is in none of these places:
-it belongs to the step that waits for the commit (`Commits`), which moves it on, or back when the commit failed. So a
-settlement cannot meet an expiring lock, nor a cancellation an activation: who takes the message first has it.
+Every arrow but lock and release is a write. From the write to its commit the message is in none of these places: it
+belongs to the step that waits for the commit (`Commits`), which moves it on, or back when the commit failed. So a
+settlement cannot meet an expiring lock, nor a cancellation an activation: the first step that takes the message has it.
 
 Answers (`done`) are never given from within the call that asked, and come in the order of the calls (but see
 admission.py).
@@ -50,8 +50,9 @@ class Queue:
         last_seq: int = 0,
         on_ready: Callable[[Box], None],
     ) -> None:
-        """`on_ready(box)`: a message may have become available, or `next_due_ms` moved, by itself: in a commit, in an
-        `update`. After calls of one's own (a lock, `run_due`) one asks for `next_due_ms` oneself."""
+        """Make the queue. `on_ready(box)` is called when a message may have become available, or `next_due_ms` may have
+        changed, in a commit or an `update`. After a call of its own (a lock, `run_due`) the caller asks for
+        `next_due_ms` itself."""
         self.queue_id = queue_id
         self._store = store
         self._entity = entity = Entity(
@@ -140,30 +141,30 @@ class Queue:
 
     @property
     def idle_until_ms(self) -> int | None:
-        """When the queue has been idle long enough to be deleted; None: never, or not while messages are scheduled."""
+        """The time at which the queue may be deleted as idle; None: never, or not while messages are scheduled."""
         return None if self.scheduled_count else self._entity.idle_until_ms(self._receiving.accessed_ms)
 
     # ── start, change, end ──
 
     def recover(self, row: IndexRow) -> bool:
-        """Take a row of the store's index; False: its payload is missing. What fell due meanwhile is done by the next
+        """Take a row of the store's index; False: its payload is missing. Overdue work is left to the next
         `run_due`."""
         return self.taker(row.box)(row)
 
     def taker(self, box: int) -> Callable[[IndexRow], bool]:
-        """`recover` for the rows of one box."""
+        """Return `recover` for the rows of one box."""
         return self._recover_main if box == self.main.number else self._receiving.box_of(box).recover
 
     def _recover_main(self, row: IndexRow) -> bool:
         return self._schedule.recover(row) if row[3] == SCHEDULED else self.main.recover(row)
 
     def recovered(self, now_ms: int) -> None:
-        """The index was read to its end."""
+        """Note that the index was read to its end."""
         self._admission.recover()
         self.touch(now_ms)
 
     def update(self, description: QueueDescription, now_ms: int) -> None:
-        """New settings for what happens from now on: locks and times to live given out stay as they are."""
+        """Take new settings: they apply from now on; locks and times to live that exist stay as they are."""
         self._describe(description)
         self.touch(now_ms)
         self._receiving.announce_available(now_ms)
@@ -177,9 +178,9 @@ class Queue:
         self.message_size_max = self._admission.message_size_max
 
     def close(self) -> None:
-        """Before `DropEntity` is written: nothing is handed out or written any more. Answers that are due still come.
+        """Stop handing out and writing messages, before `DropEntity` is written. Answers that are due still come.
 
-        What would be written behind the drop would be left in the store for ever.
+        Rows written behind the drop would stay in the store for ever.
         """
         self._entity.closed = True
         self._describe(self.description)
@@ -189,11 +190,11 @@ class Queue:
         self._admission.recorder = recorder
 
     def stop(self) -> None:
-        """Before the store is closed: `run_due` does nothing any more, also not for itself between two commits."""
+        """Stop `run_due`, before the store is closed; it also stops between two commits."""
         self._entity.is_stopping = True
 
     def reopen(self, now_ms: int) -> None:
-        """The drop could not be committed: the queue is as it was."""
+        """Undo `close`: the drop could not be committed."""
         self._entity.closed = False
         self.update(self.description, now_ms)
 
@@ -211,7 +212,7 @@ class Queue:
         return messages
 
     def _new(self, drafts: Sequence[Draft], now_ms: int) -> list[StoredMessage]:
-        """Numbers and times for the drafts. A bare object instead of a call for each: every message passes here."""
+        """Give the drafts numbers and times. Bare objects instead of calls, because every message passes here."""
         messages: list[StoredMessage] = []
         new, seq, ceiling_ms, size = StoredMessage.__new__, self._entity.last_seq, self._entity.ttl_ceiling_ms, 0
         n = self._store.number(len(drafts)) - 1
@@ -261,7 +262,7 @@ class Queue:
     # ── scheduled messages ──
 
     def _activate(self, messages: list[StoredMessage], now_ms: int) -> None:
-        """Scheduled messages whose time has come go to the end of the queue, under new numbers."""
+        """Move scheduled messages whose time has come to the end of the queue, under new numbers."""
         n = self._store.number(len(messages)) - 1
         active: list[StoredMessage] = []
         for message in messages:
@@ -288,21 +289,21 @@ class Queue:
             self.main.admit(active)
         self._entity.go_on(self.main, now_ms, error)
 
-    # ── what falls due ──
+    # ── due work ──
 
     def next_due_ms(self) -> int | None:
-        """When `run_due` has something to do: not later than that, perhaps earlier. Ask again after every call."""
+        """Return a time not later than the next work of `run_due`, perhaps earlier. Ask again after every call."""
         times = [*self._receiving.next_due_ms(), self._schedule.next_ms(), self._admission.next_ms()]
         known = [at_ms for at_ms in times if at_ms is not None]
         return max(min(known), self._entity.paused_until_ms) if known else None
 
     @property
     def is_catching_up(self) -> bool:
-        """Whether a batch of what has fallen due is being committed; the next one follows by itself."""
+        """True while a batch of due work is being committed; the next one follows by itself."""
         return self._receiving.expiry.is_busy or self._schedule.is_busy
 
     def run_due(self, now_ms: int) -> None:
-        """Do a bounded part of what is due: locks and times to live that end, scheduled messages, old message ids."""
+        """Do a bounded part of the due work: locks and times to live that end, scheduled messages, old message ids."""
         if not self._entity.may_run_due(now_ms):
             return
         self._receiving.run_due(now_ms, self._schedule.run)

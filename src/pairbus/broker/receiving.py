@@ -1,4 +1,4 @@
-"""The receiving half of a queue or a subscription: its boxes, and what happens to the messages in them."""
+"""The receiving half of a queue or a subscription: its boxes, and the work on the messages in them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ReceivingSettings(Settings, Protocol):
 
 
 class Receiving:
-    """The boxes of an entity, and the parts that settle and expire what is in them."""
+    """Boxes of an entity, and the parts that settle and expire their messages."""
 
     def __init__(self, entity: Entity, settings: ReceivingSettings, scheduled: OtherNumbers) -> None:
         self._entity = entity
@@ -42,11 +42,11 @@ class Receiving:
         self.main = self._box(box_of(entity.entity_id), has_sessions=settings.requires_session)
         self.dead = self._box(dead_box_of(entity.entity_id))
         self.boxes: tuple[Box, ...] = (self.main, self.dead)
-        "Boxes that exist: the box for transfer dead letters is made when somebody asks for it."
+        "Boxes that exist: the box for transfer dead letters is made at its first use."
         self.settlement = Settlement(entity, self.main, self.dead)
         self.expiry.attach(self.main, self.dead, self.settlement)
         self.sessions: SessionService | None = None
-        "None where the entity has no sessions."
+        "Sessions of the entity; None where it has none."
         if settings.requires_session:
             self.sessions = SessionService(entity, self.main, self.expiry.run)
         self.describe(settings)
@@ -63,7 +63,7 @@ class Receiving:
         )
 
     def describe(self, settings: ReceivingSettings) -> None:
-        """After the entity itself was described."""
+        """Take the settings, after the entity itself has taken them."""
         self._settings = settings
         self.settlement.max_delivery_count = settings.max_delivery_count
         self.expiry.dead_letters = settings.dead_letter_on_expiration
@@ -73,7 +73,7 @@ class Receiving:
 
     @property
     def transfer(self) -> Box:
-        """Transfer dead letters, which only a broker with transactions would make: mostly nobody asks for them."""
+        """The box of transfer dead letters, made at its first use: without transactions no message gets there."""
         if len(self.boxes) == 2:
             self.boxes = (self.main, self.dead, self._box(transfer_box_of(self._entity.entity_id)))
             self.describe(self._settings)
@@ -96,7 +96,7 @@ class Receiving:
         return max(box.accessed_ms for box in self.boxes)
 
     def box_of(self, number: int) -> Box:
-        """The box of this number."""
+        """Return the box of this number."""
         kind = number - self.main.number
         return self.transfer if kind == TRANSFER else self.boxes[kind]
 
@@ -106,15 +106,15 @@ class Receiving:
                 self._entity.announce(box)
 
     def state_rows(self) -> list[int]:
-        """The rows of session states, for the sweep."""
+        """Return the rows of session states, for the sweep."""
         return [] if self.sessions is None else self.sessions.state_rows()
 
     def drains(self) -> list[tuple[int, Drain]]:
-        """Where the row numbers of each box come from when the entity has been dropped."""
+        """Return where the row numbers of each box come from when the entity has been dropped."""
         return [(box.number, box.drain) for box in self.boxes]
 
     def row_bytes(self) -> int:
-        """The average size of a row, payloads included."""
+        """Return the average size of a row, payloads included."""
         count = sum(box.active_count + box.deferred_count + box.scheduled_count for box in self.boxes)
         return self.size_bytes // (count + 1)
 
@@ -130,10 +130,10 @@ class Receiving:
         session_id: str | None = None,
         size_max: int | None = None,
     ) -> list[StoredMessage]:
-        """Committed messages of every state, of one session or of all, without a lock; not those whose time to live is
-        over, nor those that a write carries at this moment.
+        """Return committed messages of every state, of one session or of all, without a lock; messages whose time to
+        live is over and messages that a write carries now are left out.
 
-        No more are read when those that were found have `size_max` bytes.
+        Reading stops when the messages found have `size_max` bytes.
         """
         self._entity.accessed_ms = now_ms
         scheduled = list(self._scheduled(session_id)) if box is self.main else []
@@ -154,7 +154,7 @@ class Receiving:
                     size += message.size
         return seen
 
-    # ── what falls due ──
+    # ── due work ──
 
     def next_due_ms(self) -> list[int | None]:
         return [*(box.locks.next_lapse_ms() for box in self.boxes), self.expiry.next_ms()]
@@ -165,12 +165,12 @@ class Receiving:
                 self.settlement.lapse(box, now_ms)
 
     def run_due(self, now_ms: int, *others: Callable[[int], None]) -> None:
-        """Do a bounded part of what is due: locks and times to live that end, and `others`."""
+        """Do a bounded part of the due work: locks and times to live that end, and `others`."""
         self.lapse(now_ms)
         try:
             self.expiry.run(now_ms)
             for run in others:
                 run(now_ms)
         except StoreError:
-            # Unreadable for now, which the store itself reports: everything is as it was, and is tried again.
+            # The messages cannot be read now, which the store itself reports: they are unchanged, and are tried again.
             self._entity.pause(now_ms)

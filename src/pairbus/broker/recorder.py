@@ -1,8 +1,8 @@
 """Recorded sends: the messages that the entities of a namespace have accepted, for assertions of tests. No I/O.
 
-A message is recorded when its sender is told that it was accepted; also one that is scheduled, or was received
-meanwhile. Pings, dropped duplicates and messages that another entity forwarded are not. Bytes are kept as they came
-and decoded when a test looks.
+A message is recorded when its sender is told that it was accepted, even if it is scheduled or was received meanwhile.
+Pings, dropped duplicates and messages that another entity forwarded are not recorded. Bytes are kept as they came and
+decoded when a test looks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pairbus.broker.draft import Draft
 from pairbus.broker.refusal import Refusal
 
 RECORDED_MAX = 10_000  # messages of one namespace
-RECORDED_BYTES_MAX = 64 << 20  # of their bodies; the last message is kept whatever its size
+RECORDED_BYTES_MAX = 64 << 20  # bytes of their bodies; the last message is kept whatever its size
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Recorded:
 
 
 class Recorder:
-    """The last accepted messages of a namespace, in the order in which their senders heard of it."""
+    """The last accepted messages of a namespace, in the order in which their senders were told."""
 
     def __init__(self) -> None:
         self._recorded: deque[Recorded] = deque()
@@ -43,7 +43,7 @@ class Recorder:
     def watched(
         self, path: str, drafts: Sequence[Draft], first_seq: int, now_ms: int, done: Callable[[Any], None]
     ) -> Callable[[Any], None]:
-        """The answer to a send, which also records these messages when it is no refusal."""
+        """Return the answer to a send, which also records these messages when it is no refusal."""
 
         def answered(answer: Any) -> None:
             if not isinstance(answer, Refusal):
@@ -61,7 +61,7 @@ class Recorder:
             self._bytes -= len(self._recorded.popleft().draft.body)
 
     def of(self, path: str) -> list[Recorded]:
-        """The recorded messages of one queue or topic, whatever the case of its path."""
+        """Return the recorded messages of one queue or topic, whatever the case of its path."""
         return [one for one in self._recorded if one.path.lower() == path.lower()]
 
     def clear(self) -> None:

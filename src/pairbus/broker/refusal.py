@@ -1,4 +1,4 @@
-"""A request that the broker turns down: what the peer is told, as an AMQP condition and a sentence."""
+"""A request that the broker refuses: the AMQP condition and the sentence that the peer gets."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Refusal(PairbusError):
 
 
 def refusal_of(error: StoreError) -> Refusal:
-    """A failing store is the broker's trouble, also when the disk is full: the peer may try again."""
+    """Return the refusal for a failing store or a full disk: the broker's trouble, so the peer may try again."""
     return Refusal(INTERNAL_ERROR, f"The broker could not store the change: {error}")
 
 
 def entity_not_found(path: str) -> Refusal:
-    """Refuse by path, or by the whole address where the client's name for the host is known.
+    """Return the refusal with the path, or with the whole address where the client's name for the host is known.
 
     The JavaScript SDK recognises a missing entity by the beginning of this sentence, not by the condition.
     """
@@ -39,7 +39,7 @@ def entity_not_found(path: str) -> Refusal:
 
 
 def lock_lost(count: int = 1) -> Refusal:
-    """For `count` of the locks that one request named."""
+    """Return the refusal for `count` lost locks among those that one request named."""
     which = "The lock supplied is" if count == 1 else f"{count} of the locks supplied are"
     return Refusal(
         MESSAGE_LOCK_LOST, f"{which} invalid: the lock expired, or the message was already removed from the queue."

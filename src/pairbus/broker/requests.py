@@ -1,4 +1,4 @@
-"""Request and response over a pair of links: the shape that `$cbs` and `$management` share."""
+"""Request and response over a pair of links, as `$cbs` and `$management` use them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ logger = logging.getLogger("pairbus.broker")
 
 CREDIT = 100
 SERVER_TIMEOUT = "com.microsoft:server-timeout"
-SERVER_TIMEOUT_MAX_MS = 24 * 60 * 60 * 1000  # more is no time-out
-UNSENT_MAX = 256  # answers that wait for credit on one link; a client that asks more without listening loses them
+SERVER_TIMEOUT_MAX_MS = 24 * 60 * 60 * 1000  # longer times mean: no time-out
+UNSENT_MAX = 256  # answers that wait for credit on one link; a client that asks on without reading loses the rest
 
 SendReply = Callable[[dict[str, Any], Any], None]
 "(application properties, body value): sends the answer to one request."
@@ -37,22 +37,22 @@ class Node(Protocol):
 
     @property
     def entity(self) -> str:
-        """Path of the entity that it belongs to, or its own address."""
+        """Path of the entity that the node belongs to, or the node's own address."""
         ...
 
     def right_of(self, request: Message) -> str:
-        """The right that the request needs."""
+        """Return the right that the request needs."""
         ...
 
     def refuse(self, reply: SendReply, refusal: Refusal) -> None:
-        """Answer a request with no."""
+        """Refuse a request."""
         ...
 
     def on_request(self, request: Message, reply: SendReply, now_ms: int) -> None: ...
 
 
 class RequestLink:
-    """The link on which the client asks."""
+    """Link on which the client sends requests."""
 
     def __init__(self, peer: Peer, link: ReceiverLink, node: Node) -> None:
         self.peer = peer
@@ -69,7 +69,7 @@ class RequestLink:
             self._answer(delivery, now_ms)
 
     def resume(self, now_ms: int) -> None:
-        """The client reads again."""
+        """Go on because the client reads again."""
         while self._waiting and not self.peer.is_choked:
             self._answer(self._waiting.popleft(), now_ms)
         if self._waiting:
@@ -93,15 +93,15 @@ class RequestLink:
             outcome = self.peer.refused(Refusal(error.condition, error.description))
         if not delivery.settled:
             self.link.settle(delivery.delivery_id, delivery.delivery_id, outcome, 1)
-        self.peer.flush()  # at once: whether the next request is answered depends on what the socket takes
+        self.peer.flush()  # at once: whether the next request is answered depends on how much the socket takes
 
     def resume_request(self, request: Message, reply: Answering) -> None:
-        """A stall is over: go on with the request as if it came now."""
+        """Go on with a request after a stall, as if it came now."""
         self.node.on_request(request, reply, self.peer.namespace.now_ms())
         self.peer.flush_soon()
 
     def response_link(self, reply_to: Any) -> ResponseLink | None:
-        """By the address that the request names, otherwise the one that listens to the same node."""
+        """Return the link of the address that the request names, otherwise the one that listens to the same node."""
         listening = [
             link.context
             for link in self.link.session.links
@@ -118,18 +118,18 @@ class RequestLink:
 
 
 class Answering:
-    """The way back for the answer to one request. Nothing is said after its deadline, or twice."""
+    """The way back for the answer to one request. After its deadline no answer is sent, and never a second one."""
 
     def __init__(self, link: RequestLink, request: Message) -> None:
         self._link = link
         self._properties = request.properties or Properties()
         self.is_lost = False
-        "Whether a fault drops the answer, with the connection."
+        "True when a fault drops the answer, with the connection."
         self._is_over = False
         self._deadline: asyncio.TimerHandle | None = None
 
     def expect_within(self, timeout_ms: Any) -> None:
-        """Answer that it took too long when nothing else was answered in time. The client no longer waits then."""
+        """Answer with a time-out when there was no answer in time. The client no longer waits then."""
         if not self._is_over and isinstance(timeout_ms, int) and 0 < timeout_ms <= SERVER_TIMEOUT_MAX_MS:
             self._deadline = self._link.peer.call_later(timeout_ms / 1000, self._time_out)
 
@@ -169,7 +169,7 @@ class Answering:
 
 
 class ResponseLink:
-    """The link on which the client hears the answers."""
+    """Link on which the client receives the answers."""
 
     def __init__(self, peer: Peer, link: SenderLink, node: Node) -> None:
         self.peer = peer

@@ -1,6 +1,6 @@
 """Reset: every entity of a namespace is empty, in one commit.
 
-Emptying an entity message by message would take as long as it holds messages, and a kill in between would leave half of
+Emptying an entity message by message would take long when it holds many, and a kill in between would leave half of
 them. Instead an empty entity takes its place: same name and settings, new id. One commit describes all the new ones and
 drops all the old ones; the rows of these go step by step as after a deletion (sweep.py).
 
@@ -9,7 +9,7 @@ drops all the old ones; the rows of these go step by step as after a deletion (s
     barrier    sends and settlements that met the old entities have been answered; they happened before the reset
     swept      the rows of the old entities are deleted; after a kill the next start goes on with it
 
-When the commit fails, nothing has changed.
+When the commit fails, no entity has changed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from pairbus.errors import ConfigError
 
 HolderDescription = QueueDescription | TopicDescription | SubscriptionDescription
 EntityFate = Literal["keep", "delete"]
-"Fate of the entities themselves in a reset."
+"Choice of a reset: keep the entities, or delete them."
 
 
 class ResetHooks(Protocol):
-    """The namespace's part in a reset."""
+    """Part of the namespace in a reset."""
 
     def make(self, entity_id: int, description: HolderDescription, last_seq: int = 0) -> EntityHolder: ...
     def replaced(self, before: EntityHolder, after: EntityHolder) -> None: ...
@@ -44,7 +44,7 @@ class ResetHooks(Protocol):
 
 
 def checked_entities(value: object) -> EntityFate:
-    """`keep` or `delete`; ConfigError for everything else."""
+    """Return `keep` or `delete`; ConfigError for every other value."""
     for known in get_args(EntityFate):
         if value == known:
             return known  # type: ignore[no-any-return]
@@ -52,7 +52,7 @@ def checked_entities(value: object) -> EntityFate:
 
 
 async def empty_all(catalog: Catalog, administration: Administration, store: Store, hooks: ResetHooks) -> None:
-    """Put an empty entity in the place of each one; StoreError: nothing has changed."""
+    """Put an empty entity in the place of each one; StoreError: no entity has changed."""
     async with administration.all_turns():
         holders = [(holder, administration.next_id()) for holder in catalog.holders()]
         for holder, new_id in holders:
@@ -68,7 +68,7 @@ async def empty_all(catalog: Catalog, administration: Administration, store: Sto
 def _write(store: Store, holder: EntityHolder, new_id: int) -> None:
     store.write(PutEntity(new_id, holder.description.to_json()))
     if holder.last_seq:
-        # Sequence numbers never repeat: a row that the same commit deletes again leaves its number as the highest one.
+        # Sequence numbers never repeat: a row that the same commit deletes again keeps its number as the highest one.
         last = StoredMessage(holder.last_seq, b"", n=store.number())
         store.write(Insert(box_of(new_id), [last]))
         store.write(Delete(box_of(new_id), [last.n]))
@@ -76,7 +76,7 @@ def _write(store: Store, holder: EntityHolder, new_id: int) -> None:
 
 
 def _replace(catalog: Catalog, before: EntityHolder, new_id: int, hooks: ResetHooks) -> EntityHolder:
-    """Enter an empty entity into the catalog. A topic comes before its subscriptions."""
+    """Put an empty entity into the catalog. A topic comes before its subscriptions."""
     after = hooks.make(new_id, before.description, last_seq=before.last_seq)
     match before, after:
         case Queue(), Queue():
@@ -93,7 +93,7 @@ def _replace(catalog: Catalog, before: EntityHolder, new_id: int, hooks: ResetHo
 
 
 def relink(link: Link, before: EntityHolder, after: EntityHolder, now_ms: int) -> Inlet | Outlet | Applicant | None:
-    """Lead a link to the empty entity; None: it led elsewhere. A receiver holds its session on, without messages."""
+    """Lead a link to the empty entity; None: it led elsewhere. A receiver keeps its session, without messages."""
     if not (isinstance(link.context, Inlet | Outlet | Applicant) and link.context.queue is before):
         return None
     context: Inlet | Outlet | Applicant = link.context

@@ -1,4 +1,4 @@
-"""Where a new link leads: `$cbs`, an entity's `$management`, an entity or its dead letters; or why it is refused."""
+"""Target of a new link: `$cbs`, an entity's `$management`, an entity or its dead letters; or why it is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SESSION_REQUIRED = (
 NO_SESSIONS = "A sessionful message receiver cannot be created on an entity that does not require sessions."
 BATCH_SIZE_PROPERTY = Symbol("com.microsoft:max-message-batch-size")
 UNLIMITED_SIZE = (1 << 64) - 1
-TOKEN_REQUEST_SIZE_MAX = 1 << 16  # a token has a few KB, and whoever puts one is a stranger until then
+TOKEN_REQUEST_SIZE_MAX = 1 << 16  # a token has a few KB, and its sender is not yet known
 REQUEST_ENVELOPE_SIZE = 1 << 20  # around the largest message that a schedule-message request may carry
 
 
@@ -41,7 +41,7 @@ def right_of(link: Link) -> str:
 
 
 def attach_link(peer: Peer, link: Link, attach: Attach, cbs: CbsNode) -> None:
-    """Attach the link to what its address names, or raise the Refusal to answer with."""
+    """Attach the link to the target of its address, or raise the Refusal to answer with."""
     if isinstance(attach.target, Coordinator):
         raise Refusal(NOT_IMPLEMENTED, "Transactions are not supported.")
     raw = address_of(attach.target if isinstance(link, ReceiverLink) else attach.source)

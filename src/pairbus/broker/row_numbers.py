@@ -16,7 +16,7 @@ class Numbers:
     def __init__(self) -> None:
         self._array = array("q")
         self._at = 0
-        "Where the first one is; before it is room for those that come back."
+        "Index of the first number; before it is room for numbers that come back."
 
     def __len__(self) -> int:
         return len(self._array) - self._at
@@ -39,7 +39,7 @@ class Numbers:
             insort(numbers, n, lo=at)
 
     def take(self, count: int) -> list[int]:
-        """Take out the first ones."""
+        """Take out the first numbers."""
         taken = self._array[self._at : self._at + count].tolist()
         self._at += len(taken)
         if self._at > len(self._array) // 2:
@@ -48,7 +48,7 @@ class Numbers:
         return taken
 
     def discard(self, n: int) -> bool:
-        """Take out one; False when it is not there."""
+        """Take out one number; False when it is not there."""
         at = bisect_left(self._array, n, lo=self._at)
         if at == len(self._array) or self._array[at] != n:
             return False
@@ -60,11 +60,11 @@ class Numbers:
         return at < len(self._array) and self._array[at] == n
 
     def first_from(self, seq: int, seq_of: Callable[[int], int]) -> int:
-        """The first one whose sequence number is not below `seq`, found by halving; 0: there is none."""
+        """Return the first number whose sequence number is at least `seq`, found by binary search; 0: there is none."""
         at = bisect_left(self._array, seq, lo=self._at, key=seq_of)
         return self._array[at] if at < len(self._array) else 0
 
     def since(self, n: int, count: int) -> list[int]:
-        """Up to `count` numbers from `n` on."""
+        """Return up to `count` numbers from `n` on."""
         at = bisect_left(self._array, n, lo=self._at)
         return self._array[at : at + count].tolist()

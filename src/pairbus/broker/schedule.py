@@ -27,7 +27,7 @@ class WaitingMessage(NamedTuple):
 class Schedule:
     """The scheduled messages of an entity, known by their sequence numbers.
 
-    `activate(messages, now_ms)` writes what becomes of messages whose time has come; `activated` is to be called when
+    `activate(messages, now_ms)` writes the activation of messages whose time has come; `activated` is to be called when
     that is committed or has failed.
     """
 
@@ -38,19 +38,19 @@ class Schedule:
         self._waiting: dict[int, WaitingMessage] = {}
         self._agenda: Agenda[int] = Agenda()
         self.is_busy = False
-        "One batch at a time: a million messages that fall due together are not loaded together."
+        "True while a batch is under way: a million messages that fall due together are not loaded together."
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def numbers(self, session_id: str | None = None) -> Iterator[tuple[int, int]]:
-        """(sequence number, row number) of each, of one session or of all."""
+        """Yield (sequence number, row number) of each scheduled message, of one session or of all."""
         for seq, waiting in self._waiting.items():
             if session_id is None or waiting.session_id == session_id:
                 yield seq, waiting.n
 
     def drain(self, limit: int) -> list[int]:
-        """Every row number; they leave the books. For the end of the entity only."""
+        """Return every row number, and forget them. Only for the end of the entity."""
         found = [waiting.n for waiting in self._waiting.values()]
         self._waiting.clear()
         return found
@@ -66,12 +66,12 @@ class Schedule:
         return True
 
     def add(self, message: StoredMessage) -> None:
-        """A scheduled message that is committed."""
+        """Add a scheduled message that is committed."""
         self._box.scheduled_count += 1
         self.take_back(message)
 
     def take_back(self, message: StoredMessage) -> None:
-        """A message whose activation failed."""
+        """Take back a message whose activation failed."""
         waiting = WaitingMessage(message.n, message.scheduled_ms, message.size, message.payload, message.session_id)
         self._await(message.seq, waiting)
 
@@ -82,7 +82,7 @@ class Schedule:
     # ── cancelling ──
 
     def cancel(self, seqs: Sequence[int], now_ms: int, done: EntityDone) -> None:
-        """All or none."""
+        """Cancel all of the messages or none."""
         self._entity.accessed_ms = now_ms
         seqs = list(dict.fromkeys(seqs))
         unknown = [seq for seq in seqs if self._entity.closed or seq not in self._waiting]
@@ -119,7 +119,7 @@ class Schedule:
         return self._entity.look_again_ms if self.is_busy else self._agenda.next_ms()
 
     def run(self, now_ms: int) -> None:
-        """Activate a batch of the messages whose time has come. StoreError: they cannot be read now, and wait on."""
+        """Activate a batch of the messages whose time has come. StoreError: they cannot be read now, and still wait."""
         seqs = [] if self.is_busy else self._agenda.pop_due(now_ms, CHUNK_MAX)
         if not seqs:
             return
@@ -137,7 +137,7 @@ class Schedule:
         self._activate([loaded[seq] for seq in seqs if seq in loaded], now_ms)
 
     def activated(self, messages: list[StoredMessage], now_ms: int, error: StoreError | None) -> None:
-        """The end of `activate`: these are scheduled no more, or again."""
+        """End `activate`: the messages are no longer scheduled, or, after an error, scheduled again."""
         self.is_busy = False
         self._entity.touch(now_ms)
         for message in messages:

@@ -4,7 +4,7 @@
     AMQP        an AMQP protocol header
     the rest    HTTP: administration, /health, and AMQP over a web socket
 
-The first byte is only peeked at, because TLS must see it again; behind TLS the door itself passes the bytes on.
+The first byte is only peeked, because TLS must read it again; behind TLS the door itself passes the bytes on.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from pairbus.errors import ConfigError
 
 logger = logging.getLogger("pairbus.broker")
 http_logger = logging.getLogger("pairbus.broker.http")
-# A request that cannot be read is the peer's mistake and is answered with 400; with a traceback each, garbage from one
-# peer would bury every other line of the log.
+# A request that cannot be read is the peer's mistake and is answered with 400. With a traceback for each, garbage from
+# one peer would hide all other lines of the log.
 _UNREADABLE = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
 http_logger.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _UNREADABLE)))
 
 LAST_REQUESTS_S = 2.0  # for requests that are being read or answered when the broker stops
 BACKLOG = 1024  # connections that wait to be accepted
-CONNECTIONS_MAX = 5000  # per namespace, as the service has it
+CONNECTIONS_MAX = 5000  # per namespace, the limit of the service
 WEB_SOCKET_PROTOCOL = "AMQPWSB10"
 WEB_SOCKET_MESSAGE_MAX = 4 << 20
 
@@ -59,7 +59,7 @@ class Port:
         self.extra_numbers: list[int] = []
         self.doors: set[Door] = set()
         self.frozen_by: set[int] = set()
-        "Faults that let nothing in or out."
+        "Faults that let no bytes in or out."
         self._tls = tls
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
@@ -67,11 +67,11 @@ class Port:
         "Connections that were accepted since the start."
         self._is_refusing = False
         self._turning: asyncio.Task[None] | None = None
-        "Brings the listeners into line with `_is_refusing`."
+        "Task that brings the listeners into line with `_is_refusing`."
         self._runner: web.AppRunner | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._awaited: dict[object, asyncio.TimerHandle] = {}
-        "Connections that speak HTTP and have not made a request yet, and what will cut them."
+        "Connections that speak HTTP and have not made a request yet, and the timers that will cut them."
 
     async def open(self, host: str, port: int, app: web.Application, extra_ports: Sequence[int] = ()) -> None:
         """Listen on all ports or on none; `number` and `extra_numbers` then tell which were taken."""
@@ -99,7 +99,7 @@ class Port:
         self._listeners.clear()
 
     def http_handler(self, transport: asyncio.Transport) -> asyncio.Protocol:
-        """Make the HTTP protocol of a connection, which ends when a peer does not finish the head of a request."""
+        """Make the HTTP protocol of a connection; it cuts a peer that does not finish the headers of a request."""
         assert self._runner is not None and self._runner.server is not None
         handler = self._runner.server()
 
@@ -111,9 +111,10 @@ class Port:
         return handler
 
     def on_request(self, request: web.Request) -> None:
-        """A connection that speaks HTTP has made a request.
+        """Note that an HTTP connection has made a request.
 
-        Not a middleware: aiohttp keeps those of the last thousand applications in a cache, and with them the namespace.
+        Not a middleware: aiohttp caches those of the last thousand applications, and would keep the namespace in
+        memory.
         """
         awaited = self._awaited.pop(request.protocol, None)
         if awaited is not None:
@@ -135,7 +136,7 @@ class Port:
         if is_refusing:
             self._cut_all()
         if self._turning is not None and not self._turning.done():
-            return  # it sees what is wanted now
+            return  # the running task sees the new value
         if is_refusing:
             self._turning = self.loop.create_task(self._close_ports())
         else:
@@ -166,22 +167,22 @@ class Port:
                 self._open_ports()
 
     def _open_ports(self) -> None:
-        """Listen again; whoever connects after this call is accepted."""
+        """Listen again; clients that connect after this call are accepted."""
         for listener in self._listeners:
             listener.listen(BACKLOG)
         self._accept_all()
 
     async def _reserve(self, host: str, number: int) -> socket.socket:
-        """A socket that is bound and does not listen: connections are refused, and nobody else takes the port."""
+        """Return a socket that is bound and does not listen: it refuses connections and keeps the port."""
         while True:
             try:
                 return _bind(host, number)
-            except ConfigError as error:  # somebody took the port in the moment since it was closed
+            except ConfigError as error:  # another process took the port since it was closed
                 logger.error("%s: %s", self.namespace.name, error)
                 await asyncio.sleep(1.0)
 
     def freeze(self, key: int) -> None:
-        """Neither read from the open connections nor write to them, until `thaw` with the same key."""
+        """Stop reading from the open connections and writing to them, until `thaw` with the same key."""
         if not self.frozen_by:
             for door in self.doors:
                 door.freeze()
@@ -190,7 +191,7 @@ class Port:
             peer.freeze(key)
 
     def thaw(self, key: int) -> None:
-        """Let the connections go on that froze."""
+        """Let the frozen connections go on."""
         self.frozen_by.discard(key)
         for peer in list(self.namespace.peers):
             peer.thaw(key)
@@ -203,16 +204,16 @@ class Port:
         self._spawn(self._welcome(client))
 
     async def close(self, *, at_once: bool = False) -> None:
-        """After the namespace has said goodbye: let what was written leave, then cut.
+        """Close all connections, after the namespace has told its clients: let written bytes leave, then cut.
 
-        `at_once`: cut now; what the sockets have not taken yet is lost.
+        `at_once`: cut now; bytes that the sockets have not taken yet are lost.
         """
         if self._runner is not None:
             http = [] if not at_once or self._runner.server is None else list(self._runner.server.connections)
             transports = [handler.transport for handler in http]
             await self._runner.cleanup()
             for transport in transports:
-                if transport is not None:  # a TLS connection would wait half a minute for the client's last word
+                if transport is not None:  # a TLS connection would wait half a minute for the client's close
                     transport.abort()
         for _ in range(0 if at_once else 20):
             if not self.doors:
@@ -255,7 +256,7 @@ class Port:
         return {"amqp": len(self.doors), "http": len(self._runner.server.connections)}
 
     async def _welcome(self, client: socket.socket) -> None:
-        """TLS or not, by the first byte."""
+        """Go on with TLS or without, by the first byte."""
         client.setblocking(False)
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,7 +1,7 @@
-"""Receivers of sessions: who applies for one, who has one, and who gets the next message.
+"""Receivers of sessions: those that apply for a session, those that have one, and which of them gets the next message.
 
-Unlike the receivers of a plain box these do not take turns: each gets the messages of its own session. Only those whose
-session or link has changed are looked at, because there may be thousands.
+Unlike the receivers of a plain box they do not take turns: each gets the messages of its own session. Only receivers
+whose session or link has changed are looked at, because there may be thousands.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger("pairbus.broker")
 
 SESSION_FILTER = "com.microsoft:session-filter"
 LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
-WAIT_MS = 60_000  # for a session, when the receiver does not say how long
+WAIT_MS = 60_000  # time to wait for a session, when the receiver names none
 TICKS_OF_1970 = 621_355_968_000_000_000
 TICKS_PER_MS = 10_000
 
@@ -47,7 +47,7 @@ class Applicant:
         self.queue = queue
         self.box = box
         self.session_id: str | None = attach.source.filter[SESSION_FILTER]
-        "None: the next available one."
+        "Session id that it asks for; None: the next available session."
         wait_ms = (attach.properties or {}).get("com.microsoft:timeout")
         self.wait_s = (wait_ms if isinstance(wait_ms, int) else WAIT_MS) / 1000
         self.timer: asyncio.TimerHandle | None = None
@@ -58,12 +58,12 @@ class Applicant:
         return f"<Applicant for {self.session_id!r} of {self.queue.path}>"
 
     def lead_to(self, queue: Receivable, box: Box) -> None:
-        """Wait for a session of another entity: the one that a reset has put in the place of the first."""
+        """Wait for a session of another entity: the one that replaced the first in a reset."""
         self.queue, self.box = queue, box
         self._outlet.lead_to(queue, box)
 
     def try_now(self, now_ms: int) -> bool:
-        """Attach the link when there is a session for it, refuse it when there will be none; False: it waits on."""
+        """Attach the link when there is a session for it, refuse it when there will be none; False: it still waits."""
         sessions = self.queue.sessions
         assert sessions is not None
         try:
@@ -93,7 +93,7 @@ class Applicant:
         self.peer.flush_soon()
 
     def refuse(self, refusal: Refusal) -> None:
-        """Answer the attach with no."""
+        """Refuse the attach."""
         self.close()
         self.peer.namespace.links.discard(self.link)
         if not self.peer.is_over and not self.link.session.is_over:
@@ -102,7 +102,7 @@ class Applicant:
             self.peer.flush_soon()
 
     def withdrawn(self) -> None:
-        """The client has given up."""
+        """Note that the client has given up."""
         self.refuse(Refusal(DETACH_FORCED, "The link was detached before it was attached."))
 
     def time_is_over(self) -> None:
@@ -120,7 +120,7 @@ class Applicant:
 
 
 class SessionDispatcher:
-    """Hands sessions of one box to the links that apply for them, and messages to those that have one."""
+    """Dispatcher that gives sessions of one box to the links that apply, and messages to links with a session."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class SessionDispatcher:
         self.wake()
 
     def wake(self, outlet: Outlet | None = None) -> None:
-        """Something changed: a message came, a session became free, or credit came or a window opened for one link."""
+        """Note that a message came, a session became free, or one link got credit or an open window."""
         if outlet is not None and outlet in self.outlets:
             self._woken[outlet] = None
         if not self._is_scheduled and (self.outlets or self._for_next or self._for_named):
@@ -178,7 +178,7 @@ class SessionDispatcher:
             self._loop.call_soon(self._run)
 
     def wake_later(self) -> None:
-        """The store failed: try again after a pause, not in a tight loop."""
+        """Try again after a pause, because the store failed."""
         self._loop.call_later(STORE_PAUSE_S, self._wake_all)
 
     def _wake_all(self) -> None:
@@ -213,7 +213,7 @@ class SessionDispatcher:
             self.wake()
 
     def _serve(self, outlet: Outlet, limit: int, now_ms: int) -> int:
-        """Give a receiver up to `limit` messages; how many."""
+        """Give a receiver up to `limit` messages and return how many."""
         handed, is_exhausted = 0, False
         acts, keeps = self._faults.acts, self._faults.operations.keeps
         while handed < limit and (room := outlet.room) and not (acts and keeps(outlet, now_ms)):

@@ -1,4 +1,4 @@
-"""The work that receivers do with the sessions of an entity: hold them, read and write their states, list them."""
+"""Operations of receivers on the sessions of an entity: hold them, read and write their states, list them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATE_SIZE_MAX = 256 << 10  # the service's limit for the state of one session
 
 
 class SessionService:
-    """The sessions of an entity's own box. `expire` gets rid of what has expired by a time."""
+    """Sessions of an entity's own box. `expire` removes messages that have expired by a time."""
 
     def __init__(self, entity: Entity, box: Box, expire: Callable[[int], None]) -> None:
         assert box.sessions is not None and box.holds is not None
@@ -34,7 +34,7 @@ class SessionService:
     def accept(self, session_id: str | None, holder: Holder, now_ms: int) -> Hold | None:
         """Hold the session of this id, or the next available one; None: not yet. Refusal: another receiver holds it.
 
-        After None, whatever makes a session available announces the box.
+        After None, the box is announced as soon as a session becomes available.
         """
         self._entity.check_receive()
         self._entity.accessed_ms = now_ms
@@ -42,18 +42,18 @@ class SessionService:
             return self._holds.take(session_id, holder, now_ms)
         try:
             self._expire(now_ms)
-        except StoreError:  # unreadable for now, which the store itself reports
+        except StoreError:  # the messages cannot be read now, which the store itself reports
             self._entity.pause(now_ms)
         return self._holds.take_next(holder, now_ms)
 
     def release(self, hold: Hold) -> None:
-        """The receiver goes: another one may have the session."""
+        """End the hold because its receiver goes: another receiver may have the session."""
         if not hold.is_over:
             self._holds.release_hold(hold)
             self._entity.announce(self._box)
 
     def held(self, session_id: str, is_mine: Callable[[Holder], bool], now_ms: int) -> Hold:
-        """The hold on the session by a receiver of whom `is_mine` is true, or the Refusal."""
+        """Return the hold on the session by a receiver for which `is_mine` is true, or raise the Refusal."""
         session = self._sessions.find(session_id)
         hold = None if session is None else session.hold
         if hold is None or hold.until_ms <= now_ms or not is_mine(hold.holder):
@@ -61,7 +61,7 @@ class SessionService:
         return hold
 
     def renew(self, hold: Hold, now_ms: int) -> int:
-        """Start the time of a hold again; its new end."""
+        """Start the time of a hold again and return its new end."""
         self._entity.accessed_ms = now_ms
         return self._holds.renew_hold(hold, now_ms)
 
@@ -74,7 +74,7 @@ class SessionService:
         self.state_bytes += row.size
 
     def state(self, hold: Hold) -> bytes | None:
-        """The committed state of a session that is held. Refusal: it cannot be read."""
+        """Return the committed state of a session that is held. Refusal: it cannot be read."""
         session = hold.session
         if session.state_bytes is None:
             return None
@@ -84,7 +84,7 @@ class SessionService:
             raise refusal_of(error) from error
 
     def set_state(self, hold: Hold, state: bytes | None, now_ms: int, done: EntityDone) -> None:
-        """Write the state, or clear it; `done` after the commit."""
+        """Write the state, or clear it; `done` is called after the commit."""
         if state is not None and len(state) > STATE_SIZE_MAX:
             text = f"The state of a session has at most {STATE_SIZE_MAX} bytes; this one has {len(state)}."
             raise Refusal(MESSAGE_SIZE_EXCEEDED, text)
@@ -108,11 +108,11 @@ class SessionService:
         done(None if error is None else refusal_of(error))
 
     def state_rows(self) -> list[int]:
-        """The rows of all states, for the sweep of a dropped entity."""
+        """Return the rows of all states, for the sweep of a dropped entity."""
         return [session.state_n for session in self._sessions if session.state_n]
 
     # ── listing ──
 
     def page(self, since_ms: int | None, skip: int, top: int) -> list[str]:
-        """A page of the ids of sessions, sorted (see `Sessions.listed`)."""
+        """Return a page of the ids of sessions, sorted (see `Sessions.listed`)."""
         return self._sessions.listed(since_ms)[skip : skip + top]

@@ -1,13 +1,13 @@
-"""The sessions of one box: for each its waiting messages in order, who holds it, and which one is next.
+"""The sessions of one box: for each its waiting messages in order and its holder; and which session is next.
 
 A waiting message costs eight bytes, in an array of its session; a session about half a kilobyte.
 
 Laws.
  1. A session is known as long as it has messages, a state, a holder, or a write of its state under way.
  2. `count` is all messages of the session that are in the box. Those that are neither waiting, loaded, deferred nor
-    locked are *carried* by a write: they may come back, so nobody gets the session until they have come or gone.
+    locked are *carried* by a write: they may come back, so no receiver gets the session until they have come or gone.
     Without that, the next holder would get the second message before the first.
- 3. A session is *available* when nobody holds it, messages of it wait and none is carried. Whatever makes a session
+ 3. A session is *available* when it has no holder, messages of it wait and none is carried. Code that makes a session
     available puts it into the heap under its first number; the heap may also hold sessions that no longer are.
  4. Only a held session has loaded messages. Their numbers are below those of its line.
 """
@@ -58,13 +58,13 @@ class MessageSession:
         "Sequence number → row number."
         self.hold: Hold | None = None
         self.queued_n = 0
-        "The number under which the session is in the heap; 0: it is not."
+        "Number under which the session is in the heap; 0: it is not."
         self.state_n = 0
-        "The row of its state, which may be empty; 0: none was ever set."
+        "Row of its state, which may be empty; 0: none was ever set."
         self.state_bytes: int | None = None
-        "None: it has no state."
+        "Bytes of its state; None: it has no state."
         self.updated_ms = 0
-        "When its state was set."
+        "Time at which its state was set."
         self.writing = 0
         "Writes of its state under way."
 
@@ -98,7 +98,7 @@ class Sessions:
 
     def __init__(self, around: Surroundings) -> None:
         self.stirred: dict[MessageSession, None] = {}
-        "Held sessions that have got messages since somebody last looked; that one clears it."
+        "Held sessions that have got messages since the dispatcher last looked; the dispatcher clears it."
         self._around = around
         self._sessions: dict[str, MessageSession] = {}
         self._heap: list[tuple[int, MessageSession]] = []
@@ -115,7 +115,7 @@ class Sessions:
         return self._sessions.get(session_id)
 
     def make(self, session_id: str) -> MessageSession:
-        """The session of this id, a new one where there is none."""
+        """Return the session of this id; a new one where there is none."""
         session = self._sessions.get(session_id)
         if session is None:
             session = self._sessions[session_id] = MessageSession(session_id)
@@ -148,7 +148,7 @@ class Sessions:
             self._put(session, message)
 
     def give_back(self, message: StoredMessage) -> None:
-        """Take a message that had left, in its old place in the order."""
+        """Take back a message that had left, in its old place in the order."""
         self._put(self.make(message.session_id), message)
 
     def _put(self, session: MessageSession, message: StoredMessage) -> None:
@@ -163,7 +163,7 @@ class Sessions:
             self.stirred[session] = None
 
     def _keep_loaded(self, session: MessageSession, message: StoredMessage) -> bool:
-        """In its place among the loaded ones; where there is no room, none of the session's stays loaded (law 4)."""
+        """Insert a message among the loaded ones; False: no room, and the session is unloaded if law 4 asks for it."""
         loaded = session.loaded
         if self._loaded >= READY_MAX or self._loaded_bytes >= READY_BYTES_MAX:
             if loaded and loaded[-1].n > message.n:
@@ -184,7 +184,7 @@ class Sessions:
     def _expect_expiry(self, session: MessageSession, message: StoredMessage) -> None:
         self._expiry.add(message.expires_ms, (message.n, session))
         if self._expiry.crowded:
-            # The message itself has no place yet; it is waiting all the same.
+            # The message itself has no place yet, but it counts as waiting.
             self._expiry.compact(lambda entry: entry[0] == message.n or _waits(entry))
 
     def defer(self, message: StoredMessage) -> None:
@@ -201,7 +201,7 @@ class Sessions:
             session.deferred = None
 
     def forget(self, messages: Sequence[StoredMessage]) -> None:
-        """Messages that had left have left for good."""
+        """Forget messages that had left: they do not come back."""
         for message in messages:
             session = self.make(message.session_id)
             session.count -= 1
@@ -209,7 +209,7 @@ class Sessions:
                 self.offer(session)
 
     def drop_if_idle(self, session: MessageSession) -> None:
-        """A session of which nothing is left is not known any more (law 1)."""
+        """Forget a session that has neither messages, a state, a holder nor a write under way (law 1)."""
         if not session.is_listed and session.hold is None and not session.writing:
             self._sessions.pop(session.id, None)
             self.stirred.pop(session, None)
@@ -217,7 +217,7 @@ class Sessions:
     # ── which is next ──
 
     def offer(self, session: MessageSession) -> None:
-        """Something of the session has changed that may make it available, or end it."""
+        """Check a session after a change that may make it available, or end it."""
         if session.is_available:
             first_n = session.first_n
             if not session.queued_n or first_n < session.queued_n:
@@ -230,11 +230,11 @@ class Sessions:
             self.drop_if_idle(session)
 
     def next_available(self) -> MessageSession | None:
-        """The available session with the oldest waiting message. Its place in the heap is kept until it is held."""
+        """Return the available session with the oldest waiting message. It stays in the heap until it is held."""
         heap = self._heap
         while heap:
             n, session = heap[0]
-            if n != session.queued_n:  # it came in again, under a lower number
+            if n != session.queued_n:  # the session came in again, under a lower number
                 heappop(heap)
             elif not session.is_available:
                 heappop(heap)
@@ -248,22 +248,23 @@ class Sessions:
         return None
 
     def available(self, now_ms: int) -> bool:
-        """Whether some receiver may get something: a new one a session, or a holder a message."""
+        """Return whether some receiver may be served: a new one with a session, or a holder with a message."""
         return bool(self.stirred) or self.next_available() is not None
 
     # ── messages go out ──
 
     def next(self, session: MessageSession, limit: int, now_ms: int) -> list[StoredMessage]:
-        """Take out the first messages of a held session, up to `limit` of those that are loaded; none: nothing waits.
+        """Take out the first messages of a held session, up to `limit` of those that are loaded; none: no message
+        waits.
 
-        StoreError: they could not be read; they still wait.
+        StoreError: the messages could not be read; they still wait.
         """
         found: list[StoredMessage] = []
         expired_count = 0
         while not found and expired_count < EXPIRED_MAX:
             if not session.loaded and not self._load(session):
                 return []
-            if not session.loaded:  # all that was read is damaged
+            if not session.loaded:  # all messages that were read are damaged
                 continue
             found, expired, size = pick(session.loaded, limit, sys.maxsize, now_ms)
             self._loaded -= len(found) + len(expired)
@@ -272,7 +273,7 @@ class Sessions:
             if expired:
                 expired_count += len(expired)
                 self._around.on_expired(expired, now_ms)
-        return found  # none: the entity announces the box again when the expired ones are gone
+        return found  # none: the entity announces the box again when the expired ones are removed
 
     def _load(self, session: MessageSession) -> bool:
         room = max(1, READY_MAX - self._loaded)
@@ -292,7 +293,7 @@ class Sessions:
         return True
 
     def unload(self, session: MessageSession) -> None:
-        """The loaded messages of the session are numbers again."""
+        """Unload the messages of the session: only their numbers are kept."""
         loaded, session.loaded = session.loaded, None
         for message in reversed(loaded or ()):
             session.line.add(message.n)
@@ -302,15 +303,15 @@ class Sessions:
     # ── looking ──
 
     def listed(self, since_ms: int | None) -> list[str]:
-        """Ids of the sessions with messages or a state, or of those whose state was set at `since_ms` or later."""
+        """Return the ids of sessions with messages or a state, or of those whose state was set since `since_ms`."""
         if since_ms is None:
             return sorted(session.id for session in self if session.is_listed)
         return sorted(each.id for each in self if each.state_bytes is not None and each.updated_ms >= since_ms)
 
     def first_from(self, seq: int, session_id: str | None = None) -> int:
-        """The lowest number whose sequence number is not below `seq`; 0: there is none.
+        """Return the lowest number whose sequence number is at least `seq`; 0: there is none.
 
-        Of one session: of all its messages. Of all sessions: of their waiting ones, and that means to look at each.
+        With a session id, all messages of that session are searched; without, the waiting messages of every session.
         """
         if session_id is None:
             numbers = sorted(self.numbers_from(0, sys.maxsize))
@@ -327,7 +328,7 @@ class Sessions:
         return min([*known, waiting] if waiting else known, default=0)
 
     def numbers_from(self, n: int, count: int) -> list[int]:
-        """The numbers of waiting messages from `n` on, in no order, among them the `count` lowest."""
+        """Return the numbers of waiting messages from `n` on, in no order, among them the `count` lowest."""
         found: list[int] = []
         for session in self:
             found += session.line.since(n, count)
@@ -335,7 +336,7 @@ class Sessions:
         return found
 
     def numbers_of(self, session_id: str, n: int, count: int) -> list[int]:
-        """The numbers of all messages of a session from `n` on, in no order, among them the `count` lowest."""
+        """Return the numbers of all messages of a session from `n` on, in no order, among them the `count` lowest."""
         session = self._sessions.get(session_id)
         if session is None:
             return []
@@ -363,7 +364,7 @@ class Sessions:
         return self._expiry.next_ms()
 
     def withdraw_expired(self, now_ms: int) -> list[StoredMessage]:
-        """Some waiting messages whose time to live is over; they are the caller's until it gives them back."""
+        """Return some waiting messages whose time to live is over; the caller may give them back."""
         next_ms = self._expiry.next_ms()
         if next_ms is None or next_ms > now_ms:
             return []
@@ -389,7 +390,7 @@ class Sessions:
         return messages
 
     def trim(self) -> None:
-        """Nothing is left behind by what was withdrawn."""
+        """Do nothing: withdrawn messages leave no entries behind."""
 
 
 def _number_of(message: StoredMessage) -> int:

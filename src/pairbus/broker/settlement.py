@@ -1,4 +1,4 @@
-"""Every way in which a message that was handed out ends.
+"""Settlement: every way in which the delivery of a message ends.
 
 Azure leaves one case open, dead-lettering a message of the dead-letter queue itself: here it is refused
 (amqp:not-allowed) and the lock goes on, since there is no queue behind the dead-letter queue and a settlement that
@@ -21,8 +21,8 @@ from pairbus.broker.sessions import MessageSession
 from pairbus.broker.store import ACTIVE, DEFERRED, StoredMessage, Update
 from pairbus.errors import StoreError
 
-DEFERRED_SIZE_MAX = 32 << 20  # of deferred messages received together: they are all in memory, and in one answer
-DELETED_SIZE_MAX = 32 << 20  # of waiting messages that one request deletes: they are in memory until the commit
+DEFERRED_SIZE_MAX = 32 << 20  # bytes of deferred messages received together: they are all in memory, and in one answer
+DELETED_SIZE_MAX = 32 << 20  # bytes of waiting messages that one request deletes: they are in memory until the commit
 PATCH_SIZE_MAX = 64 * 1024  # changed properties of one message; the service allows 64 KB of properties in all
 
 
@@ -35,15 +35,15 @@ class Outcome(Enum):
 
 
 MessageChange = tuple[StoredMessage, StoredMessage, Box]
-"(the message before, after, the box that it is then in): written, not yet committed."
+"(the message before, the message after, its new box): written, not yet committed."
 
 
 class Settlement:
-    """Settlements of the messages of two boxes, an entity's own and its dead letters."""
+    """Settlement of the messages of two boxes, an entity's own and its dead letters."""
 
     def __init__(self, entity: Entity, main: Box, dead: Box) -> None:
         self.max_delivery_count = 1
-        "Set by the entity."
+        "Deliveries after which a message is dead-lettered; set by the entity."
         self._entity = entity
         self._main = main
         self._dead = dead
@@ -57,7 +57,7 @@ class Settlement:
     ) -> None:
         """End one lock. `patch`: encoded pairs of application properties to change (abandon, defer, dead-letter).
 
-        When the answer is a refusal, nothing has changed: a lock that was held runs on.
+        When the answer is a refusal, the message is unchanged: a lock that was held runs on.
         """
         self._entity.accessed_ms = now_ms
         lock = None if self._entity.closed else box.locks.held(token, now_ms)
@@ -104,7 +104,7 @@ class Settlement:
             self._entity.announce(change[2])
 
     def _released(self, payload: tuple[Box, Lock], done: EntityDone, _error: StoreError | None) -> None:
-        """Nothing was written, so a failed commit has nothing to say about it."""
+        """Answer a release: it needed no write, so a failed commit does not matter."""
         box, lock = payload
         box.give_back(lock.message)
         done(None)
@@ -113,9 +113,10 @@ class Settlement:
     def complete_many(
         self, box: Box, tokens: Sequence[bytes], now_ms: int, done: Callable[[list[bytes], Refusal | None], None]
     ) -> None:
-        """Complete every lock that is held, in one write. `done(tokens that are lost, None)` after the commit.
+        """Complete every lock that is held, in one write. `done(tokens that are lost, None)` is called after the
+        commit.
 
-        When the store failed, `done(all tokens, refusal)`: nothing was completed and the locks run on.
+        When the store failed, `done(all tokens, refusal)` is called: no message was completed and the locks run on.
         """
         self._entity.accessed_ms = now_ms
         held, lost = ([], list(tokens)) if self._entity.closed else box.locks.release(tokens, now_ms)
@@ -139,7 +140,7 @@ class Settlement:
         done(lost, None)
 
     def renew(self, box: Box, tokens: Sequence[bytes], now_ms: int) -> list[int]:
-        """The new ends of the locks; Refusal when one of them is not held, and then none is renewed."""
+        """Renew the locks and return their new ends; Refusal when one of them is not held, and then none is renewed."""
         self._entity.accessed_ms = now_ms
         locks = [lock for token in tokens if (lock := box.locks.held(token, now_ms)) is not None]
         if len(locks) < len(tokens):
@@ -203,7 +204,8 @@ class Settlement:
     def receive_deferred(
         self, box: Box, seqs: Sequence[int], now_ms: int, lock: bool, done: Callable[[Refusal | list[Lock]], None]
     ) -> None:
-        """All or none, in the order asked for. Without `lock` they are deleted before they are handed out."""
+        """Receive all of the deferred messages or none, in the order asked for. Without `lock` they are deleted before
+        they are handed out."""
         self._entity.accessed_ms = now_ms
         seqs = list(dict.fromkeys(seqs))
         try:
@@ -277,13 +279,14 @@ class Settlement:
         return message, after, box
 
     def bury(self, message: StoredMessage, patch: bytes, **changes: Any) -> MessageChange:
-        """From the entity's own box to its dead letters, where no time to live counts."""
+        """Write the move of a message from the entity's own box to its dead letters, where no time to live counts."""
         after = message.revised(state=ACTIVE, expires_ms=0, patch=message.patch + patch, **changes)
         self._store.write(Update(self._dead.number, after))
         return message, after, self._dead
 
     def dead_letter(self, messages: list[StoredMessage], name: str, text: str, done: Callable[[], None]) -> None:
-        """Dead-letter messages of the entity's own box that were withdrawn; `done` when that is committed or failed."""
+        """Dead-letter withdrawn messages of the entity's own box; `done` is called when that is committed or has
+        failed."""
         changes = [self.bury(message, reason(name, text)) for message in messages]
         self._commits.then(self._dead_lettered, changes, done)
 
@@ -310,7 +313,7 @@ class Settlement:
             box.defer(after)
 
     def lapse(self, box: Box, now_ms: int) -> None:
-        """Locks that have ended count as deliveries, like abandoning."""
+        """Count locks that have expired as deliveries, like abandoning."""
         changes = [self._change(box, lock.message, Outcome.ABANDON, b"") for lock in box.locks.lapse(now_ms, CHUNK_MAX)]
         if changes:
             box.lapsed_count += len(changes)
@@ -321,14 +324,14 @@ class Settlement:
             if error is None:
                 self.apply(box, change)
             else:
-                box.give_back(change[0])  # the lock is over in any case; only the count was not kept
+                box.give_back(change[0])  # the lock is over in any case; only the count was not stored
         self._entity.announce(box)
         if any(to_box is not box for _, _, to_box in changes):
             self._entity.announce(self._dead)
 
 
 def reason(name: str, description: str) -> bytes:
-    """The application properties of a message that the broker itself dead-letters."""
+    """Return the application properties of a message that the broker itself dead-letters."""
     return encode_pair("DeadLetterReason", name) + encode_pair("DeadLetterErrorDescription", description)
 
 

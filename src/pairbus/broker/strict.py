@@ -1,7 +1,7 @@
-"""How Azure differs on the wire from what this broker does by itself: one switch for each difference.
+"""Differences between Azure and this broker on the wire: one switch for each difference.
 
 A broker is lenient unless it is told otherwise, so that clients meet few limits while they are written. `LIKE_AZURE`
-has every switch on, with the numbers that public traces of the service show; tests turn on one alone, with small
+has every switch on, with the numbers that public traces of the service show; a test turns on a single one, with small
 numbers.
 """
 
@@ -27,7 +27,7 @@ PARTITION_KEY = "x-opt-partition-key"
 
 @dataclass(frozen=True, slots=True)
 class OpenNumbers:
-    """Numbers of the broker's open, which has no properties then."""
+    """Numbers in the broker's open frame, which has no properties then."""
 
     max_frame_size: int = 65_536
     channel_max: int = 4999
@@ -36,7 +36,7 @@ class OpenNumbers:
 
 @dataclass(frozen=True, slots=True)
 class BeginNumbers:
-    """Numbers of the broker's begin, and how many links a session can have."""
+    """Numbers in the broker's begin frame, and the number of links that a session can have."""
 
     next_outgoing_id: int = 1
     window: int = 5000
@@ -46,17 +46,17 @@ class BeginNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """Credit of a sending client: first so much, then some more whenever `refill` sends are settled."""
+    """Credit of a sending client: a first amount, then more whenever `refill` sends are settled."""
 
     first: int = 1000
     refill: int = 100
     delay_s: float = 0.05
-    "Between the attach and the first credit."
+    "Seconds between the attach and the first credit."
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """How long a sender may be silent, and a connection without links."""
+    """Times that a sender may be silent, and a connection without links."""
 
     sender_s: float = 600.0
     connection_s: float = 300.0
@@ -64,7 +64,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeats:
-    """When a client gets a sign of life, and the shortest idle time-out that it may ask for."""
+    """Interval of heartbeats, and the shortest idle time-out that a client may ask for."""
 
     share: float = 7 / 8
     idle_time_out_min_ms: int = 5000
@@ -72,7 +72,7 @@ class Heartbeats:
 
 @dataclass(frozen=True, slots=True)
 class Strictness:
-    """One field for each difference; with its default the broker is lenient in this respect."""
+    """Switches, one field for each difference; with its default the broker is lenient in this respect."""
 
     open: OpenNumbers | None = None
     begin: BeginNumbers | None = None
@@ -82,7 +82,7 @@ class Strictness:
     bare_refusals: bool = False
     "A refused attach is answered with name, handle and role alone."
     token_max: int | None = None
-    "Tokens of one connection, which then can have one pair of `$cbs` links only."
+    "Limit of tokens of one connection, which then can have one pair of `$cbs` links only."
     asks_for_renewal: bool = False
     "Links whose token has expired are detached by force, with the code RenewToken."
     idle: Idle | None = None
@@ -90,13 +90,13 @@ class Strictness:
     tracks_errors: bool = False
     "Error texts end with TrackingId, SystemTracker and Timestamp, and have an info map."
     checks_envelopes: bool = False
-    "Entities with sessions and partitions refuse batches whose envelope says nothing of the first message."
+    "Entities with sessions and partitions refuse batches whose envelope lacks the values of the first message."
     batch_size_max: int | None = None
-    "Bytes of one batch, where a single message may have more; said in the link property."
+    "Bytes of one batch, where a single message may have more; announced in the link property."
     answers_one_by_one: bool = False
-    "No disposition of the broker's covers more than one delivery."
+    "Each disposition of the broker covers one delivery only."
     unsettled_max: int | None = None
-    "Unsettled deliveries of a receiver, one more of which detaches it by force."
+    "Unsettled deliveries that a receiver may have; one more detaches it by force."
 
 
 LENIENT = Strictness()
@@ -119,7 +119,7 @@ LIKE_AZURE = Strictness(
 
 
 def settings_of(strictness: Strictness, name: str) -> ConnectionSettings:
-    """Settings of a connection of the namespace `name`, without the wording of errors."""
+    """Return the settings of a connection of the namespace `name`, without the wording of errors."""
     says: dict[str, Any] = {
         "properties": {Symbol("product"): "pairbus", Symbol("version"): __version__, HIDES_PINGS: True}
     }
@@ -144,18 +144,18 @@ def settings_of(strictness: Strictness, name: str) -> ConnectionSettings:
 
 
 def track(text: str, system: str, now_ms: int) -> str:
-    """Give an error text the ending that the service's texts have."""
+    """Add the ending to an error text that the service's texts have."""
     at = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text} TrackingId:{uuid4()}, SystemTracker:{system}, Timestamp:{at}"
 
 
 def tracked(error: Error, system: str, now_ms: int) -> Error:
-    """Give an error the ending and the info map that the service's errors have."""
+    """Add the ending and the info map to an error that the service's errors have."""
     return Error(error.condition, track(error.description or "", system, now_ms), error.info or {})
 
 
 class IdleWatch:
-    """Finds senders that have been silent too long, and whether the connection has been without links too long."""
+    """Watch that finds senders that were silent too long, and connections that were without links too long."""
 
     def __init__(self, idle: Idle, now_ms: int) -> None:
         self._sender_ms = idle.sender_s * 1000
@@ -163,9 +163,9 @@ class IdleWatch:
         self._used_ms = now_ms
 
     def look(self, links: Iterable[tuple[Link, int | None]], now_ms: int) -> tuple[list[Link], bool]:
-        """(senders that are idle, whether the connection is).
+        """Return (senders that are idle, whether the connection is).
 
-        `links`: each link but those of `$cbs`, with the time of its last message where it is a sender's.
+        `links`: each link but those of `$cbs`, with the time of its last message if it belongs to a sender.
         """
         idle: list[Link] = []
         for link, used_ms in links:
@@ -203,7 +203,7 @@ def _placing(message: Message) -> dict[str, str | None]:
 
 
 def _text(value: Any) -> str | None:
-    """Ids come as text, as bytes, as numbers or as UUIDs, and the same one need not come twice in one form."""
+    """Return an id as text: it may come as text, bytes, a number or a UUID, and in another form the next time."""
     if value is None:
         return None
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

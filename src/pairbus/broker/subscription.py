@@ -51,10 +51,10 @@ class Subscription:
         last_seq: int = 0,
         on_ready: Callable[[Box], None],
     ) -> None:
-        """`on_ready`: as for a queue."""
+        """Make a subscription. `on_ready`: as for a queue."""
         self.subscription_id = subscription_id
         self.rules: dict[str, Rule] = {}
-        "By name in lower case, in the order of their creation."
+        "Rules by name in lower case, in the order of their creation."
         self._compiled: Rules | None = None
         self._entity = entity = Entity(
             subscription_id,
@@ -127,7 +127,7 @@ class Subscription:
 
     @property
     def own_bytes(self) -> int:
-        """Without payloads: its part of the topic's size."""
+        """Bytes of its messages without payloads: its part of the topic's size."""
         return self._receiving.size_bytes - self._receiving.shared_bytes
 
     @property
@@ -151,7 +151,7 @@ class Subscription:
 
     @property
     def compiled(self) -> Rules:
-        """All rules; a rule that was there before a change is not compiled again."""
+        """All rules, compiled; a rule that was there before a change is not compiled again."""
         if self._compiled is None:
             self._compiled = Rules.of(rule.compiled for rule in self.rules.values())
         return self._compiled
@@ -163,12 +163,12 @@ class Subscription:
         return self._entity.last_seq
 
     def ttl_ms(self, ttl_ms: int) -> int:
-        """The time to live of a copy: the topic's, but not above the ceiling here; 0 is unlimited."""
+        """Return the time to live of a copy: the topic's, but not above the ceiling here; 0 is unlimited."""
         ceiling_ms = self._entity.ttl_ceiling_ms
         return ceiling_ms if ceiling_ms and (not ttl_ms or ttl_ms > ceiling_ms) else ttl_ms
 
     def take_in(self, box: Box, copies: Sequence[StoredMessage]) -> None:
-        """Copies for one of its boxes that are committed."""
+        """Take committed copies into one of its boxes."""
         box.accept(copies)
         self._entity.announce(box)
 
@@ -179,15 +179,15 @@ class Subscription:
         return self.taker(row.box)(row)
 
     def taker(self, box: int) -> Callable[[IndexRow], bool]:
-        """`recover` for the rows of one box."""
+        """Return `recover` for the rows of one box."""
         return self._receiving.box_of(box).recover
 
     def recovered(self, now_ms: int) -> None:
-        """The index was read to its end."""
+        """Note that the index was read to its end."""
         self.touch(now_ms)
 
     def update(self, description: SubscriptionDescription, now_ms: int) -> None:
-        """New settings for what happens from now on: locks and times to live given out stay as they are."""
+        """Take new settings: they apply from now on; locks and times to live that exist stay as they are."""
         self._describe(description)
         self.touch(now_ms)
         self._receiving.announce_available(now_ms)
@@ -198,12 +198,12 @@ class Subscription:
         self._receiving.describe(description)
 
     def close(self) -> None:
-        """Before `DropEntity` is written: nothing is handed out or written any more. Due answers still come."""
+        """Stop handing out and writing messages, before `DropEntity` is written. Answers that are due still come."""
         self._entity.closed = True
         self._describe(self.description)
 
     def stop(self) -> None:
-        """Before the store is closed: `run_due` does nothing any more."""
+        """Stop `run_due`, before the store is closed."""
         self._entity.is_stopping = True
 
     def reopen(self, now_ms: int) -> None:
@@ -218,20 +218,20 @@ class Subscription:
             self.subscription_id, receiving.drains(), row_bytes=receiving.row_bytes(), states=receiving.state_rows()
         )
 
-    # ── what falls due ──
+    # ── due work ──
 
     def next_due_ms(self) -> int | None:
-        """When `run_due` has something to do: not later than that, perhaps earlier. Ask again after every call."""
+        """Return a time not later than the next work of `run_due`, perhaps earlier. Ask again after every call."""
         known = [at_ms for at_ms in self._receiving.next_due_ms() if at_ms is not None]
         return max(min(known), self._entity.paused_until_ms) if known else None
 
     @property
     def is_catching_up(self) -> bool:
-        """Whether a batch of what has fallen due is being committed; the next one follows by itself."""
+        """True while a batch of due work is being committed; the next one follows by itself."""
         return self._receiving.expiry.is_busy
 
     def run_due(self, now_ms: int) -> None:
-        """Do a bounded part of what is due: locks and times to live that end."""
+        """Do a bounded part of the due work: locks and times to live that end."""
         if self._entity.may_run_due(now_ms):
             self._receiving.run_due(now_ms)
             self._entity.look_again_ms = now_ms + RETRY_PAUSE_MS

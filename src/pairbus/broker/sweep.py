@@ -1,7 +1,7 @@
-"""Deleting what a dropped entity left behind, in steps that hold no other commit up.
+"""Deletion of the rows of dropped entities, in steps that hold no other commit up.
 
-The drop itself is one small write. What it leaves are rows that nobody sees: they go step by step, each step after the
-commit of the one before, and after a restart the store lists what is still there.
+The drop itself is one small write. The rows stay, but no client sees them: they are deleted step by step, each step
+after the commit of the one before, and after a restart the store lists the rows that are still there.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ STEP_BYTES = 1 << 20
 STEP_IDS = 1000
 
 Drain = Callable[[int], list[int]]
-"Gives up to so many row numbers of a box that are not deleted yet; none: there are no more."
+"Returns up to so many row numbers of a box that are not deleted yet; none: there are no more."
 
 
 @dataclass(slots=True)
 class Remains:
-    """Remains of one dropped entity."""
+    """Remains of one dropped entity: rows that are still to be deleted."""
 
     entity_id: int
     drains: list[tuple[int, Drain]]
@@ -42,7 +42,7 @@ class Remains:
     "Rows of session states; taken from the end."
 
     def next_rows(self) -> tuple[int, list[int]] | None:
-        """The rows of the next step; None: there are no more."""
+        """Return the rows of the next step; None: there are no more."""
         count = max(1, min(STEP_ROWS, STEP_BYTES // (self.row_bytes + 1)))
         while not self.numbers and self.drains:
             box, drain = self.drains[0]
@@ -60,12 +60,12 @@ class Remains:
 
 
 class Sweeper:
-    """Deletes the rows of dropped entities, one step at a time."""
+    """Sweeper that deletes the rows of dropped entities, one step at a time."""
 
     def __init__(
         self, store: Store, payloads: Payloads, *, retry_later: Callable[[Callable[[], None]], object]
     ) -> None:
-        """`retry_later(step)` calls `step` after a pause: the store failed."""
+        """Make a sweeper. `retry_later(step)` calls `step` after a pause, when the store failed."""
         self._store = store
         self._payloads = payloads
         self._retry_later = retry_later
@@ -74,7 +74,7 @@ class Sweeper:
         self._is_stopping = False
 
     def recover(self, entity_id: int, rows: list[IndexRow], states: list[int]) -> None:
-        """An entity that was dropped before the start; `rows` and `states`: those that the store lists for it."""
+        """Take an entity that was dropped before the start; `rows` and `states`: those that the store lists for it."""
         numbers: dict[int, list[int]] = {}
         for row in rows:
             numbers.setdefault(row.box, []).append(row.n)
@@ -85,14 +85,14 @@ class Sweeper:
         self.add(Remains(entity_id, [], ends, size, list(numbers.items()), states))
 
     def add(self, remains: Remains) -> None:
-        """The drop of the entity is committed."""
+        """Take an entity whose drop is committed."""
         self._remains.append(remains)
         if not self._is_busy:
             self._is_busy = True
             self._step()
 
     def stop(self) -> None:
-        """Before the store is closed: the rest is left to the next start."""
+        """Stop, before the store is closed: the rest is left to the next start."""
         self._is_stopping = True
 
     def _step(self) -> None:

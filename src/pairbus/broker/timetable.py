@@ -15,7 +15,7 @@ logger = logging.getLogger("pairbus.broker")
 
 
 class Timetable:
-    """When each entity next has something to do."""
+    """Times at which each entity next has work to do."""
 
     def __init__(
         self,
@@ -28,7 +28,8 @@ class Timetable:
         is_listened_to: Callable[[EntityHolder], bool],
         is_forwarding: Callable[[], bool],
     ) -> None:
-        """`is_listened_to(entity)`: a receiver waits there; `is_forwarding()`: some entity moves messages on now."""
+        """Make a timetable. `is_listened_to(entity)`: a receiver waits there; `is_forwarding()`: messages are moving
+        on."""
         self._name = name
         self._catalog = catalog
         self._administration = administration
@@ -45,13 +46,13 @@ class Timetable:
         self._is_stopping = False
 
     def stop(self) -> None:
-        """Before the store is closed: what falls due from now on is left to the next start."""
+        """Stop, before the store is closed: work that falls due from now on is left to the next start."""
         self._is_stopping = True
         if self._timer is not None:
             self._timer.cancel()
 
     def changed(self, holder: EntityHolder) -> None:
-        """The next time at which the entity has something to do may have moved."""
+        """Note that the next due time of the entity may have changed."""
         if holder.closed or self._is_stopping:
             return
         if not self._changed:
@@ -59,7 +60,7 @@ class Timetable:
         self._changed.add(holder)
 
     def forget(self, holder: EntityHolder) -> None:
-        """The entity is deleted, or another one is in its place."""
+        """Forget an entity that is deleted or replaced."""
         self._agenda.set(holder, None)
         self._changed.discard(holder)
 
@@ -79,7 +80,7 @@ class Timetable:
         self._timer = self._loop.call_later(max(at_ms - self._now_ms(), 0) / 1000, self.run_due)
 
     def run_due(self) -> None:
-        """Do what has fallen due by now in every entity, and set the timer for the rest."""
+        """Do the work that has fallen due by now in every entity, and set the timer for the rest."""
         self._timer = self._timer_ms = None
         now_ms = self._now_ms()
         for holder in self._agenda.pop_due(now_ms):
@@ -96,9 +97,9 @@ class Timetable:
             self._loop.call_soon(self._arm)
 
     async def catch_up(self) -> None:
-        """Do everything that has fallen due, and what follows from it, and return when it is committed.
+        """Do all work that has fallen due, and the work that follows from it, and return when it is committed.
 
-        StoreError: some of it could not be stored, and is tried again as after any other failure.
+        StoreError: some of the work could not be stored, and is tried again as after any other failure.
         """
         if self._timer is not None:  # its delay was computed before the clock was moved
             self._timer.cancel()
@@ -115,7 +116,7 @@ class Timetable:
             await self._administration.commit()
 
     def _is_catching_up(self) -> bool:
-        """Whether something that fell due is being committed, or forwarded."""
+        """Return whether due work is being committed or forwarded."""
         return (
             bool(self._deletions)
             or self._is_forwarding()
@@ -125,11 +126,11 @@ class Timetable:
     async def _delete_idle(self, holder: EntityHolder) -> None:
         until_ms, kind = holder.idle_until_ms, holder.description.KIND
         if holder.closed or until_ms is None or until_ms > self._now_ms():
-            self.changed(holder)  # it was used or deleted in the turn of the loop since it fell due
+            self.changed(holder)  # the entity was used or deleted since it fell due
             return
         logger.info("%s: %s '%s' was idle for its auto-delete time and is deleted", self._name, kind, holder.path)
         try:
             await self._administration.delete_now(holder.path)
         except StoreError as error:
             logger.error("%s: the idle %s '%s' could not be deleted: %s", self._name, kind, holder.path, error)
-            holder.touch(self._now_ms())  # tried again when it has been idle as long once more, not in a tight loop
+            holder.touch(self._now_ms())  # tried again after the same idle time, not in a tight loop

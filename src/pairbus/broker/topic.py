@@ -1,7 +1,7 @@
 """One topic: messages are sent to it, and each subscription gets the copies that its rules select.
 
-All copies of a send are one write: either every subscription has its copies or none has. Scheduled messages wait in the
-topic; the rules are evaluated when their time comes. The topic itself keeps nothing else.
+All copies of a send are one write: either every subscription gets its copies or none does. Scheduled messages wait in
+the topic; the rules are evaluated when their time comes. The topic itself keeps no other messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pairbus.filters import CorrelationFilter
 
 
 class Topic:
-    """A way in (`Admission`), scheduled messages (`Schedule`), and subscriptions."""
+    """One topic: a way in (`Admission`), scheduled messages (`Schedule`), and subscriptions."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class Topic:
         last_seq: int = 0,
         on_ready: Callable[[Box], None],
     ) -> None:
-        """`on_ready`: `next_due_ms` may have moved by itself."""
+        """Make a topic. `on_ready` is called when `next_due_ms` may have changed without a call."""
         self.topic_id = topic_id
         self.subscriptions: dict[str, Subscription] = {}
-        "By name in lower case."
+        "Subscriptions by name in lower case."
         self._store = store
         self._payloads = payloads
         self._entity = entity = Entity(
@@ -56,7 +56,7 @@ class Topic:
             run_due=self.run_due,
         )
         self.box = Box(box_of(topic_id), store, entity.commits, payloads, on_expired=_never_expires)
-        "Scheduled messages; nothing is ever received from it."
+        "Box of scheduled messages; no client ever receives from it."
         self._schedule = Schedule(entity, self.box, self._activate)
         self._pending_bytes = 0
         "Bytes of copies that are written and not yet committed."
@@ -94,7 +94,7 @@ class Topic:
 
     @property
     def size_bytes(self) -> int:
-        """Each payload counts once, until its last copy is gone."""
+        """Bytes of all messages; each payload counts once, until its last copy is gone."""
         own = sum(subscription.own_bytes for subscription in self.subscriptions.values())
         return self._pending_bytes + self.box.size_bytes + self._payloads.bytes_of(self.topic_id) + own
 
@@ -104,7 +104,7 @@ class Topic:
 
     @property
     def idle_until_ms(self) -> int | None:
-        """When the topic has been idle long enough to be deleted; None: never, or not while messages are scheduled."""
+        """The time at which the topic may be deleted as idle; None: never, or not while messages are scheduled."""
         return None if self.scheduled_count else self._entity.idle_until_ms(0)
 
     def filter_counts(self) -> tuple[int, int]:
@@ -120,11 +120,11 @@ class Topic:
         return self._schedule.recover(row)
 
     def taker(self, box: int) -> Callable[[IndexRow], bool]:
-        """`recover` for the rows of one box."""
+        """Return `recover` for the rows of one box."""
         return self._schedule.recover
 
     def recovered(self, now_ms: int) -> None:
-        """The index was read to its end."""
+        """Note that the index was read to its end."""
         self._admission.recover()
         self.touch(now_ms)
 
@@ -139,7 +139,7 @@ class Topic:
         self.message_size_max = self._admission.message_size_max
 
     def close(self) -> None:
-        """Before `DropEntity` is written: nothing is taken or written any more. Answers that are due still come."""
+        """Stop taking and writing messages, before `DropEntity` is written. Answers that are due still come."""
         self._entity.closed = True
         self._describe(self.description)
 
@@ -148,7 +148,7 @@ class Topic:
         self._admission.recorder = recorder
 
     def stop(self) -> None:
-        """Before the store is closed: `run_due` does nothing any more."""
+        """Stop `run_due`, before the store is closed."""
         self._entity.is_stopping = True
 
     def reopen(self, now_ms: int) -> None:
@@ -217,7 +217,7 @@ class Topic:
     # ── scheduled messages ──
 
     def _activate(self, messages: list[StoredMessage], now_ms: int) -> None:
-        """Scheduled messages whose time has come are published under new numbers."""
+        """Publish scheduled messages whose time has come, under new numbers."""
         publication = Publication(self.topic_id, self._store)
         for message in messages:
             self._entity.last_seq += 1
@@ -238,31 +238,31 @@ class Topic:
             self.box.size_bytes -= sum(message.size for message in messages)
         self._entity.go_on(self.box, now_ms, error)
 
-    # ── what falls due ──
+    # ── due work ──
 
     def next_due_ms(self) -> int | None:
-        """When `run_due` has something to do: not later than that, perhaps earlier. Ask again after every call."""
+        """Return a time not later than the next work of `run_due`, perhaps earlier. Ask again after every call."""
         known = [at_ms for at_ms in (self._schedule.next_ms(), self._admission.next_ms()) if at_ms is not None]
         return max(min(known), self._entity.paused_until_ms) if known else None
 
     @property
     def is_catching_up(self) -> bool:
-        """Whether a batch of what has fallen due is being committed; the next one follows by itself."""
+        """True while a batch of due work is being committed; the next one follows by itself."""
         return self._schedule.is_busy
 
     def run_due(self, now_ms: int) -> None:
-        """Do a bounded part of what is due: scheduled messages, old message ids."""
+        """Do a bounded part of the due work: scheduled messages, old message ids."""
         if not self._entity.may_run_due(now_ms):
             return
         try:
             self._schedule.run(now_ms)
         except StoreError:
-            # Unreadable for now, which the store itself reports: everything is as it was, and is tried again.
+            # The messages cannot be read now, which the store itself reports: they are unchanged, and are tried again.
             self._entity.pause(now_ms)
         self._entity.look_again_ms = now_ms + RETRY_PAUSE_MS
         self._admission.run_due(now_ms)
 
 
 def _never_expires(messages: list[StoredMessage], now_ms: int) -> None:
-    """A scheduled message's time to live begins with its activation."""
+    """Do nothing: the time to live of a scheduled message begins with its activation."""
     raise AssertionError(f"{len(messages)} messages of a topic's box expired")

@@ -11,7 +11,7 @@ from pairbus.broker.peer import Peer
 
 
 class WebSocketWire:
-    """A web socket as a peer wants its wire."""
+    """Wire of a peer over a web socket."""
 
     def __init__(self, response: web.WebSocketResponse, transport: asyncio.Transport | None) -> None:
         self._transport = transport

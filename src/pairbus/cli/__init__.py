@@ -76,7 +76,7 @@ def __getattr__(name: str) -> typer.Typer:
 
 
 def _needed(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the modules that a command line needs: one, when its first word is its name; importing all takes time."""
+    """Return the modules that a command line needs: one, when its first word is a command; importing all takes time."""
     first = arguments[0] if arguments else ""
     return (first,) if first in MODULES and _COMPLETION not in os.environ else MODULES
 
@@ -96,8 +96,8 @@ def _options(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits. Errors that we raise on purpose become one line, as does a full disk; others are
-    bugs and show. Standard output that cannot be written is an error too."""
+    """Run the command line and exit. Errors that we raise on purpose become one line, as does a full disk; other errors
+    are bugs and show a traceback. Standard output that cannot be written is an error too."""
     standard.open_closed()
     handlers = standard.signal_handlers()
     given = list(sys.argv[1:] if arguments is None else arguments)

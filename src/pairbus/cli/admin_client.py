@@ -36,7 +36,7 @@ def administration(connection_string: str, ca_file: Path | None = None) -> Itera
     """Connect an administration client; errors inside the `with` arrive as a PairbusError of one line.
 
     With `UseDevelopmentEmulator=true` and a loopback host the broker's own CA certificate is fetched from the
-    broker and trusted: on this machine, whoever can answer on that port could read the certificate file as well.
+    broker and trusted: a process of this machine that can answer on that port could also read the certificate file.
     """
     given = ConnectionString.parse(connection_string)
     port = given.port or (DEFAULT_PORT if given.emulator else None)
@@ -138,7 +138,7 @@ def _in_one_line(error: AzureError, authority: str, secret: str) -> PairbusError
 
 
 def _detail(error: AzureError) -> str:
-    """The broker's own words: the SDK drops them for some statuses, but keeps the response."""
+    """Return the broker's own text: the SDK drops it for some statuses, but keeps the response."""
     response: Any = getattr(error, "response", None)
     if response is not None:
         match = re.search(r"<Detail>(.*?)</Detail>", response.text(), re.DOTALL)

@@ -1,4 +1,4 @@
-"""Questions of `pairbus syphon` and `pairbus redrive` about queues: which there are, and how full."""
+"""Queues as `pairbus syphon` and `pairbus redrive` find them: their names, and how full they are."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ Metering = Callable[[str, int, str], None]
 
 
 class Backlogs:
-    """The queues of one secondary. `say` gets lines for the operator; `meter` (entity, count, outcome) of requests."""
+    """The queues of one secondary. `say` gets lines for the operator, `meter` (entity, count, outcome) of requests."""
 
     def __init__(self, away: Side, say: Callable[[str], None], meter: Metering) -> None:
         self._away = away
         self._say = say
         self._meter = meter
         self._listed = 0
-        "How many queues the secondary has."
+        "Number of queues of the secondary."
 
     async def find(self, primary_name: str, *, once: bool) -> tuple[dict[str, int | None], list[Any] | None]:
-        """Return the backlog queues with the time of their creation, and all queues with their counts; None for these
-        when the secondary does not let us list them."""
+        """Return the backlog queues with the time of their creation, and all queues with their counts; None instead of
+        all queues when the secondary does not let us list them."""
         try:
             queues = await asyncio.to_thread(self.queues)
         except (AzureError, OSError) as error:
@@ -56,8 +56,9 @@ class Backlogs:
         return found, queues
 
     async def _try(self, primary_name: str, *, once: bool) -> list[str]:
-        """Return the backlog queues to which a link can be opened, ten by ten as long as there are any: one may have
-        been deleted. A syphon that goes on begins with ten where the secondary cannot be reached yet."""
+        """Return the backlog queues to which a link can be opened. They are tried ten by ten as long as there are any,
+        because one may have been deleted. Without `once`, ten queues are returned when the secondary cannot be reached
+        yet."""
         found: list[str] = []
         async with carrier_of(self._away) as away:
             for first in range(0, int(RANGES["backlog_queue_count"].most), QUEUES_TRIED):
@@ -78,7 +79,7 @@ class Backlogs:
         return found
 
     def queues(self, known: list[str] | None = None) -> list[Any]:
-        """Return all queues of the secondary; only the `known` ones where that takes fewer requests."""
+        """Return all queues of the secondary; only the `known` ones if that takes fewer requests."""
         admin: Any = self._away.new_admin()
         try:
             if known is not None and len(known) < -(-self._listed // PAGE_SIZE):
@@ -99,7 +100,7 @@ class Backlogs:
 
 
 def counts(found: Iterable[Any], queues: Container[str]) -> tuple[int, int]:
-    """Return how many messages wait in these queues, and how many of the queues have any."""
+    """Return how many messages wait in these queues, and how many of the queues have messages."""
     active = [queue.active_message_count or 0 for queue in found if queue.name in queues]
     return sum(active), sum(count > 0 for count in active)
 
@@ -107,7 +108,7 @@ def counts(found: Iterable[Any], queues: Container[str]) -> tuple[int, int]:
 async def ask_duplicate_window(
     home: Side, path: str, say: Callable[[str], None], meter: Metering, *, new_ids: bool
 ) -> float | None:
-    """Ask for how long a destination remembers message ids, 0 when it does not; None when it will not say."""
+    """Ask for how long a destination remembers message ids, 0 when it does not; None when it does not say."""
     try:
         return await asyncio.to_thread(_duplicate_window_s, home, path, meter)
     except (AzureError, OSError, ConfigError) as error:
@@ -128,12 +129,12 @@ def _duplicate_window_s(home: Side, path: str, meter: Metering) -> float | None:
                 with metered(meter, path):
                     found = ask(path)
             except (ResourceNotFoundError, AttributeError):
-                continue  # the SDK says AttributeError when the path of a queue turns out to be a topic
+                continue  # the SDK raises AttributeError when the path of a queue is that of a topic
             window = found.duplicate_detection_history_time_window
             if not found.requires_duplicate_detection:
                 return 0.0
             return None if window is None else float(window.total_seconds())
-        return 0.0  # an entity that is not there remembers nothing
+        return 0.0  # an entity that does not exist remembers no ids
     finally:
         admin.close()
 
@@ -155,7 +156,7 @@ def carrier_of(side: Side) -> Carrier:
 async def _is_there(away: Carrier, path: str) -> bool:
     try:
         link = await away.receiver(path, credit=0)
-    except Refused as error:  # for any other reason, which its pump will tell
+    except Refused as error:  # for any other reason, which its pump will report
         return failure_of(error).kind is not Kind.NOT_FOUND
     await link.close()
     return True

@@ -158,7 +158,7 @@ def log_lines(level: str, *, is_trace: bool = False) -> None:
 
 
 def check_extra() -> None:
-    """The other commands work without the extra, and are not to pay for its import either."""
+    """Check that the extra is installed. Other commands work without it, and do not import it."""
     try:
         import pairbus.broker  # noqa: F401
     except ModuleNotFoundError as error:
@@ -207,7 +207,7 @@ def _namespaces(given: list[str], config: Path | None) -> list[NamespaceOptions]
 def _with_extra_ports(namespaces: list[NamespaceOptions], given: list[tuple[str, str]]) -> list[NamespaceOptions]:
     """Add further ports to the namespaces that they name; without a name, to the only one.
 
-    Every port takes every protocol. The names of the options say what clients look for there.
+    Every port takes every protocol. The names of the options say which protocol clients expect there.
     """
     ports: dict[str, list[int]] = {options.name.lower(): [] for options in namespaces}
     for option, text in given:
@@ -229,7 +229,7 @@ async def _serve(broker: Broker, names: list[str], *, tells_socket: bool) -> Non
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     async with broker:
-        if tells_socket and broker.control_socket is not None:  # in a folder that nobody could guess
+        if tells_socket and broker.control_socket is not None:  # in a folder whose name cannot be guessed
             print(f"control socket: {broker.control_socket}", file=sys.stderr, flush=True)
         for name in names:
             print(f"{name} {broker.connection_string(name)}")
@@ -243,7 +243,7 @@ async def _serve(broker: Broker, names: list[str], *, tells_socket: bool) -> Non
 
 
 def _suggest(connection_string: str) -> None:
-    """Tell three commands to try next, on a terminal only: programs read up to the line `ready`."""
+    """Print three commands to try next, on a terminal only: programs read up to the line `ready`."""
     if not sys.stderr.isatty():
         return
     lines = (
@@ -257,7 +257,7 @@ def _suggest(connection_string: str) -> None:
 
 
 class _Lines(logging.Formatter):
-    """The format of the log: a record is one line, whatever a client says. Only a traceback has lines of its own."""
+    """Format of the log: a record is one line, whatever a client sends. Only a traceback has lines of its own."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return one_line(super().formatMessage(record))

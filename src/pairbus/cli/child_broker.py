@@ -15,10 +15,10 @@ STOP_DEADLINE_S = 10.0
 
 
 class ChildBroker:
-    """Ports are chosen at the first start and kept; leaving the `async with` ends the process, whatever happened."""
+    """Broker process whose ports are chosen at the first start and kept; leaving the `async with` always ends it."""
 
     def __init__(self, namespaces: list[str], data: Path, errors: Path, options: Sequence[str] = ()) -> None:
-        """`options`: further ones of `pairbus broker`."""
+        """Prepare the process. `options`: further options of `pairbus broker`."""
         self.connection_strings: dict[str, str] = {}
         self._ports = dict.fromkeys(namespaces, 0)
         self._data = data
@@ -39,7 +39,7 @@ class ChildBroker:
         return self._process.pid
 
     async def start(self) -> None:
-        """Returns when the broker has said `ready`."""
+        """Start the broker; returns when it has said `ready`."""
         words = ["-m", "pairbus", "broker", "--data", str(self._data), *self._options]
         for name, port in self._ports.items():
             words += ["--namespace", f"{name}={port}"]
@@ -50,7 +50,7 @@ class ChildBroker:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
-                start_new_session=True,  # Ctrl-C is for us: we end the broker when we are done with it
+                start_new_session=True,  # Ctrl-C is for us: we end the broker when we need it no more
             )
         try:
             async with asyncio.timeout(START_DEADLINE_S):
@@ -74,14 +74,14 @@ class ChildBroker:
         raise PairbusError(f"the broker ended with exit code {code} before it was ready: {said[-500:]}")
 
     async def kill(self) -> None:
-        """SIGKILL: no goodbye, no last commit. Returns when the process is gone."""
+        """Kill the broker by SIGKILL: no close, no last commit. Returns when the process is gone."""
         assert self._process is not None, "the broker is not running"
         self._process.kill()
         await self._process.wait()
         self._process = None
 
     async def stop(self) -> None:
-        """SIGTERM, then SIGKILL if that does not help. Harmless when nothing runs."""
+        """Stop the broker by SIGTERM, then by SIGKILL if that does not help. Harmless when there is no process."""
         process, self._process = self._process, None
         if process is None or process.returncode is not None:
             return

@@ -1,4 +1,4 @@
-"""`pairbus client`: the operator's hand on paired clients that run on this machine."""
+"""`pairbus client`: the operator's control of paired clients that run on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pairbus.control.asking import ask, describe_all
 from pairbus.control.places import folders, pid_of, served
 from pairbus.errors import ConfigError, EntityNotFound, PairbusError
 
-WAIT_S = 10.0  # for an answer: the client's own event loop gets five of them
+WAIT_S = 10.0  # for an answer: the client's own event loop has five seconds
 COLUMNS = ("pid", "program", "pair", "entity", "state", "for", "sent", "diverted", "spooled", "failed", "cause")
 COUNTS = ("sent", "diverted", "spooled", "failed")
 REASONS = {400: ConfigError, 404: EntityNotFound}
@@ -38,7 +38,7 @@ AllClients = Annotated[bool, typer.Option("--all-clients", help="Every client th
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus client`."""
+    """Add the commands `pairbus client …`."""
     app.add_typer(_app, name="client")
 
 
@@ -128,7 +128,7 @@ def force_healthy(
 
 
 def _chosen(pid: int | None, socket: Path | None, *, all_clients: bool) -> list[Path]:
-    """Return the sockets of the clients that were chosen: one, or all of them."""
+    """Return the sockets of the chosen clients: one, or all of them."""
     if (pid is not None) + (socket is not None) + all_clients > 1:
         raise typer.BadParameter("give one of --pid, --socket and --all-clients")
     if socket is not None:
@@ -198,7 +198,7 @@ def _print_forced(done: Sequence[dict[str, Any]]) -> None:
 
 
 def _rows(client: dict[str, Any]) -> Iterator[tuple[object, ...]]:
-    """Return a row of `COLUMNS` for each entity; a client without any has one row."""
+    """Yield a row of `COLUMNS` for each entity; a client without any has one row."""
     from pairbus.cli.status_facts import duration
 
     who = (client["pid"], client["program"], f"{client['primary']} | {client['secondary']}")

@@ -66,7 +66,7 @@ _OPTIONS_WITH_TARGET: dict[str, Any] = {**_OPTIONS, "target": Target}
 def connected(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that name a namespace.
 
-    The command's first parameter is the connected administration client; the options stand behind its arguments.
+    The command's first parameter is the connected administration client; the options come after its arguments.
     """
 
     def call(given: dict[str, Any], values: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def listing(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that name a namespace; its first parameter is its queues, each with its status."""
+    """Give a command the options that name a namespace; its first parameter is the list of queues with their status."""
     return _with_options(command, lambda given, values: command(queues_of(**given), **values))
 
 
@@ -87,14 +87,14 @@ def queue_shown(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def reached(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that name a namespace; its first parameter is the way there, a `Side`."""
+    """Give a command the options that name a namespace; its first parameter is a `Side`, which can connect to it."""
     return _with_options(command, lambda given, values: command(side_of(**given), **values))
 
 
 def reached_with_target(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that name a namespace and `--target`; its first parameter is the ways there.
+    """Give a command the options that name a namespace and `--target`; its first parameter is a list of sides.
 
-    These are the `Side` of the namespace and, where another one was given, that of the target.
+    The list has the `Side` of the namespace and, where a target was given, that of the target.
     """
     return _with_options(
         command, lambda given, values: command(sides_of(**given), **values), options=_OPTIONS_WITH_TARGET
@@ -125,7 +125,7 @@ def _with_options(
     parameters = [*own[:count], *shared, *own[count:]]
     with_client.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_client.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    del with_client.__wrapped__  # whoever reads the signature must see this one
+    del with_client.__wrapped__  # readers of the signature must see this one
     return with_client
 
 
@@ -154,7 +154,7 @@ def client_of(
 
 
 def queues_of(**given: Any) -> list[tuple[str, Any]]:
-    """List the queues with their counts, and the status of each: with a key without the SDK."""
+    """List the queues with their counts, and the status of each; without the SDK where there is a key."""
     if given["namespace"] is None and given["credential"] is None:
         from pairbus.cli.plain_queues import plain_queues
 
@@ -170,7 +170,7 @@ def queues_of(**given: Any) -> list[tuple[str, Any]]:
 
 
 def queue_of(name: str, given: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the settings and the counts of a queue: with a key without the SDK."""
+    """Return the settings and the counts of a queue; without the SDK where there is a key."""
     if given["namespace"] is None and given["credential"] is None:
         from pairbus.cli.plain_queues import plain_queue
 
@@ -186,7 +186,7 @@ def queue_by(client: Any, name: str) -> Any:
     """Read the settings of a queue with the administration client. EntityNotFound: the path is a topic's."""
     try:
         return client.get_queue(name)
-    except AttributeError:  # what the SDK says when the path of a queue turns out to be a topic
+    except AttributeError:  # the SDK's error when the path of a queue is that of a topic
         raise EntityNotFound(f"{name} is no queue, but a topic: see `pairbus topic show {name}`") from None
 
 
@@ -205,7 +205,7 @@ def side_of(
     credential: str | None,
     ca_file: Path | None,
 ) -> Side:
-    """Return the way to the namespace for our own transport. ConfigError says what is wrong with the options."""
+    """Return the `Side` of the namespace, for our own transport. ConfigError says what is wrong with the options."""
     if namespace is None and credential is not None:
         raise typer.BadParameter("--credential needs --namespace HOST: a connection string has its own key")
     namespaces = secrets.Namespaces(credential, ca_file)
@@ -220,7 +220,7 @@ def sides_of(
     ca_file: Path | None,
     target: str | None,
 ) -> list[Side]:
-    """Return the way to the namespace and, where there is one, to the target. One of them needs the credential."""
+    """Return the `Side` of the namespace and, where there is one, of the target. One of them needs the credential."""
     if target is None:
         return [side_of(connection_string, connection_string_file, namespace, credential, ca_file)]
     namespaces = secrets.Namespaces(credential, ca_file)
@@ -243,16 +243,16 @@ def _side(
 
 
 def broker_hint(*hosts: str) -> str:
-    """Return the question whether a broker runs, which is fair for hosts of this machine only."""
+    """Return the question whether a broker runs, for hosts of this machine only."""
     from pairbus.access.hosts import is_loopback
 
     return "; is the broker running? `pairbus broker --help`" if any(map(is_loopback, hosts)) else ""
 
 
 def given_connection_string(connection_string: str | None, connection_string_file: Path | None) -> str:
-    """The connection string of the options or of the environment. ConfigError: there is none."""
+    """Return the connection string of the options or of the environment. ConfigError: there is none."""
     given = connection_string
     option = "--connection-string"
-    if connection_string_file is not None:  # before the environment: what is typed wins over what was set once
+    if connection_string_file is not None:  # before the environment: an option wins over a variable
         given, option = f"@{connection_string_file}", "--connection-string-file"
     return secrets.connection_string(given, option, "PAIRBUS_CONNECTION_STRING")

@@ -1,4 +1,4 @@
-"""The switches of a running broker, asked over its control socket or over the port of a namespace."""
+"""The switches of a running broker, called over its control socket or over the port of a namespace."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NamespaceName = Annotated[
 
 
 class ControlClient:
-    """Calls the routes `/$pairbus/…` of one namespace."""
+    """Client of the routes `/$pairbus/…` of one namespace."""
 
     def __init__(self, connection: http.client.HTTPConnection, place: str, prefix: str, token: str | None) -> None:
         self._connection = connection
@@ -49,14 +49,14 @@ class ControlClient:
         self._headers = {} if token is None else {"Authorization": token}
 
     def call(self, method: str, route: str, body: dict[str, Any] | None = None) -> Any:
-        """Return the broker's answer; its refusal is a PairbusError in its own words."""
+        """Return the broker's answer; its refusal is a PairbusError with its text."""
         return _call(self._connection, self._place, method, f"{self._prefix}/$pairbus/{route}", self._headers, body)
 
 
 def control_client(
     control: Path | None, namespace: str | None, connection_string: str | None, ca_file: Path | None
 ) -> ControlClient:
-    """Connect by the control socket where one is given, otherwise by the connection string."""
+    """Connect by the control socket if one is given, otherwise by the connection string."""
     if control is not None:
         control = control / SOCKET_NAME if control.is_dir() else control
         unix, place = UnixConnection(control, WAIT_S), str(control)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus dashboard`."""
+    """Add the command `pairbus dashboard`."""
     app.command(
         epilog=f"""\b
 Examples:
@@ -119,7 +119,7 @@ async def _run(page: PageOptions, host: str, port: int) -> None:
 
 
 def address_lines(url: str, token: str | None) -> list[str]:
-    """Return the lines that tell where the page is. The token is behind '#', which no browser sends."""
+    """Return the lines with the URL of the page. The token is behind '#', which no browser sends."""
     return [f"page: {url}" if token is None else f"page: {url}#token={token}", "Ctrl-C ends it."]
 
 

@@ -1,4 +1,4 @@
-"""The page of `pairbus dashboard`: which namespaces it shows, how it reaches them, and who may open it."""
+"""The page of `pairbus dashboard`: its namespaces, how it reaches them, and the right to open it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Given:
 
     @property
     def has_well_known_key(self) -> bool:
-        """True when everybody on this machine knows the key."""
+        """True when the key is the emulator's, which is public."""
         return self.connection is not None and self.connection.key == WELL_KNOWN_KEY
 
 
@@ -68,7 +68,7 @@ class PageOptions:
 
 
 async def make_page(options: PageOptions) -> tuple[Page, str | None]:
-    """Make the page, and the token that it demands. ConfigError: a control socket does not belong to a namespace."""
+    """Make the page, and the token that it needs. ConfigError: a control socket does not belong to a namespace."""
     given = options.given
     sockets = await in_thread("pairbus-control", _sockets, options.controls)
     targets: list[WatchedNamespace] = []
@@ -92,7 +92,7 @@ async def make_page(options: PageOptions) -> tuple[Page, str | None]:
 
 
 def _metrics_token(options: PageOptions, token: str | None) -> str | None:
-    """Return the token that the page of metrics demands; None on the loopback, unless a proxy may stand before it.
+    """Return the token that the page of metrics needs; None on the loopback, unless a proxy may be in front of it.
 
     ConfigError: the token of the environment is empty.
     """
@@ -166,6 +166,6 @@ async def _target(
     if control is None:
         try:
             target.name = (await target.overview())["name"]
-        except PairbusError:  # away, or another emulator: it is shown as such under its address
+        except PairbusError:  # unreachable, or another emulator: it is shown as such under its address
             return target
     return target

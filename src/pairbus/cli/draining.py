@@ -1,4 +1,4 @@
-"""How `pairbus spool drain` empties a spool: ways that only this command takes, and its progress line."""
+"""Drain of a spool by `pairbus spool drain`: its ways to send, and its progress line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OUT_FOR_GOOD_S = 1e9  # a backlog queue that fails during a drain is not tried a
 
 
 class DrainWays:
-    """The primary as long as it takes messages, then backlog queues, then nothing."""
+    """Ways of a drain: the primary as long as it takes messages, then backlog queues, then none."""
 
     def __init__(self, queues: list[str]) -> None:
         self._rotation = Rotation(queues, OUT_FOR_GOOD_S, random.randrange)
@@ -35,7 +35,7 @@ class DrainWays:
         return None if self._kept is None else Way(self._kept)
 
     def accepted(self, path: str, way: Way, count: int, now: float) -> None:
-        """Keep the way: it works."""
+        """Keep the way, because it works."""
 
     def failed(self, path: str, way: Way, failure: Failure, now: float) -> None:
         if way.queue is not None:
@@ -46,7 +46,7 @@ class DrainWays:
 
 
 class SpoolDrain:
-    """Drains spools into one pair. Progress is one line that is written over on a terminal, nothing elsewhere."""
+    """Drain of spools into one pair. Progress is one line that is written over on a terminal, and silent elsewhere."""
 
     def __init__(
         self,

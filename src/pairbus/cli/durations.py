@@ -17,7 +17,7 @@ EXPECTED = "write seconds, or a duration such as 30s, 5m, 1h30m, 2d or PT5M"
 
 
 def seconds_of(text: str) -> float | None:
-    """Read a duration as seconds; None when the text is none."""
+    """Read a duration as seconds; None when the text is no duration."""
     text = text.strip()
     if _PLAIN.fullmatch(text):
         return float(text)
@@ -34,7 +34,7 @@ def seconds_of(text: str) -> float | None:
 
 
 def parsed(text: str | float) -> float:
-    """Parse the value of an option; a wrong one is told with what is right."""
+    """Parse the value of an option; the error for a wrong one says what is right."""
     if isinstance(text, int | float):
         return float(text)  # a default
     found = seconds_of(text)
@@ -44,7 +44,7 @@ def parsed(text: str | float) -> float:
 
 
 def duration_option(*names: str, help: str, low: float = 0.0, high: float | None = None, **settings: Any) -> Any:
-    """Make an option that takes a duration, and gives seconds within `low` … `high`."""
+    """Make an option that takes a duration, and returns seconds within `low` … `high`."""
 
     def checked(value: float | None) -> float | None:
         if value is not None and (value < low or (high is not None and value > high)):

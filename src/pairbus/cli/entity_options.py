@@ -102,7 +102,7 @@ Metadata = Annotated[str | None, typer.Option("--user-metadata", metavar="TEXT",
 
 
 def change(entity: Any, settings: dict[str, Any]) -> None:
-    """Write the settings that were given into what the client has read; an empty text clears a setting."""
+    """Write the given settings into the entity that the client has read; an empty text clears a setting."""
     given = {name: value for name, value in settings.items() if value is not None}
     if not given:
         raise typer.BadParameter("no setting was given; --help lists them")
@@ -111,7 +111,7 @@ def change(entity: Any, settings: dict[str, Any]) -> None:
 
 
 def confirm_deletion(description: str, yes: bool) -> None:
-    """Ask before something is deleted. Where nobody can be asked, --yes is needed."""
+    """Ask before a deletion. Without a terminal, --yes is needed."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -141,7 +141,7 @@ def _cell(value: Any) -> Any:
 
 
 def seconds(duration: timedelta | str | None) -> float | None:
-    """None for unlimited. The SDK's types allow texts, which it takes but never returns."""
+    """Return seconds; None for unlimited. The SDK's types allow texts, which it takes but never returns."""
     return duration.total_seconds() if isinstance(duration, timedelta) and duration < UNLIMITED else None
 
 
@@ -158,12 +158,12 @@ def times(runtime: Any) -> dict[str, str | None]:
 
 
 def path_of(address: str | None) -> str | None:
-    """The path of a forwarding destination, which the service shows as a URL."""
+    """Return the path of a forwarding destination, which the service shows as a URL."""
     return re.sub(r"^[a-z]+://[^/]*/", "", address, flags=re.IGNORECASE) if address else None
 
 
 def transfers(runtime: Any) -> dict[str, int]:
-    """Counts of an entity that forwards."""
+    """Return the counts of an entity that forwards."""
     return {
         "transfer": runtime.transfer_message_count or 0,
         "transfer_dead_lettered": runtime.transfer_dead_letter_message_count or 0,

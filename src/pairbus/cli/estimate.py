@@ -129,7 +129,7 @@ def estimate(
 
 
 def parse_duration(text: str, option: str) -> int:
-    """Parse a duration; returns seconds."""
+    """Parse a duration and return seconds."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise _wrong(text, option, "a duration such as 90, 90s, 15m, 1h or 2d")
@@ -137,7 +137,7 @@ def parse_duration(text: str, option: str) -> int:
 
 
 def parse_size(text: str, option: str) -> int:
-    """Parse a size; returns bytes. A KB has 1024."""
+    """Parse a size and return bytes. A KB has 1024."""
     found = _SIZE.fullmatch(text.strip().upper())
     if found is None or found[2] not in _UNITS_BYTES:
         raise _wrong(text, option, "a size such as 1024, 1KB, 64KB or 1MB")
@@ -145,7 +145,7 @@ def parse_size(text: str, option: str) -> int:
 
 
 def parse_rate(text: str, option: str) -> Decimal:
-    """Parse a rate; returns messages a second."""
+    """Parse a rate and return messages a second."""
     found = _RATE.fullmatch(text.strip())
     if found is None:
         raise _wrong(text, option, "a rate such as 200/s, 3/m, 50/h or 1000/d")
@@ -242,7 +242,7 @@ def _cell(value: object, gap: str) -> str:
 
 
 def _time(seconds: int) -> str:
-    """A length of time as `1 h 30 min`: at most two units, rounded up to the smaller one."""
+    """Return a length of time as `1 h 30 min`: at most two units, rounded up to the smaller one."""
     for (name, size), (smaller, step) in (
         (("d", 86_400), ("h", 3_600)),
         (("h", 3_600), ("min", 60)),
@@ -258,7 +258,7 @@ def _time(seconds: int) -> str:
 
 
 def as_json(given: Assumptions, made: Estimate) -> dict[str, Any]:
-    """The estimate as a JSON object; money and rates are texts, so that nobody reads them as floats."""
+    """Return the estimate as a JSON object; money and rates are texts, so that they are not read as floats."""
     assumed = {name: value for name, value in asdict(given).items() if name not in ("sheet", "geo")}
     numbers = asdict(made) | {"alone": _bill(made.alone), "paired": _bill(made.paired)}
     sheet = {name: getattr(given.sheet, name) for name in ("name", "currency", "date", "source")}

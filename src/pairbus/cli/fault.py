@@ -62,7 +62,7 @@ Number = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus fault`."""
+    """Add the commands `pairbus fault …`."""
     app.add_typer(_app, name="fault")
 
 
@@ -112,7 +112,7 @@ def add(
         "connection_s": connection_idle,
     }
     fields = {name: value for name, value in given.items() if value is not None}
-    Fault.read(fields)  # before anything is connected to
+    Fault.read(fields)  # before a connection is opened
     added = control_client(control, namespace, connection_string, ca_file).call("POST", "faults", fields)
     typer.echo(json.dumps(added, indent=2) if as_json else added["id"])
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-WHOLE = 10_000  # characters of a summary: more than any has
+WHOLE = 10_000  # characters of a summary: more than any summary has
 
 
 class WrappingGroup(TyperGroup):

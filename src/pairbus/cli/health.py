@@ -50,8 +50,8 @@ def health(
 
 
 def ask(url: str, timeout_s: float) -> tuple[bool, str]:
-    """Return whether the broker at `url` is healthy, and its own words or the reason why it did not answer."""
-    # A proxy of the environment is for the internet, not for the health check of a neighbour.
+    """Return whether the broker at `url` is healthy, and its own text or the reason why it did not answer."""
+    # A proxy of the environment is for the internet, not for a health check in the local network.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=timeout_s) as answer:

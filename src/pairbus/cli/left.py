@@ -1,4 +1,4 @@
-"""Messages that a draining command has left behind, found by peeking, which needs no other claim than receiving."""
+"""Messages that a draining command has left behind, found by peeking, which needs only the Listen claim."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pairbus.pairing.policy import Kind
 from pairbus.transport import Carrier, TransportError
 from pairbus.transport.failures import failure_of
 
-COUNT_MAX = 1000  # messages that are counted by looking at each
+COUNT_MAX = 1000  # messages that are counted one by one
 PAGE = 100
 TIMEOUT_S = 3.0
 
 
 class Left(NamedTuple):
-    """How many messages are in the queues, locked ones included."""
+    """Number of messages in the queues, locked ones included."""
 
     messages: int
     is_all: bool
@@ -28,7 +28,7 @@ NOTHING_LEFT = Left(0, is_all=True)
 
 
 async def look(away: Carrier, paths: Iterable[str], meter: Callable[[str, int], None], within_s: float) -> Left:
-    """`meter` is told of each request: the path, and the bytes that came."""
+    """Count the messages that are left; `meter` is told of each request: the path, and the bytes that came."""
     count = 0
     try:
         async with asyncio.timeout(within_s):

@@ -1,4 +1,4 @@
-"""The event loop of a command. The network is imported when it runs: it takes longer than all the rest of a command."""
+"""The event loop of a command. The network is imported when it runs: that takes longer than the rest of a command."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus message`."""
+    """Add the commands `pairbus message …`."""
     group = typer.Typer(
         help="Look at messages, send, receive, export, import, move and delete them.",
         no_args_is_help=True,

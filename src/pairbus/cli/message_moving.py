@@ -80,7 +80,7 @@ def purge(
 
 
 def _end(telling: Any) -> None:
-    """Say how it ended; exit with 1 when something that was asked for is left."""
+    """Print how it ended; exit with 1 when messages that were asked for are left."""
     telling.notes()
     typer.echo(telling.summary())
     if telling.progress.left:

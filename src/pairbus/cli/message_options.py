@@ -39,7 +39,7 @@ WhichFormat = Annotated[
 
 
 def address_of(entity: str, *, dead_letter: bool = False) -> Address:
-    """Read the argument; ConfigError when it names nothing."""
+    """Read the argument; ConfigError when it names no entity."""
     from pairbus.explorer import Address
 
     return Address.parse(entity, dead_letter=dead_letter)
@@ -76,5 +76,5 @@ def property_of(text: str) -> tuple[str, dict[str, str | None]]:
 
 
 def fields_of(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a message that were given."""
+    """Return the given fields of a message."""
     return {name: value for name, value in given.items() if value not in (None, {})}

@@ -1,4 +1,4 @@
-"""Messages on standard output: a table, one JSON array, or JSON lines. Terminal escapes are shown, never obeyed."""
+"""Messages on standard output: a table, one JSON array, or JSON lines. Terminal escapes are shown as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from pairbus.cli.table import print_table
 
 BODY_WIDTH = 60  # characters of a body in a table on a terminal
-# Characters that JSON leaves as they are, and that steer terminals: C1 controls, line separators, direction marks.
+# Characters that JSON leaves as they are, and that control terminals: C1 controls, line separators, direction marks.
 _STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -38,25 +38,25 @@ def _escaped(one: str) -> str:
 
 
 def json_text(shown: dict[str, Any]) -> str:
-    """Write one object; characters that steer a terminal are escaped as JSON allows."""
+    """Write one object; characters that control a terminal are escaped as JSON allows."""
     text = json.dumps(shown, ensure_ascii=False)
     text = _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return text.encode("utf-8", "backslashreplace").decode()  # half of a surrogate pair is \udXXX, as in JSON
 
 
 class Output:
-    """Prints messages in one format. `end` must be called, also when there were none."""
+    """Printer of messages in one format. `end` must be called, also when there were none."""
 
     def __init__(self, chosen: Format, *, dead_letter: bool = False, live: bool = False) -> None:
         self._format = chosen
         self._dead_letter = dead_letter
         self._live = live
-        "Print rows of the table as they come."
+        "True to print rows of the table as they come."
         self._count = 0
         self._rows: list[Sequence[object]] = []
 
     def add(self, shown: list[dict[str, Any]]) -> None:
-        """Print messages; they are written when this returns, but for those of a table."""
+        """Print messages; they are written when this returns, except in a table."""
         for one in shown:
             if self._format is Format.jsonl:
                 typer.echo(json_text(one))
@@ -72,7 +72,7 @@ class Output:
         sys.stdout.flush()
 
     def end(self) -> None:
-        """Print what is still to be printed."""
+        """Print the rest."""
         if self._format is Format.json:
             typer.echo("\n]" if self._count else "[]")
         elif self._format is Format.table and not self._live:

@@ -1,7 +1,7 @@
-"""How `pairbus message` runs: signals, progress on a terminal, and the last line.
+"""Run of a `pairbus message` command: signals, progress on a terminal, and the last line.
 
-Ctrl-C or SIGTERM cancels the verb, which brings its batch to an end and leaves nothing locked; a second Ctrl-C ends the
-process at once, which loses nothing either: locks run out by themselves.
+Ctrl-C or SIGTERM cancels the verb, which finishes its batch and leaves no message locked. A second Ctrl-C ends the
+process at once, which loses no message either: locks expire.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def carry_out(
     telling: Telling | None = None,
     again: str = "",
 ) -> T:
-    """Run a verb on the carriers of these sides. Interrupted, it says how far it came, and exits with 130."""
+    """Run a verb on the carriers of these sides. After an interrupt it prints how far it came, and exits with 130."""
     try:
         return run(_carried(sides, work, telling, again))
     except Unreachable as error:
@@ -97,7 +97,7 @@ async def _carried(
     def stop(number: signal.Signals) -> None:
         nonlocal told
         told = True
-        loop.remove_signal_handler(number)  # the next one ends the process
+        loop.remove_signal_handler(number)  # the next signal ends the process
         task.cancel()
 
     for number in STOPPING:
@@ -108,7 +108,7 @@ async def _carried(
             result = await work(carriers)
             for number in STOPPING:
                 loop.remove_signal_handler(number)
-            ignore_signals()  # it is done: what is left is to say so
+            ignore_signals()  # the work is done: only the last line is left
             return result
     except asyncio.CancelledError:
         if not told:

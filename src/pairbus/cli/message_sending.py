@@ -119,7 +119,7 @@ def receive(
         raise typer.BadParameter("--receive-and-delete takes whatever comes: it has no --where and no --grep")
     printed = Output(output, dead_letter=address.is_dead_letter, live=True)
     telling = Telling("received", "received")
-    telling.progress.tell = None  # the messages are on the screen themselves
+    telling.progress.tell = None  # the messages themselves are on the screen
 
     async def take(payloads: list[bytes]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Where `pairbus message` reads messages from, and where it writes them to."""
+"""Input and output of `pairbus message`: where messages are read from, and written to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Fields = dict[str, Any]
 
 
 def bodies_of(body: str | None, *, by_line: bool, as_objects: bool) -> Iterator[Fields]:
-    """Yield the fields that the argument or standard input give for each message."""
+    """Yield the fields of each message from the argument or from standard input."""
     if body is not None:
         yield {"body": body}
     elif as_objects:
@@ -55,7 +55,7 @@ def _object(line: bytes, number: int) -> Fields:
 
 
 def messages_of(source: Iterator[Fields], fields: Fields, delay_s: float | None, count: int) -> Iterator[bytes]:
-    """Yield encoded messages; fields of the command line win over those of an object. Each has an id."""
+    """Yield encoded messages; fields of the command line win over those of an object. Each message has an id."""
     for number, given in enumerate(source, 1):
         for _ in range(count):
             own = dict(fields)
@@ -73,7 +73,7 @@ def _with_id(fields: Fields) -> Fields:
 
 @contextmanager
 def written_whole(file: Path | None) -> Iterator[Callable[[str], object]]:
-    """Give a function that writes to standard output, or to FILE.part, which becomes FILE at a good end."""
+    """Yield a function that writes to standard output, or to FILE.part, which becomes FILE after success."""
     if file is None:
         yield sys.stdout.write
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""How `pairbus message tail` follows an entity: by looking again and again."""
+"""Following an entity for `pairbus message tail`, by repeated looks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pairbus.transport import Carrier
 async def follow(
     carrier: Carrier, address: Address, choice: Choice, printed: Output, before: int, every_s: float
 ) -> None:
-    """Print messages as they come, for ever; the first are `before` numbers below the last that is there."""
+    """Print messages as they come, for ever; the first are `before` numbers below the last one."""
     found = await extent(carrier, address)
     first = 0 if found is None else max(found[1] - before + 1, 0)
     while True:

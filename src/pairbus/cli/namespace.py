@@ -18,7 +18,7 @@ _app = options.group("Show a namespace, export its entities, and reset a namespa
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus namespace`."""
+    """Add the commands `pairbus namespace …`."""
     app.add_typer(_app, name="namespace")
 
 
@@ -77,7 +77,7 @@ def export(
 
 
 class EntitiesInReset(StrEnum):
-    """The fate of the entities in a reset."""
+    """Choice of a reset: keep the entities, or delete them."""
 
     KEEP = "keep"
     DELETE = "delete"

@@ -63,7 +63,7 @@ _CORRELATION = {
 
 
 def exported(client: Any, name: str | None, *, extended: bool) -> tuple[dict[str, Any], list[str]]:
-    """Read the namespace; return the document and one sentence for everything that it cannot express."""
+    """Read the namespace; return the document and one sentence for each setting that it cannot express."""
     export = _Export(client, extended)
     namespace = {
         "Name": name or client.get_namespace_properties().name,
@@ -99,7 +99,7 @@ class _Export:
     def _subscription(self, topic: str, found: Any) -> dict[str, Any]:
         rules = list(self._client.list_rules(topic, found.name))
         if not rules:
-            # A file cannot say "no rule": a subscription without rules gets $Default, which selects everything.
+            # A file cannot say "no rule": a subscription without rules gets $Default, which selects every message.
             rules_text = [{"Name": "none", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "1=0"}}}]
             self._notes.append(f"{topic}/{found.name} has no rules; the file has one that selects nothing")
             return {**self.entity("subscription", found), "Rules": rules_text}
@@ -133,7 +133,8 @@ class _Export:
         return {key: self._typed(place, key, value) for key, value in properties.items()}
 
     def _typed(self, place: str, key: str, value: Any) -> Any:
-        """JSON has no times and no durations: `pairbus broker` reads them with their type, the emulator as texts."""
+        """Return a typed value: JSON has no times or durations. `pairbus broker` reads the type, the emulator a
+        text."""
         if not isinstance(value, datetime | timedelta):
             return value
         kind, text = ("dateTime", value.isoformat()) if isinstance(value, datetime) else ("duration", _iso(value))
@@ -144,7 +145,7 @@ class _Export:
 
 
 def _value(key: str, value: Any) -> Any:
-    """A setting as JSON; None is left out."""
+    """Return a setting as JSON; None is left out."""
     if isinstance(value, timedelta):
         return None if value >= UNLIMITED else _iso(value)
     if key.startswith("Forward"):

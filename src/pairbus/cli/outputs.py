@@ -1,4 +1,4 @@
-"""Files that a command writes at its end, looked at before it begins."""
+"""Files that a command writes at its end, checked before it begins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pairbus.errors import ConfigError
 
 
 def check_output(option: str, file: Path | None) -> None:
-    """ConfigError when it surely cannot be written; nothing is touched."""
+    """Raise ConfigError when the file surely cannot be written; no file is touched."""
     if file is None:
         return
     if not file.parent.is_dir():

@@ -25,7 +25,7 @@ _app = typer.Typer(
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus pair`."""
+    """Add the commands `pairbus pair …`."""
     app.add_typer(_app, name="pair")
 
 

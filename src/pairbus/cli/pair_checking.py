@@ -34,8 +34,8 @@ from pairbus.transport import Carrier, Scheduled, TransportError
 from pairbus.transport.threads import in_thread
 
 AT_ONCE = 4  # queues that are tried at the same time
-QUEUES_TRIED = 100  # at most
-HIDDEN_S = 3600  # how long the message of the check stays invisible, should nothing cancel it
+QUEUES_TRIED = 100  # limit of queues
+HIDDEN_S = 3600  # time for which the message of the check stays invisible, should it not be cancelled
 SUBJECT = "pairbus pair check"
 _MANAGE = "clients need it only to create backlog queues, and `pairbus status` to count messages"
 
@@ -49,14 +49,14 @@ class AdminAnswers:
     date: str | None = None
     "Date of the HTTP answer, also of a refusal."
     queues: list[Any] | None = None
-    "All queues with their settings; None: not told."
+    "All queues with their settings; None: not known."
     topics: list[str] = field(default_factory=list)
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Checking:
-    """Checks a pair. `entities` are paths in the primary to which a link may be opened."""
+    """Check of a pair. `entities` are paths in the primary to which a link may be opened."""
 
     home: Side
     away: Side
@@ -66,7 +66,7 @@ class Checking:
     timeout_s: float
 
     async def check(self) -> list[Finding]:
-        """Return what was found out, the primary first."""
+        """Return the findings, the primary first."""
         home, away = await asyncio.gather(
             self._side("primary", self.home, self._check_home), self._side("secondary", self.away, self._check_away)
         )
@@ -150,7 +150,7 @@ async def _ask(side: Side, deadline: float) -> AdminAnswers:
 
 
 def _administration(side: Side) -> AdminAnswers:
-    """Ask for the namespace, whose answer has a date in any case, then for its entities. Blocks."""
+    """Ask for the namespace, whose answer always has a date, then for its entities. Blocks."""
     told = AdminAnswers()
 
     def dated(response: Any, content: Any, _headers: Any) -> Any:
@@ -206,7 +206,7 @@ async def _open_receiver(carrier: Carrier, deadline: float, path: str) -> None:
 
 
 async def _there_and_back(carrier: Carrier, deadline: float, path: str) -> None:
-    """Store a message that no receiver can see, read it, and take it away again."""
+    """Store a message that no receiver can see, read it, and cancel it."""
     message_id = f"pairbus-check-{uuid.uuid4()}"
     due = Timestamp(int((time.time() + HIDDEN_S) * 1000))
     message = Message(

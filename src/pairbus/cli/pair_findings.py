@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pairbus.cli.telling import many
 from pairbus.pairing.backlog import LOCK_DURATION_S, MAX_DELIVERY_COUNT, MAX_SIZE_MB, queue_index, queue_path
 
-CLOCK_MAX_S = 60.0  # a larger difference shows in ages and in times to live, and in the end as refused tokens
+CLOCK_MAX_S = 60.0  # a larger difference shows in ages and in times to live, and finally as refused tokens
 DATE_STEP_S = 1.0  # an HTTP date has whole seconds
 NEVER = timedelta(days=10_675_199)
 SHOWN_MAX = 5  # queues in one finding
@@ -27,7 +27,7 @@ class Finding:
     state: FindingState
     detail: str
     advice: str = ""
-    "Advice to the operator; empty when nothing has to be done."
+    "Advice to the operator; empty when there is nothing to do."
 
     def __str__(self) -> str:
         return f"{self.state:<7} {self.check}: {self.detail}" + (f". {self.advice}" if self.advice else "")
@@ -39,7 +39,7 @@ def in_json(findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def is_well(findings: Sequence[Finding]) -> bool:
-    """Tell whether nothing failed: exit code 0."""
+    """Tell whether no check failed: exit code 0."""
     return all(finding.state != "failed" for finding in findings)
 
 
@@ -99,7 +99,7 @@ def settings_finding(queues: Mapping[str, Mapping[str, Any]]) -> Finding:
 
 
 def differences(settings: Mapping[str, Any]) -> list[str]:
-    """Return the names of the settings that are not as specified; a setting that was not told is left out."""
+    """Return the names of the settings that are not as specified; an unknown setting is left out."""
     told = {name: value for name in SETTINGS if (value := settings.get(name)) is not None}
     return [name for name, value in told.items() if not SETTINGS[name].is_met_by(value)]
 
@@ -109,7 +109,7 @@ def _shown(value: object) -> str:
 
 
 def there_finding(namespace: str, primary_name: str, found: Sequence[str], rotation: int, others: str) -> Finding:
-    """Say whether the backlog queues of the rotation are there. `others` names those of other primaries."""
+    """Report whether the backlog queues of the rotation exist. `others` names those of other primaries."""
     check = "secondary backlog queues"
     there = {queue_index(primary_name, path) for path in found}
     missing = [queue_path(primary_name, index) for index in range(rotation) if index not in there]
@@ -155,7 +155,7 @@ def clock_finding(side: str, date: str | None, began_s: float, ended_s: float) -
 
 
 def right_finding(check: str, asked: Sequence[str], errors: Mapping[str, str], advice: str) -> Finding:
-    """Say whether all of the entities that were asked answered well. `errors`: path → why it did not."""
+    """Report whether all asked entities answered without an error. `errors`: path → error."""
     if not asked:
         return Finding(check, "skipped", "there is nothing to try it on")
     if not errors:

@@ -1,7 +1,8 @@
 """Queues read over plain HTTP, without the SDK, whose import takes longer than all the rest of a command together.
 
-None is returned for everything that is not a plain answer: the SDK then goes the long way, and has the words for an
-error. A broker on this machine and Azure with a key are asked so; a proxy of the environment is left to the SDK.
+Functions return None for every answer that is not a plain one: the caller then uses the SDK, which has the texts of
+errors. This way is for a broker on this machine and for Azure with a key; a proxy of the environment is left to the
+SDK.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from pairbus.access.sas import sign
 from pairbus.cli.durations import seconds_of
 
 WAIT_S = 2.0
-"Longest wait for one answer; after it the SDK is asked, which is more patient."
+"Longest wait for one answer; after it the SDK is used, which waits longer."
 TOKEN_S = 300
-PAGE_SIZE = 100  # the service gives no more in one answer
+PAGE_SIZE = 100  # the largest page of the service
 VERSION = "api-version=2021-05"
 PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""`pairbus proxy`: outages before any AMQP endpoint, until SIGTERM."""
+"""`pairbus proxy`: outages in front of any AMQP endpoint, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Examples:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the target is, and what clients would say to reach it."""
+    """Address of the target, and the address by which clients would reach it."""
 
     host: str
     port: int
@@ -54,7 +54,7 @@ class _Place:
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus proxy`."""
+    """Add the command `pairbus proxy`."""
     app.command(name="proxy", epilog=EPILOG)(proxy)
 
 
@@ -160,7 +160,7 @@ async def _serve(proxy: Proxy, connection_string: str | None, control: Path, *, 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     async with proxy:
-        if tells_socket:  # in a folder that nobody could guess
+        if tells_socket:  # in a folder whose name cannot be guessed
             print(f"control socket: {control}", file=sys.stderr, flush=True)
         for line in _ways(proxy, connection_string):
             print(line)
@@ -169,7 +169,7 @@ async def _serve(proxy: Proxy, connection_string: str | None, control: Path, *, 
 
 
 def _ways(proxy: Proxy, connection_string: str | None) -> list[str]:
-    """How clients reach the proxy, line by line."""
+    """Return how clients reach the proxy, line by line."""
     lines = [f"address {proxy.address}"]
     if connection_string is not None:
         said = proxy.connection_string(connection_string)

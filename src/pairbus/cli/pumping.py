@@ -1,4 +1,4 @@
-"""How `pairbus syphon` and `pairbus redrive` run, on both engines: signals, counts, metrics, the ledger."""
+"""Run of `pairbus syphon` and `pairbus redrive`, on both engines: signals, counts, metrics, the ledger."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from pairbus.spark.supervisor import SparkSyphon
 
 LINE_S = 1.0  # between two progress lines on a terminal
-LOG_S = 30.0  # and elsewhere
+LOG_S = 30.0  # between two progress lines elsewhere
 COUNT_S = 5.0  # between two counts of waiting messages, while some are moved or held back; elsewhere LOG_S
-IDLE_COUNT_S = POLL_S  # and while none are: each count is billed
-COUNT_LOOK_S = 1.0  # between two questions whether a count is due
+IDLE_COUNT_S = POLL_S  # between two counts while no messages are moved or held back: each count is billed
+COUNT_LOOK_S = 1.0  # between two checks whether a count is due
 STOP_S = 15.0  # for messages on their way when the command is told to end
-SPARK_LAG_S = 20.0  # within which tasks of Spark tell what they have moved: they last ten seconds
+SPARK_LAG_S = 20.0  # within which tasks of Spark report the messages that they moved: they last ten seconds
 LOOK_S = 10.0  # for a look at the messages that are left
-STOPPED_LOOK_S = 1.0  # of a command that is told to end
+STOPPED_LOOK_S = 1.0  # for that look when the command is told to end
 SPARK_LOOK_S = 0.5  # between two looks at a job on Spark
 COMPACT_S = 3600.0  # between two compactions of its journal
 
@@ -64,7 +64,7 @@ class Pumping:
         verbose: bool = False,
         metrics: str | None = None,
     ) -> None:
-        """`metrics`: PORT or HOST:PORT of the page of metrics. ConfigError when it is neither."""
+        """Prepare a run. `metrics`: PORT or HOST:PORT of the page of metrics. ConfigError when it is neither."""
         self._home = home
         self._away = away
         self._settings = settings
@@ -77,13 +77,13 @@ class Pumping:
         if self._server is not None:
             self._backlogs = self._server.backlogs(away, self._warn)
         self._engine: Syphon | SparkSyphon | None = None
-        "None until it is made, which takes Spark some seconds."
+        "Engine; None until it is made, which takes Spark some seconds."
         self._drained: list[str] = []
         self._stop = asyncio.Event()
         self._metrics = None if metrics is None else SyphonMetrics(metrics, away.name, self._look)
 
     async def syphon(self, primary_name: str, count: int | None, *, once: bool) -> bool:
-        """Drain the backlog queues of a primary; True when something that was asked for had to stay."""
+        """Drain the backlog queues of a primary; True when messages that were asked for had to stay."""
         listed: list[Any] | None = None
         if count is None:
             queues, listed = await self._backlogs.find(primary_name, once=once)
@@ -104,7 +104,7 @@ class Pumping:
     async def redrive(
         self, queue: str, to: str | None, *, once: bool, duplicate_window_s: float | None, new_ids: bool
     ) -> bool:
-        """Send dead letters again; True when something that was asked for had to stay."""
+        """Send dead letters again; True when messages that were asked for had to stay."""
         queue, window_s = queue_of_dead_letters(queue), duplicate_window_s
         if window_s is None:
             path = to or entity_of_dead_letters(queue)
@@ -139,9 +139,10 @@ class Pumping:
         counted: tuple[str, list[Any]] | None,
         primary_name: str | None = None,
     ) -> bool:
-        """`counted`: name of the primary, and the queues as they were listed; None where nothing can be counted.
+        """Run an engine to its end. `counted`: name of the primary, and the listed queues; None where counts are not
+        available.
 
-        With `primary_name` it is a syphon of a pair, which `pairbus status` can see.
+        With `primary_name` the engine is a syphon of a pair, which `pairbus status` can see.
         """
         self._drained = drained
         if counted is not None:
@@ -193,7 +194,7 @@ class Pumping:
             await self._follow(engine)
 
     async def _follow(self, engine: SparkSyphon) -> None:
-        """Tell the problems of a job on Spark, make its tables every hour and at its end, and stop it in time."""
+        """Report the problems of a job on Spark, make its tables every hour and at its end, and stop it in time."""
         assert self._spark is not None
         compact, compact_at = partial(self._spark.compact, engine.spark), time.monotonic() + COMPACT_S
         has_ended = False
@@ -213,7 +214,7 @@ class Pumping:
                 raise
 
     async def _unless_stopped(self, work: Callable[[], T]) -> T | None:
-        """Do it in a thread that does not keep the process alive: a Java that starts slowly must not delay its end."""
+        """Do the work in a thread that does not keep the process alive: a slow start of Java must not delay its end."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
 
@@ -241,7 +242,7 @@ class Pumping:
         return done.result() if done.done() else None
 
     async def _serve_metrics(self) -> None:
-        """Open the port of the page of metrics, if there is to be one, and tell where it is."""
+        """Open the port of the page of metrics, if it is wanted, and print its URL."""
         if self._metrics is not None:
             await self._metrics.port.open()
             self._telling.line(f"metrics: {self._metrics.port.url}")
@@ -264,9 +265,9 @@ class Pumping:
     # ── messages in the queues ──
 
     async def _left(self, away: Carrier, *, once: bool) -> Left:
-        """Look for messages that are left: some may be locked by somebody who is gone, or out of the pump's reach."""
+        """Look for messages that are left: some may be locked by a process that is gone, or out of the pump's reach."""
         now, stopped = self._progress(), self._stop.is_set()
-        if self._spark is not None:  # which has looked by itself, if it came to its end
+        if self._spark is not None:  # Spark has looked by itself, if it came to its end
             return Left(now.blocked, is_all=not stopped)
         if not once and not (now.blocked or now.uncompleted or now.is_away):
             return NOTHING_LEFT
@@ -279,8 +280,8 @@ class Pumping:
         return left if left.is_all or left.messages > known else Left(known, is_all=False)
 
     async def _count(self, primary_name: str, *, once: bool) -> None:
-        """Count waiting messages now and then. While nothing is moved or held back there is nothing new to count: an
-        idle syphon costs its long polls, and little more."""
+        """Count waiting messages now and then. While no message is moved or held back, counts are rare: an idle syphon
+        costs its long polls, and little more."""
         telling, seen, looked_at = self._telling, _doings(self._progress()), time.monotonic()
         while True:
             await asyncio.sleep(COUNT_LOOK_S)
@@ -327,7 +328,7 @@ class Pumping:
             line = self._telling.progress(now)
             if terminal:
                 self._telling.live(line)
-            elif line != last and not now.is_away:  # of which each failed try is told
+            elif line != last and not now.is_away:  # while the primary is away each failed try is reported
                 self._telling.line(line)
             last = line
             await asyncio.sleep(LINE_S if terminal else LOG_S)
@@ -336,7 +337,7 @@ class Pumping:
         self._telling.line(text, "WARNING")
 
     def _look(self) -> tuple[SyphonProgress, int | None]:
-        """Return the progress, and how many messages wait as far as that is known."""
+        """Return the progress, and how many messages wait; None: not known."""
         now, counted = self._progress(), self._telling.counted
         return now, None if counted is None else counted.waiting(now)
 

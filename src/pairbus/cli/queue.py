@@ -22,7 +22,7 @@ Name = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus queue`."""
+    """Add the commands `pairbus queue …`."""
     app.add_typer(_app, name="queue")
 
 
@@ -213,7 +213,7 @@ def update(
 @connected
 def delete(client: Any, name: Name, yes: options.Yes = False) -> None:
     """Delete a queue with every message in it. Asks first, unless --yes is given."""
-    queue_by(client, name)  # the service deletes whatever has this path
+    queue_by(client, name)  # the service deletes any entity with this path
     options.confirm_deletion(f"queue {name} with every message in it", yes)
     client.delete_queue(name)
     typer.echo(f"deleted {name}")
@@ -230,7 +230,7 @@ def _counts(runtime: Any) -> dict[str, int]:
         "active": active,
         "dead_lettered": dead_lettered,
         "scheduled": scheduled,
-        # No answer carries this count; it is what the total has beyond the others. Azure counts them as active.
+        # No answer has this count; it is the rest of the total. Azure counts deferred messages as active.
         "deferred": max(0, runtime.total_message_count - active - dead_lettered - scheduled - transferred),
         "size_bytes": runtime.size_in_bytes,
     }

@@ -90,7 +90,7 @@ def report(
     check_output("--json", json_file)
     if parquet is not None and not parquet.parent.is_dir():
         raise ConfigError(f"--parquet {parquet}: the folder {parquet.parent} does not exist")
-    # Before Spark is started, which takes seconds; but only Spark finds what is not on this machine.
+    # Before Spark is started, which takes seconds; but only Spark finds files that are not on this machine.
     where = spark_place(None, remote)
     are_here = where.remote is None and all(is_here(None, name) for name in ledgers)
     sources = find_sources(ledgers) if are_here else None
@@ -122,7 +122,7 @@ def report(
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Show the current step on standard error: in one changing line on a terminal, elsewhere in a line for each."""
+    """Show the current step on standard error: on a terminal in one changing line, elsewhere a line for each."""
     from rich.console import Console
 
     with os.fdopen(os.dup(STDERR), "w", encoding="utf-8") as out:
@@ -176,7 +176,7 @@ def _show(made: Report) -> None:
 
 
 def check_rows(made: Report, ledgers: Sequence[str]) -> None:
-    """Raise when there is no row: the report would look like a period in which nothing happened."""
+    """Raise when there is no row: the report would look like a period without events."""
     if made.source.rows:
         return
     why = ""

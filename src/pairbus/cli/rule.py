@@ -46,7 +46,7 @@ KEY:bool=true.
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus rule`."""
+    """Add the commands `pairbus rule …`."""
     app.add_typer(_app, name="rule")
 
 

@@ -1,5 +1,5 @@
-"""How commands are told about a namespace: a connection string, which need not stand on the command line where every
-process of the machine can read it, or a host and a credential of Microsoft Entra ID.
+"""Namespaces in options of commands: a connection string, which need not be on the command line where every process of
+the machine can read it, or a host and a credential of Microsoft Entra ID.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ KEPT_OFF = (
     "Connection strings also come from {variables}, from a file as @FILE, or from a variable as env:NAME, which keep"
     " the keys off the command line."
 )
-"For the help of a command; `variables` are those that it reads."
+"Text for the help of a command; `variables` are those that it reads."
 ENTRA = (
     "With --credential, give hosts instead of connection strings: default is DefaultAzureCredential of azure-identity"
     " (pip install azure-identity), MODULE:CALLABLE any function that returns a credential."
 )
-"For the help of a command."
+"Text for the help of a command."
 
 
 def _named(text: str | None) -> str | None:
@@ -52,7 +52,7 @@ CredentialName = Annotated[
 def connection_string(given: str | None, option: str, variable: str) -> str:
     """Return the text as it was given, or the content of the file of `@FILE` or of the variable of `env:NAME`.
 
-    `option` and `variable` are named when it is missing.
+    `option` and `variable` are in the error when it is missing.
     """
     if not given:
         raise typer.BadParameter(f"no connection string: give {option} CS or {option} @FILE, or set {variable}")
@@ -77,7 +77,7 @@ def connection_string(given: str | None, option: str, variable: str) -> str:
 
 
 class Namespaces:
-    """Makes the sides of one command, by connection string or by host and credential."""
+    """Maker of the sides of one command, by connection string or by host and credential."""
 
     def __init__(self, credential: str | None, ca_file: Path | None) -> None:
         self._credential = credential
@@ -120,7 +120,7 @@ class Namespaces:
             raise ConfigError(f"{option}: {error}") from None
 
     def check(self) -> None:
-        """Refuse a credential that no namespace needs: the user meant something else."""
+        """Refuse a credential that no namespace needs: the user made a mistake."""
         if self._credential is not None and not self._used:
             raise typer.BadParameter(
                 "--credential is for hosts, and every namespace was given by a connection string; check also the"
@@ -129,6 +129,6 @@ class Namespaces:
 
 
 def check_two(home: Side, away: Side) -> None:
-    """Refuse a pair of one namespace. ConfigError."""
+    """Refuse a pair whose sides are the same namespace. ConfigError."""
     if home.authority.lower() == away.authority.lower():
         raise ConfigError(f"primary and secondary are the same namespace, {home.name}: a pair needs two")

@@ -1,4 +1,4 @@
-"""Options that `pairbus syphon` and `pairbus redrive` have for Spark."""
+"""Options of `pairbus syphon` and `pairbus redrive` for Spark."""
 
 from __future__ import annotations
 
@@ -87,8 +87,7 @@ class SparkOptions:
     def start(
         self, sides: tuple[Given, Given], names: tuple[str, ...], settings: SyphonSettings, namespaces: Namespaces
     ) -> SparkStart:
-        """Say where Spark finds everything. `sides`: home and away. `names`: what a journal that is not given is called
-        by."""
+        """Return the settings of Spark's start. `sides`: home and away. `names`: names of the default journal."""
         from pairbus.cli.spark_start import SparkStart
 
         journal = self.journal or str(default_journal_on(self.where, names))

@@ -1,4 +1,4 @@
-"""Where the Spark of a command runs: a master, or a Spark Connect server; the options that say so."""
+"""Place of a command's Spark: a master, or a Spark Connect server; and the options for it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Remote = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SparkPlace:
-    """One of both."""
+    """A master, or the address of a Spark Connect server."""
 
     master: str | None
     remote: str | None
@@ -42,7 +42,7 @@ class SparkPlace:
 
     @property
     def is_local(self) -> bool:
-        """Whether all of Spark is on this machine, and inherits the environment of this process."""
+        """True when all of Spark is on this machine, and inherits the environment of this process."""
         return self.remote is None and (self.master or MASTER).startswith("local")
 
     def open(self, app_name: str, conf: Mapping[str, str] | None = None) -> SparkSession:

@@ -1,4 +1,5 @@
-"""A Spark Connect server as `pairbus syphon` and `pairbus redrive` use it: all that needs a secret is asked there.
+"""A Spark Connect server as `pairbus syphon` and `pairbus redrive` use it: all requests that need a secret are made
+there.
 
 The command itself connects to no namespace. Functions of this file without a class run where the server's driver is.
 """
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 
 def server_secret(given: str | None, option: str, variable: str, credential: str | None) -> Secret:
-    """Read an option as the place of a secret on the server. ConfigError for a secret, which would have to travel."""
+    """Read an option as the place of a secret on the server. ConfigError for a secret itself: it must not be sent."""
     if not given:
         raise ConfigError(f"{option} is missing: give it, or set {variable}")
     if credential is None and not given.startswith(("env:", "@")):
@@ -52,7 +53,7 @@ class ServerNamespaces(Namespaces):
         self._secrets: dict[Side, Secret] = {}
 
     def side(self, given: str | None, option: str, variable: str) -> Side:
-        """Return a namespace by its name, which the server is asked for. Nothing can be opened with it here."""
+        """Return a namespace by its name, which the server knows. It cannot be opened here."""
         secret = server_secret(given, option, variable, self._credential)
         side = Side.from_credential(self._driver.call(authority_of, secret), _Nowhere())
         self._used = self._used or secret.credential is not None
@@ -60,7 +61,7 @@ class ServerNamespaces(Namespaces):
         return side
 
     def backlogs(self, away: Side, say: Say) -> Backlogs:
-        """Return what finds the queues of a secondary."""
+        """Return the finder of the queues of a secondary."""
         return _ServerBacklogs(self, away, say)
 
     async def find(self, away: Side, primary_name: str, say: Say, *, once: bool) -> dict[str, int | None]:
@@ -68,7 +69,7 @@ class ServerNamespaces(Namespaces):
         return await self._ask(say, find_queues, away, primary_name, once)
 
     async def duplicate_window(self, home: Side, path: str, say: Say, *, new_ids: bool) -> float | None:
-        """Return for how long a destination remembers message ids; None when it will not say."""
+        """Return for how long a destination remembers message ids; None when it does not say."""
         return await self._ask(say, find_duplicate_window, home, path, new_ids)
 
     async def _ask(self, say: Say, question: Callable[..., tuple[T, list[str]]], side: Side, *arguments: Any) -> T:
@@ -98,7 +99,7 @@ class _Nowhere:
 def find_queues(
     secret: Secret, ca_file: str | None, primary_name: str, once: bool
 ) -> tuple[dict[str, int | None], list[str]]:
-    """List the backlog queues; returns them, and lines for the operator."""
+    """Find the backlog queues; return them, and lines for the operator."""
     said: list[str] = []
     backlogs = Backlogs(_side(secret, ca_file), said.append, _unmetered)
     queues, _ = asyncio.run(backlogs.find(primary_name, once=once))
@@ -108,7 +109,7 @@ def find_queues(
 def find_duplicate_window(
     secret: Secret, ca_file: str | None, path: str, new_ids: bool
 ) -> tuple[float | None, list[str]]:
-    """Ask a destination for its window; returns it, and lines for the operator."""
+    """Ask a destination for its window; return it, and lines for the operator."""
     said: list[str] = []
     window_s = asyncio.run(ask_duplicate_window(_side(secret, ca_file), path, said.append, _unmetered, new_ids=new_ids))
     return window_s, said

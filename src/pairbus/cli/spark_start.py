@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 APP = "pairbus syphon"
 RESTARTS = "PAIRBUS_SYPHON_RESTARTS"
-RESTARTS_MAX = 5  # of Java, by a command that is to end by itself
+RESTARTS_MAX = 5  # restarts of Java, by a command that is to end by itself
 RESTART_MAX_S = 60.0
 
 
 def place_of(given: str | None, text: str, variable: str, spark: SparkPlace) -> str:
-    """Where Spark's workers find a connection string: in its file, or in the environment that they inherit or have."""
+    """Return where Spark's workers find a connection string: in its file, or in the environment that they have."""
     if given is not None and given.startswith("@"):
         return f"@{Path(given[1:]).absolute()}"
     if given is not None and given.startswith("env:"):
@@ -50,11 +50,11 @@ def place_of(given: str | None, text: str, variable: str, spark: SparkPlace) -> 
 
 @dataclass(frozen=True, slots=True)
 class SparkStart:
-    """Where Spark is, and where its job finds everything; what it takes to start both."""
+    """Settings for the start of Spark and of its job."""
 
     options: SparkOptions
     server: ServerNamespaces | None
-    "The Connect server, when that is where Spark is."
+    "Connect server, when Spark is there."
     settings: SyphonSettings
     journal: str
     "A folder, or a URL."
@@ -62,7 +62,7 @@ class SparkStart:
     secondary: str
 
     def syphon(self, queues: Mapping[str, int | None], *, once: bool, primary_name: str | None) -> SparkSyphon:
-        """Start Spark and a drain; with `primary_name`, also of its backlog queues that are created later."""
+        """Start Spark and a drain; with `primary_name`, backlog queues that are created later are drained too."""
         return syphon(
             self._open(),
             primary=self.primary,
@@ -112,7 +112,7 @@ class SparkStart:
         return spark
 
     def _common(self) -> dict[str, Any]:
-        """Return options that both kinds of drain have."""
+        """Return the options of both kinds of drain."""
         options = self.options
         return {
             "journal": self.journal,
@@ -127,7 +127,7 @@ class SparkStart:
 
 
 def _conf(master: str) -> dict[str, str]:
-    """Executors of a cluster must find the driver: by the address of this host that leads to the master."""
+    """Return the configuration by which executors find the driver: this host's address towards the master."""
     where = urlsplit(master.removeprefix("k8s://"))
     if where.hostname is None:
         return {"spark.driver.extraJavaOptions": LIGHT_JAVA}
@@ -138,12 +138,12 @@ def _conf(master: str) -> dict[str, str]:
 
 
 def has_restarted() -> bool:
-    """Whether this process was started by `again`."""
+    """Return whether this process was started by `again`."""
     return RESTARTS in os.environ
 
 
 def again(gone: SparkGone, *, once: bool) -> NoReturn:
-    """Start this command anew: a process can have one Java, and its Java is gone."""
+    """Start this command again: a process can have one Java, and its Java is gone."""
     count = int(os.environ.get(RESTARTS, "0")) + 1
     if once and count > RESTARTS_MAX:
         raise gone

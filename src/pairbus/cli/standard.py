@@ -1,6 +1,6 @@
-"""Standard input, output and error of a command. Who reads its lines may be gone or have no room: that ends no work.
+"""Standard input, output and error of a command. The reader of its lines may be gone or have no room: work goes on.
 
-And the signals that end one, which must not change the exit code of work that is done."""
+And the signals that end a command: they must not change the exit code of finished work."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def open_closed() -> None:
-    """A command that is started without one of them gets /dev/null: uvloop aborts the process otherwise, and the next
-    socket would take the place."""
+    """Open /dev/null for each standard stream that is closed: otherwise uvloop aborts the process, and the next socket
+    would get its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest that is free, which is this one
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
@@ -28,16 +28,16 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 def ignore_signals() -> None:
-    """Let Ctrl-C and SIGTERM change nothing from here on, to the very end of the process.
+    """Ignore Ctrl-C and SIGTERM from here on, to the very end of the process.
 
-    Killed while the interpreter is taken down, a command would be taken for interrupted, and done again.
+    A command that is killed while the interpreter shuts down would look interrupted, and would be repeated.
     """
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
 
 
 def signal_handlers() -> dict[signal.Signals, Any]:
-    """Return what Ctrl-C and SIGTERM do now, for `restore_signals`."""
+    """Return the current handlers of Ctrl-C and SIGTERM, for `restore_signals`."""
     return {number: signal.getsignal(number) for number in STOPPING}
 
 
@@ -49,7 +49,7 @@ def restore_signals(before: dict[signal.Signals, Any]) -> None:
 
 
 def flush(file: TextIO) -> bool:
-    """Whether everything is written. The rest is dropped, which Python would answer with an exit code of its own."""
+    """Return whether all text is written. The rest is dropped: otherwise Python would exit with a code of its own."""
     try:
         file.flush()
     except OSError:
@@ -61,23 +61,23 @@ def flush(file: TextIO) -> bool:
 
 
 def say(line: str) -> None:
-    """On standard error, if that can be written."""
+    """Write a line to standard error, if that is possible."""
     _write(f"{line}\n")
 
 
 def one_line(text: str) -> str:
-    """Replace characters that begin a line or steer a terminal: senders choose message ids, clients choose paths."""
+    """Replace characters that begin a line or control a terminal: senders choose message ids, clients choose paths."""
     return _STEERING.sub("\ufffd", text)
 
 
 class ProgressLine:
-    """The last line of a terminal, which is written over. Elsewhere it does nothing."""
+    """The last line of a terminal, which is written over. Elsewhere it is silent."""
 
     def __init__(self) -> None:
         self._shown = 0
 
     def show(self, line: str) -> None:
-        """As much of it as fits: a line that runs over cannot be written over."""
+        """Show as much of the line as fits: a longer line could not be written over."""
         if not sys.stderr.isatty():
             return
         line = line[: _columns() - 1]
@@ -91,7 +91,7 @@ class ProgressLine:
 
 
 def _columns() -> int:
-    """A terminal that does not know is taken for a wide one."""
+    """Return the width of the terminal; a large one when it is not known."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or 1000
     except OSError:

@@ -1,4 +1,4 @@
-"""`pairbus status`: both sides of a pair, what waits in the backlog queues, and the syphons of this machine."""
+"""`pairbus status`: both sides of a pair, the messages in the backlog queues, and the syphons of this machine."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from pairbus.cli.status_facts import Status
 
 EVERY_S = 5.0
-CLEAR = "\x1b[H\x1b[2J"  # of a terminal
+CLEAR = "\x1b[H\x1b[2J"  # clears a terminal
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus status`."""
+    """Add the command `pairbus status`."""
     app.command(
         epilog=f"""\b
 Examples:
@@ -104,7 +104,7 @@ def status(
 
 
 async def _watch(look: Callable[[], Awaitable[Status]], every_s: float, *, as_json: bool) -> bool:
-    """Look until a signal comes; return whether the last look found nothing to tell."""
+    """Look until a signal comes; return whether the last look was quiet."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
@@ -126,7 +126,7 @@ async def _watch(look: Callable[[], Awaitable[Status]], every_s: float, *, as_js
 
 
 def _show(now: Status, before: Status | None, *, as_json: bool, indent: int | None) -> None:
-    """Print one look; looks of --watch are apart by an empty line, on a terminal each replaces the one before."""
+    """Print one look; looks of --watch are separated by an empty line, on a terminal each replaces the one before."""
     from pairbus.cli.status_facts import COLUMNS, change_of, heading, rows, summary
     from pairbus.cli.status_facts import as_json as in_json
 

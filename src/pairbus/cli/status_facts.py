@@ -1,4 +1,4 @@
-"""Facts of `pairbus status` and the words for them. No clock and no network: `status_look` gathers the facts."""
+"""Facts of `pairbus status` and the texts for them. No clock and no network: `status_look` gathers the facts."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class PeekedMessages:
 
     looked_at: int = 0
     is_all: bool = False
-    "The end of the queue was reached."
+    "True when the end of the queue was reached."
     oldest_ms: int | None = None
-    "When the oldest of them was enqueued, in milliseconds since 1970."
+    "Time at which the oldest of them was enqueued, in milliseconds since 1970."
     labels: Counter[str] = field(default_factory=Counter)
-    "Destination or dead-letter reason → how many of them have it."
+    "Number of messages by destination or dead-letter reason."
 
     def add(self, payloads: Iterable[bytes], label: Label) -> None:
         """Count messages as they were peeked."""
@@ -84,7 +84,7 @@ def _printable(text: object, otherwise: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """One backlog queue. The counts are None when the secondary does not tell them."""
+    """One backlog queue. The counts are None when the secondary does not say them."""
 
     path: str
     messages: int | None = None
@@ -92,11 +92,11 @@ class QueueFacts:
     waiting: PeekedMessages = field(default_factory=PeekedMessages)
     dead: PeekedMessages = field(default_factory=PeekedMessages)
     error: str | None = None
-    "Why the messages could not be peeked."
+    "Reason why the messages could not be peeked."
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Return messages and dead letters; without counts, as many as were peeked."""
+        """Messages and dead letters; without counts, as many as were peeked."""
         return (
             self.waiting.looked_at if self.messages is None else self.messages,
             self.dead.looked_at if self.dead_letters is None else self.dead_letters,
@@ -104,7 +104,7 @@ class QueueFacts:
 
     @property
     def is_exact(self) -> bool:
-        """True when `counts` are no lower bounds."""
+        """True when `counts` are exact, not lower bounds."""
         return (self.messages is not None or self.waiting.is_all) and (
             self.dead_letters is not None or self.dead.is_all
         )
@@ -119,7 +119,7 @@ class Status:
     secondary: Reached
     primary_name: str
     rotation: int
-    "Backlog queues 0 … rotation-1 are used by clients."
+    "Clients use the backlog queues 0 … rotation-1."
     queues: tuple[QueueFacts, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -128,24 +128,24 @@ class Status:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Return messages and dead letters of all backlog queues."""
+        """Messages and dead letters of all backlog queues."""
         found = [queue.counts for queue in self.queues]
         return sum(count for count, _ in found), sum(count for _, count in found)
 
     @property
     def is_exact(self) -> bool:
-        """True when `counts` are no lower bounds."""
+        """True when `counts` are exact, not lower bounds."""
         return self.secondary.error is None and all(queue.is_exact for queue in self.queues)
 
     @property
     def is_quiet(self) -> bool:
-        """True when both sides answer, nothing waits and nothing is wrong: exit code 0."""
+        """True when both sides answer, no message waits and there is no problem: exit code 0."""
         away = self.primary.error is not None or self.secondary.error is not None
         return not away and not self.problems and self.is_exact and self.counts == (0, 0)
 
     @property
     def missing(self) -> list[str]:
-        """Return the queues of the rotation that are not there."""
+        """Queues of the rotation that do not exist."""
         there = {queue_index(self.primary_name, queue.path) for queue in self.queues}
         if not there:
             return []
@@ -274,7 +274,7 @@ def moment(time_s: float) -> str:
 
 
 def as_json(status: Status, change: CountChange | None) -> dict[str, Any]:
-    """Return everything as it goes into JSON."""
+    """Return the whole status as JSON."""
     messages, dead_letters = status.counts
     return {
         "time": moment(status.time_s),

@@ -1,4 +1,4 @@
-"""One look of `pairbus status` at both namespaces. Both are asked at the same time, each within the time-out."""
+"""One look of `pairbus status` at both namespaces. They are asked at the same time, each within the time-out."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from pairbus.transport.threads import in_thread
 
 PAGE = 100  # messages of one peek; × 256 KB × AT_ONCE = 100 MB at the very worst
 AT_ONCE = 4  # queues that are peeked at the same time
-QUEUES_PEEKED = 100  # at most, in one look
+QUEUES_PEEKED = 100  # queues in one look
 SYPHON_S = 2.0  # for the answer of a process on this machine
 
 
 @dataclass(frozen=True, slots=True)
 class Looking:
-    """Looks at a pair. `peeked` is how many messages of each queue are looked at, at most."""
+    """Looks at a pair. `peeked`: how many messages of each queue are looked at, at most."""
 
     home: Side
     away: Side
@@ -131,7 +131,7 @@ class Looking:
         return replace(queue, waiting=waiting, dead=dead, error=error)
 
     async def _sample(self, carrier: Carrier, path: str, sample: PeekedMessages, label: Label, deadline: float) -> None:
-        """Peek page by page until the queue ends or enough is seen. A page that is not full says nothing."""
+        """Peek page by page until the queue ends or enough messages are seen. A page may be short before the end."""
         next_number = 0
         management = await carrier.management(path, _left(deadline))
         while sample.looked_at < self.peeked:

@@ -56,7 +56,7 @@ def seen_syphons(secondary: str, primary_name: str, wait_s: float) -> tuple[Syph
 
 
 def lines_of(syphons: Sequence[Syphoning]) -> list[str]:
-    """Return the lines of `pairbus status` about them."""
+    """Return the lines of `pairbus status` about the syphons."""
     if not syphons:
         return [NONE_SEEN]
     rates = [one.facts["per_second"] for one in syphons if "error" not in one.facts]

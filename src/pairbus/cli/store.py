@@ -1,4 +1,4 @@
-"""`pairbus store`: look after the files of a broker that is not running."""
+"""`pairbus store`: maintenance of the files of a broker that is not running."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _app = typer.Typer(
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus store`."""
+    """Add the commands `pairbus store …`."""
     app.add_typer(_app, name="store")
 
 
@@ -70,7 +70,7 @@ def salvage(
 
 
 def _check(folder: Path) -> None:
-    """The likely mistake is to name the data folder, which holds one folder for each namespace."""
+    """Check the folder. The likely mistake is to name the data folder, which holds one folder for each namespace."""
     if not folder.is_dir():
         raise StoreError(f"There is no folder {folder}.")
     inside = sorted(path.parent.name for path in folder.glob("*/messages.db"))

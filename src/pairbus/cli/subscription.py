@@ -18,7 +18,7 @@ DeadLetterOnFilterError = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus subscription`."""
+    """Add the commands `pairbus subscription …`."""
     app.add_typer(_app, name="subscription")
 
 
@@ -74,7 +74,7 @@ def list_subscriptions(client: Any, topic: options.Topic, as_json: options.Json 
     subscriptions = [
         {"name": found.name, "status": status_of[found.name], **_counts(found)}
         for found in client.list_subscriptions_runtime_properties(topic)
-        # One created between the two listings is missing in the first: it will be in the next answer.
+        # A subscription created between the two listings is missing in the first: it will be in the next answer.
         if found.name in status_of
     ]
     options.print_entities(("name", "status", "active", "dead_lettered", "deferred"), subscriptions, as_json)
@@ -160,6 +160,6 @@ def _counts(runtime: Any) -> dict[str, int]:
     return {
         "active": active,
         "dead_lettered": dead_lettered,
-        # No answer carries this count; it is what the total has beyond the others. Azure counts them as active.
+        # No answer has this count; it is the rest of the total. Azure counts deferred messages as active.
         "deferred": max(0, runtime.total_message_count - active - dead_lettered - transferred),
     }

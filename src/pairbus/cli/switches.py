@@ -32,7 +32,7 @@ def switch(connection_string: str, method: str, name: str, asked: Any, ca_file: 
     headers = {"Authorization": token or "", "Content-Type": "application/json"}
     with trusted(given.host if given.emulator else None, authority, ca_file) as certificates:
         context = ssl.create_default_context(cafile=certificates if isinstance(certificates, str) else None)
-    # Connecting and the answer have one limit: the socket has no two of them.
+    # One limit for connecting and for the answer: the socket has only one.
     connection = http.client.HTTPSConnection(given.host, port, timeout=CONNECT_WAIT_S + READ_WAIT_S, context=context)
     try:
         connection.request(method, f"/$pairbus/{name}", json.dumps(asked), headers)

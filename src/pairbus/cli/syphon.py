@@ -35,7 +35,7 @@ class Ttl(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus syphon` and `pairbus redrive`."""
+    """Add the commands `pairbus syphon` and `pairbus redrive`."""
     app.command(
         epilog=f"""\b
 Examples:
@@ -63,7 +63,7 @@ Examples:
 
 
 def _rate(given: float | None) -> float | None:
-    """Check the rate as the option of the same name does; `nan` is within any two numbers."""
+    """Check the rate as the option of the same name does; `nan` passes every comparison with limits."""
     try:
         RANGES["max_messages_per_second"].check("it", given)
     except ValueError as error:
@@ -282,7 +282,7 @@ def redrive(
 
 
 def _namespaces(where: SparkPlace, credential: str | None, ca_file: Path | None, *, once: bool) -> Namespaces:
-    """Return what makes the sides of a command: with a Spark Connect server, that server, which has the secrets."""
+    """Return the maker of the sides of a command: with a Spark Connect server, that server, which has the secrets."""
     if where.remote is None:
         return Namespaces(credential, ca_file)
     from pairbus.cli.spark_server import ServerNamespaces
@@ -293,11 +293,11 @@ def _namespaces(where: SparkPlace, credential: str | None, ca_file: Path | None,
     except ConfigError as error:
         if not has_restarted():
             raise
-        again(SparkGone(str(error)), once=once)  # it was there before, so it is being started again
+        again(SparkGone(str(error)), once=once)  # it was there before, so it is being restarted
 
 
 def _route(queue: str, to: str | None, authority: str) -> tuple[str, str, str]:
-    """Return whose dead letters go where."""
+    """Return (queue whose dead letters go, namespace, destination)."""
     from pairbus.pairing.redriving import queue_of_dead_letters
     from pairbus.pairing.relay import entity_of_dead_letters
 
@@ -306,7 +306,7 @@ def _route(queue: str, to: str | None, authority: str) -> tuple[str, str, str]:
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, bool]], *, once: bool) -> None:
-    """Run, and exit with 1 when messages had to stay. On Spark a Java that dies is answered by a new process."""
+    """Run, and exit with 1 when messages had to stay. When Java dies on Spark, a new process goes on."""
 
     try:
         left = run(work())

@@ -1,4 +1,4 @@
-"""The page of metrics of `pairbus syphon --metrics`: what it moved, what it could not, and what waits."""
+"""The page of metrics of `pairbus syphon --metrics`: messages that it moved, that had to stay, and that wait."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SyphonMetrics:
     """Counts of one syphon, and the port that serves them."""
 
     def __init__(self, place: str, secondary: str, look: LookAtProgress) -> None:
-        """ConfigError: `place` is neither PORT nor HOST:PORT, or needs a token."""
+        """Read the place of the page. ConfigError: `place` is neither PORT nor HOST:PORT, or needs a token."""
         self._secondary = secondary
         self._look = look
         self._counters = Counters()

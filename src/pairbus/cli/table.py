@@ -10,11 +10,11 @@ import typer
 
 WIDE = 10_000
 _FORCING = ("FORCE_COLOR", "TTY_COMPATIBLE")
-"Variables with which a user says that something else is a terminal too."
+"Variables with which a user says that the output counts as a terminal."
 
 
 def is_terminal() -> bool:
-    """Return whether standard output is a terminal. Where that is clear, rich, which takes time, is not imported."""
+    """Return whether standard output is a terminal. Imports rich, which is slow, only where that is not clear."""
     if not sys.stdout.isatty() and not any(name in os.environ for name in _FORCING):
         return False
     from rich.console import Console

@@ -1,6 +1,6 @@
 """Lines of `pairbus syphon` and `pairbus redrive`: events, the live line, the summary.
 
-On a terminal one line is written over; elsewhere each line has its time and its level, as a log wants it.
+On a terminal one line is written over; elsewhere each line has its time and its level, as in a log.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Level = Literal["INFO", "WARNING"]
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Messages in the backlog queues at one moment, and how far the syphon was then."""
+    """Messages in the backlog queues at one moment, and the progress of the syphon then."""
 
     messages: int
     queues: int
-    "Queues that had any."
+    "Number of queues that had messages."
     then: SyphonProgress
 
     def waiting(self, now: SyphonProgress) -> int:
@@ -50,14 +50,15 @@ class Counted:
 class QueueTally:
     """The sum of messages that are or were in the queues, from counts and from a progress that lags behind.
 
-    Tasks of Spark tell what they have moved at their end. A count and the progress of the same moment then do not add
-    up: messages are missing from both. A later progress has them, and perhaps messages that were there at the count.
+    Tasks of Spark report the messages that they moved at their end. So a count and the progress of the same moment do
+    not add up: messages are missing from both. A later progress has them, and perhaps messages that were there at the
+    count.
     """
 
     def __init__(self, lag_s: float) -> None:
         self._lag_s = lag_s
         self._counts: deque[tuple[float, int]] = deque()
-        "Times and results of the counts since, and of the last one before, `lag_s` ago."
+        "Times and results of the counts within the last `lag_s` seconds, and of the last one before."
         self._sum: int | None = None
 
     def counted(self, messages: int, queues: int, progress: SyphonProgress, now: float) -> Counted:
@@ -86,7 +87,7 @@ class SyphonTelling:
     def __init__(self, home: str, away: str, *, verbose: bool = False, wall_s: Callable[[], float] = time.time) -> None:
         self.counted: Counted | None = None
         self.counts = False
-        "Whether the secondary lets us count its messages."
+        "True when the secondary lets us count its messages."
         self._home = home
         self._away = away
         self._verbose = verbose
@@ -94,14 +95,14 @@ class SyphonTelling:
         self._line = ProgressLine()
         self._reasons: Counter[str] = Counter()
         self._paused: dict[str, str] = {}
-        "Queue → the reason of its last pause that was told."
+        "Reason of the last pause that was reported, by queue."
         self._unreachable: tuple[PrimaryUnreachable, float] | None = None
-        "The last failed try, and when it was."
+        "The last failed try, and its time."
 
     # ── lines ──
 
     def line(self, text: str, level: Level = "INFO") -> None:
-        """Write one line, with time and level where nobody sits at a terminal."""
+        """Write one line, with time and level where standard error is no terminal."""
         self._line.clear()
         if not sys.stderr.isatty():
             moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall_s()))
@@ -118,7 +119,7 @@ class SyphonTelling:
     # ── events ──
 
     def heard(self, event: Event, progress: Callable[[], SyphonProgress]) -> None:
-        """Tell an event, if somebody should look at it; with --verbose, every event."""
+        """Report an event, if the operator should look at it; with --verbose, every event."""
         match event:
             case PrimaryUnreachable():
                 self._unreachable = event, self._wall_s()
@@ -143,8 +144,8 @@ class SyphonTelling:
                 self.line(str(event), "WARNING" if isinstance(event, WARNINGS) else "INFO")
 
     def problems(self, met: Mapping[str, int]) -> None:
-        """Tell each problem of a job on Spark once. `met`: how often it was met so far."""
-        for text, count in dict(met).items():  # of another thread
+        """Report each problem of a job on Spark once. `met`: how often it was met so far."""
+        for text, count in dict(met).items():  # another thread changes it
             if text not in self._reasons:
                 self.line(text, "WARNING")
             self._reasons[text] = count
@@ -175,7 +176,7 @@ class SyphonTelling:
         return f"primary {self._home} unreachable for {event.for_s + passed_s:.0f} s; {wait}{again}"
 
     def summary(self, now: SyphonProgress, left: Left, *, once: bool, stopped: bool) -> bool:
-        """Say how it ended; return whether everything was asked for, and something had to stay."""
+        """Print how it ended; return whether a single drain left messages behind."""
         self.clear()
         print(summary_line(now, left))
         if now.blocked:
@@ -199,7 +200,7 @@ class SyphonTelling:
 
 
 def summary_line(now: SyphonProgress, left: Left) -> str:
-    """Return one line whose numbers add up: messages that left their queues, and messages that did not."""
+    """Return one line whose numbers add up: messages that left their queues, and messages that stayed."""
     parts = [f"moved {many(now.moved, 'message')}"]
     if now.dead_lettered:
         parts.append(f"{now.dead_lettered} dead-lettered")

@@ -17,7 +17,7 @@ Name = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Mounts `pairbus topic`."""
+    """Add the commands `pairbus topic …`."""
     app.add_typer(_app, name="topic")
 
 
@@ -130,7 +130,7 @@ def update(
 @connected
 def delete(client: Any, name: Name, yes: options.Yes = False) -> None:
     """Delete a topic with its subscriptions and every message in them. Asks first, unless --yes is given."""
-    topic_by(client, name)  # the service deletes whatever has this path
+    topic_by(client, name)  # the service deletes any entity with this path
     options.confirm_deletion(f"topic {name} with its subscriptions and every message in them", yes)
     client.delete_topic(name)
     typer.echo(f"deleted {name}")

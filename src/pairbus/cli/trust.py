@@ -11,7 +11,7 @@ from pairbus.errors import ConfigError
 
 
 def _with_certificates(path: Path | None) -> Path | None:
-    """Before anything is connected to: a command that waits for a namespace would try for ever."""
+    """Check the file before a connection is opened: a command that waits for a namespace would try for ever."""
     if path is not None:
         import ssl  # when needed: it takes as long as all the rest of a command that only prints its help
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pairbus.dashboard.watch import Watch
     from pairbus.transport import Carrier
 
-QUEUES_MAX = 100  # at most, in one look
+QUEUES_MAX = 100  # queues in one look
 PEEKED = 5  # messages of each queue: the first ones may be deferred
 ANSWER_S = 2.0
 
@@ -59,6 +59,6 @@ async def _ages(carrier: Carrier, paths: list[str], now_s: float) -> list[dict[s
                 ]
                 if times:
                     found.append({"path": path, "oldest_s": max(now_s - min(times), 0.0)})
-    except (TimeoutError, PairbusError):  # away or busy: depths are shown without ages, as far as they are known
+    except (TimeoutError, PairbusError):  # unreachable or busy: depths are shown without ages, as far as they are known
         return found
     return found

@@ -2,13 +2,13 @@
 
     GET  /                                          the page
     GET  /$pairbus/page/static/FILE                 its style and scripts
-    GET  /$pairbus/page/api/overview                everything, as it is now
+    GET  /$pairbus/page/api/overview                all namespaces, as they are now
     GET  /$pairbus/page/api/watch                   the same as server-sent events: look, patch, happened, job
     GET  /$pairbus/page/api/happened                the last events
     …    /$pairbus/page/api/namespaces/NAME/…       see ROUTES; faults and clock are those of the broker's switches
     GET  /metrics                                   for Prometheus; of `pairbus dashboard`, see metrics.py
 
-Everything but the files needs the token, where there is one. Errors are `{"error": …}`.
+All answers but the files need the token, where there is one. Errors are `{"error": …}`.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class Page:
     def __init__(
         self, watch: Watch, guard: Guard, *, is_on_broker: bool = False, metrics: Answer | None = None
     ) -> None:
-        """`metrics` answers `GET /metrics`; a broker has a page of metrics of its own."""
+        """Make a page. `metrics` answers `GET /metrics`; a broker has a page of metrics of its own."""
         self.watch = watch
         self.guard = guard
         self._metrics = metrics
         self.jobs = Jobs(watch.tell)
         self._carriers = Carriers()
         self.is_on_broker = is_on_broker
-        "The page is on the port of a namespace: an outage of that port takes the page with it."
+        "True when the page is on the port of a namespace: an outage of that port takes the page with it."
 
     def target(self, name: str) -> WatchedNamespace:
         found = self.watch.targets.get(name)
@@ -76,11 +76,11 @@ class Page:
         return found
 
     async def carrier(self, name: str) -> Carrier:
-        """Return the way for messages of a namespace."""
+        """Return the carrier for messages of a namespace."""
         return await self._carriers.of(self.target(name))
 
     async def entity(self, name: str, path: str) -> dict[str, Any]:
-        """Return what the last look knows of an entity; nothing when it does not know it."""
+        """Return an entity as of the last look; empty when the look does not have it."""
         look = await self.watch.look()
         entities: dict[str, Any] = look["namespaces"][name].get("entities", {})
         found: dict[str, Any] = entities.get(path) or {}
@@ -104,7 +104,7 @@ class Page:
         except web.HTTPException as error:
             return _error(error.status, error.text or error.reason, error.headers.get("Allow"))
         except PairbusError as error:
-            # A field, a filter or an address that is wrong is a ValueError too.
+            # A wrong field, filter or address is a ValueError too.
             is_wrong = isinstance(error, ValueError)
             status = 400 if is_wrong else next(status for kind, status in _STATUS_OF if isinstance(error, kind))
             return _error(status, str(error))
@@ -124,7 +124,7 @@ class Page:
         raise web.HTTPNotFound(text="there is nothing here")
 
     async def close(self) -> None:
-        """End everything, jobs first: they give back what they have locked."""
+        """End all tasks, jobs first: they give back messages that they have locked."""
         await self.jobs.close()
         await self.watch.close()
         await self._carriers.close()
@@ -135,7 +135,7 @@ def _error(status: int, text: str, allow: str | None = None) -> web.Response:
     return web.json_response({"error": text}, status=status, headers=headers)
 
 
-# ── what is going on ──
+# ── state and events ──
 
 
 async def _overview(page: Page, request: web.Request, names: dict[str, str]) -> Any:
@@ -149,7 +149,7 @@ async def _happened(page: Page, request: web.Request, names: dict[str, str]) -> 
 
 
 async def _watch(page: Page, request: web.Request, names: dict[str, str]) -> web.StreamResponse:
-    """Tell everything as it is, then every change, until the browser leaves."""
+    """Send the whole look, then every change, until the browser leaves."""
     watcher = await page.watch.join()
     response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
     try:
@@ -225,7 +225,7 @@ def _about_entities(function: str) -> Handler:
 
 
 def _lazily(load: Callable[[], Any], function: str) -> Handler:
-    """Return a handler that is imported when it is needed: the broker's page pays for messages when it shows some."""
+    """Return a handler that is imported when it is needed: a broker's page loads the code for messages at first use."""
 
     async def handle(page: Page, request: web.Request, names: dict[str, str]) -> Any:
         page.target(names["name"])
@@ -279,4 +279,4 @@ ROUTES: list[tuple[str, re.Pattern[str], Handler]] = [
     ("GET", re.compile("jobs/(?P<number>[0-9]{1,9})"), _jobs),
     ("DELETE", re.compile("jobs/(?P<number>[0-9]{1,9})"), _cancel_job),
 ]
-"(method, path behind `api/`, handler). Nothing here that is a GET changes anything."
+"(method, path behind `api/`, handler). A GET changes nothing."

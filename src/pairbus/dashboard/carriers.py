@@ -1,4 +1,4 @@
-"""Ways for messages: one carrier for each namespace, opened when the first message is asked for."""
+"""Carriers for messages: one for each namespace, opened when the first message is asked for."""
 
 from __future__ import annotations
 

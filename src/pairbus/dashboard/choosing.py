@@ -1,4 +1,4 @@
-"""Messages for the page: which were asked for, and how much of each is shown."""
+"""Messages for the page: the choice of a request, and how much of each message is shown."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def reasons_of(reasons: Any) -> list[str]:
 
 
 def _whole(name: str, value: Any) -> int:
-    """Read a sequence number. A script cannot write every one as a number, so that a text is accepted too."""
+    """Read a sequence number. JavaScript cannot write all of them as numbers, so a text is accepted too."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 19:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -82,5 +82,5 @@ def whole_of(payload: bytes) -> dict[str, Any]:
 
 
 def _text(number: Any) -> str | None:
-    """Write a sequence number as a text: a script rounds numbers from 2⁵³ on, which partitioned entities have."""
+    """Write a sequence number as a text: JavaScript rounds numbers from 2⁵³ on, which partitioned entities have."""
     return None if number is None else str(number)

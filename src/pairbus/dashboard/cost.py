@@ -1,7 +1,8 @@
 """The running cost: an estimate by a price sheet, from the operations that the page can know of.
 
-A broker with a meter counts every operation. Azure tells nobody how many operations a namespace had: of it the page
-counts what paired clients and syphons of this machine did, and its own calls. That is a lower bound, and told as such.
+A broker with a meter counts every operation. Azure does not say how many operations a namespace had: for Azure the page
+counts the operations of paired clients and syphons on this machine, and its own calls. The sum is a lower bound, and
+shown as such.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pairbus.cost.pricing import MONTH_HOURS, PriceSheet
 
 CENT = Decimal("0.01")
 
-# Operations that clients and syphons count: the namespace that is billed, the words for it, operations of each.
-# Sizes are not known: each message is taken for one of 64 KB at most. Settlements are free, as documented.
+# Operations that clients and syphons count: the billed namespace, the words for it, operations of each. Sizes are not
+# known: each message is taken as one of at most 64 KB. Settlements are free, as documented.
 _OF_CLIENTS = (
     ("sent", "primary", "sends of paired clients"),
     ("pings", "primary", "pings"),
@@ -27,7 +28,7 @@ _OF_SYPHONS = (("secondary", "receives of syphons"), ("primary", "sends of sypho
 def visible_operations(pair: Mapping[str, Any], unmetered: Mapping[str | None, int]) -> dict[str, int]:
     """Count the operations of namespaces without a meter. `unmetered`: role → calls that the page made to it.
 
-    A namespace alone has the role None: the page does not know then whether clients have it as primary or secondary.
+    A namespace alone has the role None: the page does not know whether clients use it as primary or secondary.
     """
     found = {"administration by this page": sum(unmetered.values())}
     for name, role, words in _OF_CLIENTS:
@@ -45,7 +46,7 @@ def running_cost(
     visible: Mapping[str, int] | None = None,
     namespaces: int = 0,
 ) -> dict[str, Any] | None:
-    """Price what meters counted since the brokers started, and what is visible of other namespaces.
+    """Price the operations that meters counted since the brokers started, and the visible ones of other namespaces.
 
     `visible`: None when every namespace is a broker. `namespaces`: how many of them are Azure's.
     """
@@ -58,7 +59,7 @@ def running_cost(
     for kind, count in (visible or {}).items():
         billable[kind] = billable.get(kind, 0) + count
     total = sum(billable.values())
-    # The month's free operations are left out: most accounts have used them, and nothing would ever seem to cost.
+    # The month's free operations are left out: most accounts have used them, and otherwise the cost would always be 0.
     money = sheet.charge(sheet.included_operations, total)
     found = {
         "billable_operations": total,

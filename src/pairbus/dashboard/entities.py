@@ -25,7 +25,7 @@ from pairbus.explorer import (
 if TYPE_CHECKING:
     from pairbus.dashboard.api import Page
 
-SESSIONS_MAX = 100  # whose states are read at once: each is locked for a moment
+SESSIONS_MAX = 100  # sessions whose states are read at once: each is locked for a moment
 SCHEDULED_MAX = 500
 SCHEDULED_S = 3.0
 
@@ -33,7 +33,7 @@ Names = dict[str, str]
 
 
 async def show(page: Page, request: web.Request, names: Names) -> Any:
-    """GET entity: what the overview knows of it, and its subscriptions where it is a topic."""
+    """Answer GET entity: its part of the overview, and its subscriptions where it is a topic."""
     path = text_of(request, "path")
     look = await page.watch.look()
     entities = look["namespaces"][page.target(names["name"]).name].get("entities", {})
@@ -46,7 +46,7 @@ async def show(page: Page, request: web.Request, names: Names) -> Any:
 
 
 async def sessions(page: Page, request: web.Request, names: Names) -> Any:
-    """GET sessions: ids with their states, `SESSIONS_MAX` from the `from`th on. Each is locked for a moment."""
+    """Answer GET sessions: ids with their states, `SESSIONS_MAX` from the `from`th on. Each is locked for a moment."""
     address = Address.parse(text_of(request, "path"))
     carrier = await page.carrier(page.target(names["name"]).name)
     first = number_of(request, "from", 0, 1 << 31)
@@ -61,7 +61,7 @@ async def sessions(page: Page, request: web.Request, names: Names) -> Any:
 
 
 async def scheduled_messages(page: Page, request: web.Request, names: Names) -> Any:
-    """GET scheduled: the scheduled messages of a queue by their times; `is_all` is false when there may be more."""
+    """Answer GET scheduled: scheduled messages of a queue by their times; `is_all` is false when there may be more."""
     address = Address.parse(text_of(request, "path"))
     carrier = await page.carrier(page.target(names["name"]).name)
     rows: list[dict[str, Any]] = []
@@ -80,14 +80,14 @@ async def scheduled_messages(page: Page, request: web.Request, names: Names) -> 
 
 
 async def show_rules(page: Page, request: web.Request, names: Names) -> Any:
-    """GET rules: the rules of a subscription."""
+    """Answer GET rules: the rules of a subscription."""
     address = Address.parse(text_of(request, "path"))
     _check_subscription(address)
     return await rules(await page.carrier(page.target(names["name"]).name), address)
 
 
 async def match(page: Page, request: web.Request, names: Names) -> Any:
-    """POST match: {"path", "message"} or {"path", "from_path", "number"}: would the rules select this message?"""
+    """Answer POST match: {"path", "message"} or {"path", "from_path", "number"}: do the rules select this message?"""
     asked = await read_object(request)
     path, message = asked.get("path"), asked.get("message")
     if not isinstance(path, str):

@@ -1,4 +1,4 @@
-"""Facts about pairs: clients and syphons of this machine, as their control sockets tell."""
+"""Facts about pairs: clients and syphons of this machine, as their control sockets describe them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def paired_clients(ours: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def pair_facts(ours: Sequence[dict[str, Any]], now_s: float) -> dict[str, Any]:
-    """Join the descriptions of clients and syphons: the state of an entity is the worst that a client has of it."""
+    """Join the descriptions of clients and syphons: the state of an entity is the worst that any client has."""
     entities: dict[str, dict[str, Any]] = {}
     for client in paired_clients(ours):
         for entity in client["entities"]:

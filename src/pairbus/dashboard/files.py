@@ -1,4 +1,4 @@
-"""Files for the browser, read once. A request names one of them or gets nothing: no path leads to the disk."""
+"""Files for the browser, read once. A request can name only these files: no path leads to the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following control sockets: clients tell their events as they happen, so that nobody waits for the next look."""
+"""Following control sockets: clients tell their events at once, so that the page need not wait for the next look."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Following:
     """One connection to each control socket that is known."""
 
     def __init__(self, heard: Callable[[], None]) -> None:
-        """`heard` is called for each event."""
+        """Take the function that is called for each event."""
         self._heard = heard
         self._tasks: dict[Path, asyncio.Task[None]] = {}
 
@@ -27,14 +27,14 @@ class Following:
             self._tasks[path] = asyncio.create_task(self._follow(path))
 
     async def _follow(self, path: Path) -> None:
-        """Follow one process until it is gone, or says that it tells no events: a syphon has none."""
+        """Follow one process until it is gone, or says that it has no events: a syphon has none."""
         while await _hear(path, self._heard):
             self._heard()
             await asyncio.sleep(AGAIN_S)
 
 
 async def _hear(path: Path, heard: Callable[[], None]) -> bool:
-    """Call `heard` for each event, until the connection ends; False when there is none, or no events."""
+    """Call `heard` for each event, until the connection ends; False when there is no connection, or no events."""
     try:
         async with asyncio.timeout(CONNECT_S):
             reader, writer = await asyncio.open_unix_connection(str(path))
@@ -48,7 +48,7 @@ async def _hear(path: Path, heard: Callable[[], None]) -> bool:
             pass  # headers
         while await reader.readline():
             heard()
-    except (OSError, ValueError):  # it is gone in the middle, or a line has no end
+    except (OSError, ValueError):  # the process ended in the middle, or a line has no end
         pass
     finally:
         writer.close()

@@ -1,7 +1,7 @@
-"""Who may ask the page for something: host, origin, token, and the headers that bind the browser.
+"""Guard of the page's requests: host, origin, token, and the headers that bind the browser.
 
 Laws of this file.
- 1. A request that changes something is no GET, and carries a header that no foreign page can set without being asked.
+ 1. A request that makes a change is no GET, and has a header that no foreign page can set without permission.
  2. A request that names an origin names ours: the same host and port.
  3. A token comes in a header. It is compared in constant time, and never written anywhere.
 """
@@ -21,7 +21,7 @@ CHANGE_HEADER = "X-Pairbus-Page"
 READING = ("GET", "HEAD")
 OWN_SITES = ("same-origin", "none")
 
-# The browser keeps these rules itself, whatever a message holds: no script, style or frame from elsewhere or inline.
+# The browser enforces these rules, whatever a message contains: no script, style or frame from elsewhere or inline.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -52,7 +52,7 @@ class Guard:
     """Rules for the requests of one page. Without `opens` no token is asked for."""
 
     def __init__(self, opens: Opens | None, hosts: frozenset[str] = frozenset()) -> None:
-        """`hosts`: names, in lower case, under which browsers may call besides loopback names and addresses."""
+        """Make a guard. `hosts`: names, in lower case, that browsers may use besides loopback names and addresses."""
         self._opens = opens
         self._hosts = hosts
 
@@ -61,7 +61,7 @@ class Guard:
         return self._opens is not None
 
     def check_host(self, request: web.Request) -> None:
-        """Refuse requests that did not mean this server: names that a foreign page bound to our address."""
+        """Refuse requests for another server: names that a foreign page bound to our address."""
         try:
             check_request_source(request.headers.getall("Host", []), None, self._hosts)
         except ForeignRequest as error:

@@ -1,7 +1,7 @@
-"""Jobs: verbs that may take long run behind the page, tell their progress, and can be cancelled.
+"""Jobs: long verbs run on the server, report their progress, and can be cancelled.
 
-A job that is cancelled, or whose dashboard ends, leaves nothing locked and loses nothing: that is the promise of the
-verbs of `pairbus.explorer`. Jobs are not kept: the next dashboard knows nothing of them.
+A job that is cancelled, or whose dashboard ends, leaves no message locked and loses none: the verbs of
+`pairbus.explorer` promise that. Jobs are not stored: the next dashboard does not know them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class VerbRun:
         return {"number": self.number, "state": self.state, **self._named, **self.counts}
 
     def count(self, **counts: Any) -> None:
-        """Note the counts, and tell them from time to time."""
+        """Note the counts, and report them from time to time."""
         self.counts |= {name: value for name, value in counts.items() if value is not None}
         now = asyncio.get_running_loop().time()
         if now - self._told_s >= TELL_S:
@@ -92,7 +92,7 @@ class Jobs:
         return job
 
     async def close(self) -> None:
-        """Cancel all jobs, and wait until they have given back what they held."""
+        """Cancel all jobs, and wait until they have given back their messages."""
         tasks = [job.task for job in self._jobs.values() if job.task is not None and not job.task.done()]
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""The page of a namespace, made when the first browser comes: a broker that nobody looks at imports nothing of it."""
+"""The page of a namespace, made when the first browser comes: until then a broker imports none of its modules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LazyPage:
         return await self._page.handle(request)
 
     async def close(self) -> None:
-        """End everything that the page watches."""
+        """End all tasks of the page."""
         self._is_closed = True
         if self._page is not None:
             await self._page.close()

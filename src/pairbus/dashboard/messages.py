@@ -1,6 +1,6 @@
 """Answers about messages: browse, search, read, send, edit and send again, re-drive, move, purge, export, import.
 
-Everything is bounded: a list by rows and bytes, a search by time, a file by its size. What takes longer is a job.
+All answers are bounded: a list by rows and bytes, a search by time, a file by its size. Longer work is a job.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pairbus.dashboard.api import Page
 
 PAGE_MAX = 250
-PAGE_BYTES_MAX = 4 << 20  # of bodies for one list; rows behind are shown without theirs
+PAGE_BYTES_MAX = 4 << 20  # bytes of bodies for one list; later rows are shown without their bodies
 LARGE = 64 << 10  # bytes: bodies of entities whose messages are larger on average are not fetched for a list
 SEARCH_S = 1.5
 FOUND_MAX = 200
@@ -61,7 +61,7 @@ def _address(text: str) -> Address:
 
 
 async def browse(page: Page, request: web.Request, names: Names) -> Any:
-    """GET messages: a page of messages from a sequence number on, or the next ones that a search finds."""
+    """Answer GET messages: a page of messages from a sequence number on, or the next ones that a search finds."""
     target = page.target(names["name"])
     address = _address(text_of(request, "path"))
     first = number_of(request, "from", 0, (1 << 63) - 1)
@@ -96,7 +96,7 @@ async def _add_bodies(carrier: Any, address: Address, session: str | None, rows:
 
 
 async def _searched(carrier: Any, address: Address, choice: Any, first: int) -> dict[str, Any]:
-    """Search for a moment; `next` says where to search on."""
+    """Search for a moment; `next` says where the search goes on."""
     loop = asyncio.get_running_loop()
     until_s, found, scanned, next_number = loop.time() + SEARCH_S, [], 0, None
     async for payloads in walk(carrier, address, first=first, session=choice.session):
@@ -126,12 +126,12 @@ async def _one(page: Page, request: web.Request, names: Names) -> bytes:
 
 
 async def read(page: Page, request: web.Request, names: Names) -> Any:
-    """GET message: one message in full, with the beginning of a large body."""
+    """Answer GET message: one message in full, with the beginning of a large body."""
     return whole_of(await _one(page, request, names))
 
 
 async def body(page: Page, request: web.Request, names: Names) -> web.Response:
-    """GET body: the whole body as a file, which no browser shows or runs."""
+    """Answer GET body: the whole body as a file, which no browser shows or runs."""
     payload = await _one(page, request, names)
     try:
         content = body_bytes(payload)
@@ -145,7 +145,7 @@ async def body(page: Page, request: web.Request, names: Names) -> web.Response:
 
 
 async def send_messages(page: Page, request: web.Request, names: Names) -> Any:
-    """POST send: {"path", "message"} or {"path", "messages"}; they are stored when it answers."""
+    """Answer POST send: {"path", "message"} or {"path", "messages"}; the messages are stored when it answers."""
     asked = await read_object(request, SEND_BYTES_MAX)
     path = _path(asked)
     given = asked.get("messages", [asked.get("message")])
@@ -159,7 +159,7 @@ async def send_messages(page: Page, request: web.Request, names: Names) -> Any:
 
 
 async def send_again(page: Page, request: web.Request, names: Names) -> Any:
-    """POST resend: {"path", "number", "changes", "to", "keep_original"}. The original goes after the copy is stored."""
+    """Answer POST resend: {"path", "number", "changes", "to", "keep_original"}. The copy is stored first."""
     asked = await read_object(request, SEND_BYTES_MAX)
     changes, to = asked.get("changes", {}), asked.get("to")
     if not isinstance(changes, dict) or not (to is None or isinstance(to, str)):
@@ -173,7 +173,7 @@ async def send_again(page: Page, request: web.Request, names: Names) -> Any:
 
 
 async def cancel_scheduled(page: Page, request: web.Request, names: Names) -> Any:
-    """POST cancel: {"path", "numbers"}: scheduled messages are deleted."""
+    """Answer POST cancel: {"path", "numbers"}: scheduled messages are deleted."""
     asked = await read_object(request)
     numbers = choice_of({"numbers": asked.get("numbers", [])}).numbers or ()
     await cancel(await page.carrier(page.target(names["name"]).name), _address(_path(asked)), list(numbers))
@@ -189,7 +189,7 @@ def _path(asked: dict[str, Any]) -> str:
 
 
 async def begin_purge(page: Page, request: web.Request, names: Names) -> Any:
-    """POST purge: {"path", …choice}: a job that deletes messages for good."""
+    """Answer POST purge: {"path", …choice}: a job that deletes messages for good."""
     asked = await read_object(request)
     address, choice = _address(_path(asked)), choice_of(asked)
     carrier = await page.carrier(page.target(names["name"]).name)
@@ -202,7 +202,7 @@ async def begin_purge(page: Page, request: web.Request, names: Names) -> Any:
 
 
 async def begin_move(page: Page, request: web.Request, names: Names) -> Any:
-    """POST move: {"path", "to", "to_namespace", …choice}: a job; a message is completed after its copy is stored."""
+    """Answer POST move: {"path", "to", "to_namespace", …choice}: a job; a message's copy is stored before it goes."""
     asked = await read_object(request)
     address, choice = _address(_path(asked)), choice_of(asked)
     to, to_namespace = asked.get("to"), asked.get("to_namespace") or names["name"]
@@ -219,7 +219,7 @@ async def begin_move(page: Page, request: web.Request, names: Names) -> Any:
 
 
 async def begin_redrive(page: Page, request: web.Request, names: Names) -> Any:
-    """POST redrive: {"path", "reasons", "new_ids"}: a job that sends dead letters back to their entity."""
+    """Answer POST redrive: {"path", "reasons", "new_ids"}: a job that sends dead letters back to their entity."""
     asked = await read_object(request)
     address = _address(_path(asked))
     reasons = None if asked.get("reasons") is None else reasons_of(asked["reasons"])
@@ -249,7 +249,7 @@ async def begin_redrive(page: Page, request: web.Request, names: Names) -> Any:
 
 
 def _telling(job: VerbRun) -> Progress:
-    """Return a progress that the job tells."""
+    """Return a progress that the job reports."""
 
     def tell(progress: Progress) -> None:
         job.count(
@@ -267,13 +267,13 @@ def _telling(job: VerbRun) -> Progress:
 
 
 async def export_messages(page: Page, request: web.Request, names: Names) -> web.StreamResponse:
-    """GET export: the chosen messages as JSON lines, with their bytes; they stay where they are."""
+    """Answer GET export: the chosen messages as JSON lines, with their bytes; the messages stay where they are."""
     address = _address(text_of(request, "path"))
     asked = ("grep", "where", "session", "first", "last")
     choice = choice_of({name: request.query[name] for name in asked if name in request.query})
     carrier = await page.carrier(page.target(names["name"]).name)
     found = search(carrier, address, choice)
-    first = await anext(found, None)  # errors of the entity are told before the head of the answer
+    first = await anext(found, None)  # errors of the entity come before the headers of the answer
     headers = {**HEADERS, "Content-Disposition": 'attachment; filename="messages.jsonl"'}
     response = web.StreamResponse(headers=headers)
     response.content_type = "application/x-ndjson"
@@ -288,9 +288,9 @@ async def export_messages(page: Page, request: web.Request, names: Names) -> web
 
 
 async def begin_import(page: Page, request: web.Request, names: Names) -> Any:
-    """POST import?path=…: the body is JSON lines; a job sends them in their order, at least once.
+    """Answer POST import?path=…: the body is JSON lines; a job sends them in their order, at least once.
 
-    An import that was interrupted has `resume` in its job: lines, offset and digest, which go on there as parameters.
+    An interrupted import has `resume` in its job: lines, offset and digest; as parameters they continue the import.
     """
     path = Address.parse(text_of(request, "path")).destination
     resumed = _resumed(request)
@@ -315,7 +315,7 @@ async def begin_import(page: Page, request: web.Request, names: Names) -> Any:
 
 
 class _JobNotes:
-    """Notes of an import, kept by its job: the browser keeps them for the case that this server ends."""
+    """Notes of an import, kept by its job: the browser stores them in case this server ends."""
 
     def __init__(self, job: VerbRun) -> None:
         self._job = job
@@ -346,7 +346,7 @@ async def _spooled(request: web.Request, file: Any) -> None:
 
 
 async def dead_letters(page: Page, request: web.Request, names: Names) -> Any:
-    """GET dead-letters: the dead letters of an entity, grouped by reason."""
+    """Answer GET dead-letters: the dead letters of an entity, grouped by reason."""
     address = _address(text_of(request, "path"))
     groups = await grouped(await page.carrier(page.target(names["name"]).name), address)
     return [

@@ -1,7 +1,7 @@
 """`GET /metrics` of `pairbus dashboard`: a look as families of Prometheus; `docs/telemetry.md` lists the names.
 
-Entities of all namespaces have the names of the known exporters. A namespace that does not answer is told as such, and
-its counts are left out: Prometheus would take the last ones for those of now.
+Entities of all namespaces have the names of the known exporters. A namespace that does not answer is marked so, and its
+counts are left out: Prometheus would take old counts for current ones.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ class PageMetrics:
     """The page of metrics of one dashboard, and the right to read it."""
 
     def __init__(self, watch: Watch, host: str, hosts: frozenset[str], token: str | None) -> None:
-        """`host`: where the server listens; `hosts`: further names of it. `token`: None opens it to the loopback."""
+        """Take the place of the server: `host`, and its further names `hosts`. `token`: None opens the page to the
+        loopback."""
         self._watch = watch
         self._host = host
         self._hosts = hosts
         self._token = token
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer a scrape. Nobody watches, nothing is asked: the first one after a pause waits for a look."""
+        """Answer a scrape. Without watchers no source is asked: the first scrape after a pause waits for a look."""
         refused = refusal_of(request, self._host, self._token, self._hosts)
         if refused is not None:
             return refused
@@ -53,7 +54,7 @@ class PageMetrics:
 
 
 def look_families(look: dict[str, Any], clients: Sequence[dict[str, Any]]) -> Iterator[Family]:
-    """Yield every family. `clients`: what the control sockets of paired clients told."""
+    """Yield every family. `clients`: descriptions by the control sockets of paired clients."""
     known = {name: one for name, one in look["namespaces"].items() if one.get("reachable")}
     yield ups({name: name in known for name in look["namespaces"]})
     for kind in KINDS:
@@ -106,7 +107,7 @@ def _faults(known: dict[str, Any]) -> Iterator[Family]:
 
 
 def _snapshot(said: dict[str, Any]) -> Snapshot:
-    """Return the counters of a client as its control socket told them; it does not tell those of single queues."""
+    """Return the counters of a client as its control socket told them, without those of single queues."""
     return {
         "entities": {
             one["path"]: {"state": one["state"], **{name: int(one.get(name, 0)) for name in ENTITY_FIELDS}}

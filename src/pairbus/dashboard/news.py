@@ -1,4 +1,4 @@
-"""Two looks compared: the difference that a browser needs, and the events that a person wants to read. No I/O.
+"""Comparison of two looks: the difference that a browser needs, and the events that a user wants to read. No I/O.
 
 A look is plain JSON without nulls. The difference is a merge patch (RFC 7396): a null removes a key, so that watching
 a thousand entities costs a line of text for each one that changed.
@@ -61,16 +61,16 @@ class Happening:
     """One line of the list of events."""
 
     kind: str
-    "namespace, fault, state, backlog, entity or dead-letter."
+    "Kind: namespace, fault, state, backlog, entity or dead-letter."
     tone: str
-    "good, bad or plain: the colour of the line."
+    "Colour of the line: good, bad or plain."
     text: str
     namespace: str | None = None
     entity: str | None = None
 
 
 def happenings(before: dict[str, Any], after: dict[str, Any]) -> list[Happening]:
-    """Return the events between two looks, in a sensible order of reading."""
+    """Return the events between two looks, in a good order for reading."""
     found: list[Happening] = []
     earlier = before.get("namespaces", {})
     for name, namespace in after.get("namespaces", {}).items():

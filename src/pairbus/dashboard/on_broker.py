@@ -1,4 +1,4 @@
-"""The page on the port of a namespace of the broker, which is looked at in process."""
+"""The page on the port of a namespace of the broker; it looks at the namespace in process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOT_KEY_NAME = "RootManageSharedAccessKey"
 
 
 class OwnTarget:
-    """A namespace of this process. Messages go over its port, like everybody's."""
+    """A namespace of this process. Messages go over its port, like those of other clients."""
 
     pace_s = 1.0
     can_switch = True
@@ -47,7 +47,8 @@ class OwnTarget:
         self._side: Side | None = None
 
     async def side(self) -> Side:
-        # Imported in a thread, when needed: the SDK takes a quarter of a second, and the event loop is the broker's.
+        # Imported in a thread, when needed: the SDK takes a quarter of a second, and the event loop belongs to the
+        # broker.
         if self._side is None:
             self._side = await in_thread("pairbus-import", _side_of, self._connection_string)
         return self._side
@@ -86,7 +87,7 @@ class OwnTarget:
             changes.leave(heard.set)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no connection to close."""
 
 
 def opens_with_manage(keys: KeyRing) -> Opens:
@@ -107,7 +108,7 @@ def _side_of(connection_string: str) -> Side:
 
 
 def page_of(namespace: Namespace, connection_string: str, host: str, hosts: frozenset[str]) -> Page:
-    """Make the page of one namespace. It is open on the loopback as long as the well-known key opens everything."""
+    """Make the page of one namespace. It is open on the loopback as long as the well-known key is the root key."""
     target = OwnTarget(namespace, connection_string)
     well_known = namespace.keys.login(ROOT_KEY_NAME, WELL_KNOWN_KEY)
     opens = None if is_loopback(host) and well_known is not None else opens_with_manage(namespace.keys)

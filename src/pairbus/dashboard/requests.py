@@ -1,4 +1,4 @@
-"""Requests of the page: their JSON, their numbers, and the words for what is wrong with them."""
+"""Requests of the page: their JSON, their numbers, and the texts of their errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import web
 
 from pairbus.errors import ConfigError
 
-BODY_SIZE_MAX = 1 << 20  # a message that is typed into a form; files have their own limit
+BODY_SIZE_MAX = 1 << 20  # for a message that is typed into a form; files have their own limit
 BODY_WAIT_S = 20.0
 
 
@@ -29,7 +29,7 @@ async def read_bytes(request: web.Request, size_max: int = BODY_SIZE_MAX, wait_s
 
 
 async def read_object(request: web.Request, size_max: int = BODY_SIZE_MAX) -> dict[str, Any]:
-    """Read a JSON object; an empty body is an empty one."""
+    """Read a JSON object; an empty body is an empty object."""
     text = await read_bytes(request, size_max)
     try:
         found = json.loads(text) if text.strip() else {}
@@ -41,7 +41,7 @@ async def read_object(request: web.Request, size_max: int = BODY_SIZE_MAX) -> di
 
 
 def text_of(request: web.Request, name: str) -> str:
-    """Return a parameter of the address that must be there."""
+    """Return a required parameter of the URL."""
     value = request.query.get(name, "")
     if not value:
         raise ConfigError(f"the parameter {name} is missing")
@@ -49,7 +49,7 @@ def text_of(request: web.Request, name: str) -> str:
 
 
 def number_of(request: web.Request, name: str, default: int, most: int) -> int:
-    """Return a whole number of the address, not below 0."""
+    """Return a whole number of the URL, not below 0."""
     text = request.query.get(name, "")
     if not text:
         return default

@@ -1,4 +1,4 @@
-"""The port of `pairbus dashboard`: the page alone, on the loopback unless told otherwise."""
+"""The port of `pairbus dashboard`: the page alone, by default on the loopback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAST_REQUESTS_S = 1.0
 
 
 class DashboardServer:
-    """Serves one page while it is entered."""
+    """Server of one page while it is entered."""
 
     def __init__(self, page: Page, host: str, port: int) -> None:
         self._page = page

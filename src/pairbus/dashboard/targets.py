@@ -1,6 +1,6 @@
 """Namespaces as the dashboard reaches them: a broker by its switches, any other namespace by its administration.
 
-A target never waits longer than its time-out, so one that is silent does not keep the others from being shown.
+A target never waits longer than its time-out, so a silent namespace does not keep the others from being shown.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pairbus.errors import ConfigError, EntityNotFound, FaultNotFound, PairbusEr
 from pairbus.transport.threads import in_thread
 
 ANSWER_S = 3.0
-SILENT_S = 12.0  # of a stream of changes: more than two of its heartbeats
-CHANGE_S = 30.0  # for a switch: a move of the clock does everything that falls due
+SILENT_S = 12.0  # silence of a stream of changes: more than two of its heartbeats
+CHANGE_S = 30.0  # for a switch: a move of the clock does all work that falls due
 ADMIN_S = 20.0
 TOKEN_S = 300
 PAGE_SIZE = 100  # entities in one answer of administration
@@ -40,7 +40,7 @@ class WatchedNamespace(Protocol):
     """One namespace that is watched."""
 
     name: str
-    "Name in addresses of the page."
+    "Name in URLs of the page."
     role: str | None
     "primary, secondary, or None for a namespace alone."
     pace_s: float
@@ -49,26 +49,26 @@ class WatchedNamespace(Protocol):
     "True for a broker, whose faults and clock can be switched."
 
     address: str
-    "Host, for an emulator host:port."
+    "Address: host, for an emulator host:port."
     operations: int
     "Calls that this page made and that Azure bills; 0 for a broker, whose meter counts all."
 
     async def side(self) -> Side:
-        """Return the way for messages and for administration."""
+        """Return the access for messages and for administration."""
         ...
 
     async def overview(self) -> dict[str, Any]:
-        """Return entities by path and, of a broker, faults, clock and meter. PairbusError when it does not answer."""
+        """Return entities by path and, for a broker, faults, clock and meter. PairbusError when it does not answer."""
         ...
 
     async def switch(self, method: str, route: str, body: dict[str, Any] | None) -> Any:
-        """Call a switch of the broker. PairbusError with its refusal, or because there are no switches."""
+        """Call a switch of the broker. PairbusError with its refusal, or when there are no switches."""
         ...
 
     def changes(self) -> AsyncGenerator[None, None]:
-        """Yield when the broker can be followed, then for each change but messages that come and go.
+        """Yield once when the broker can be followed, then for each change; messages that come and go are no change.
 
-        It ends, or raises PairbusError, when the broker is away.
+        Ends, or raises PairbusError, when the broker is unreachable.
         """
         ...
 
@@ -76,7 +76,7 @@ class WatchedNamespace(Protocol):
 
 
 class BrokerTarget:
-    """A broker, asked over the port of the namespace, or over its control socket, which no fault shuts."""
+    """A broker, reached over the port of the namespace, or over its control socket, which no fault shuts."""
 
     pace_s = 1.0
     can_switch = True

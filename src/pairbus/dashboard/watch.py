@@ -1,10 +1,10 @@
-"""The watch: looks at all namespaces while somebody watches, and tells the watchers what changed.
+"""The watch: looks at all namespaces while there are watchers, and tells them what changed.
 
 Laws of this file.
- 1. Nobody watches, nothing is asked: the sources rest until somebody comes, and again when the last one has left.
- 2. Each source has its own task and its own pace, so a silent namespace delays nobody.
- 3. A source that tells its events is looked at again at once; the pace is for counts, and for those that do not.
- 4. A watcher that does not read is cut, not waited for: it has `WAITING_MAX` lines, then it must come again.
+ 1. Without watchers no source is asked: the sources rest until the first watcher comes, and after the last has left.
+ 2. Each source has its own task and its own pace, so a silent namespace does not delay the others.
+ 3. A source that tells its events is looked at again at once; the pace is for counts, and for other sources.
+ 4. A watcher that does not read is cut, not waited for: after `WAITING_MAX` lines it must connect again.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ logger = logging.getLogger("pairbus.dashboard")
 TICK_S = 1.0
 CLIENTS_S = 1.0
 QUICK_S = 0.25  # between two looks at a source that answers quickly
-REST = 200  # times as long as a look took is the pause after it: half a percent of a core at most
+REST = 200  # the pause after a look is so many times its duration: half a percent of a core at most
 FOLLOW_AGAIN_S = 1.0
 LOOK_S = 3.0
-LINGER_S = 10.0  # a page that is opened again soon after finds fresh facts
+LINGER_S = 10.0  # a page that is opened again soon after finds fresh data
 WAITING_MAX = 64
 HAPPENINGS_MAX = 300
 WATCHERS_MAX = 100
 
-CLIENTS = ""  # no name of a namespace
+CLIENTS = ""  # key that is no name of a namespace
 
 PairLook = Callable[[], Awaitable[dict[str, Any]]]
-"Looks at a pair as `pairbus status` does."
+"Function that looks at a pair as `pairbus status` does."
 
 
 class Pairing:
@@ -54,7 +54,7 @@ class Pairing:
     def __init__(
         self, is_ours: IsOurs, *, names: tuple[str, str] | None = None, primary_name: str | None = None
     ) -> None:
-        """`names`: the targets that are primary and secondary; None for a namespace alone."""
+        """Take the names of the targets that are primary and secondary; None for a namespace alone."""
         self.is_ours = is_ours
         self.names = names
         self.primary_name = primary_name
@@ -62,7 +62,7 @@ class Pairing:
 
 
 class Watcher:
-    """One browser that listens. Lines wait in it until it reads them."""
+    """One browser that follows. Lines wait here until it reads them."""
 
     def __init__(self) -> None:
         self.lines: asyncio.Queue[str | None] = asyncio.Queue(WAITING_MAX)
@@ -77,7 +77,7 @@ class Watcher:
 
 
 class Watch:
-    """Everything that is known of some namespaces, kept fresh while it is wanted."""
+    """Data about some namespaces, kept fresh while there are watchers."""
 
     def __init__(self, title: str, targets: Sequence[WatchedNamespace], pairing: Pairing, sheet: PriceSheet) -> None:
         self.title = title
@@ -87,11 +87,11 @@ class Watch:
         self._sheet = sheet
         self._watchers: set[Watcher] = set()
         self._wanted_s = 0.0
-        "Last time at which somebody wanted to know, on the clock of the event loop."
+        "Last time of a request, on the clock of the event loop."
         self._tasks: list[asyncio.Task[None]] = []
         self._first = asyncio.Event()
         self._arrived = asyncio.Event()
-        "All namespaces and clients have answered, or failed to."
+        "Set when all namespaces and clients have answered, or failed to."
         self.overviews: dict[str, dict[str, Any]] = {}
         "Answers of the namespaces, by name."
         self._pair: dict[str, Any] = {}
@@ -102,7 +102,7 @@ class Watch:
         self._number = 0
         self._following: Following | None = None
         self._news: dict[str, asyncio.Event] = {}
-        "Set when a namespace, by its name, or the clients, by `CLIENTS`, have told that something happened."
+        "Set when a namespace, by its name, or the clients, by `CLIENTS`, have told of an event."
 
     @property
     def is_at_work(self) -> bool:
@@ -112,13 +112,13 @@ class Watch:
     # ── for those who ask ──
 
     async def look(self) -> dict[str, Any]:
-        """Return everything as it is now, or was a moment ago. It begins to watch when nobody did."""
+        """Return the look as it is now, or was a moment ago; starts the watch when there was no watcher."""
         self._begin()
         await self._first.wait()
         return self._look
 
     async def whole_look(self, wait_s: float) -> dict[str, Any]:
-        """Return everything, as `look` does, and wait a while for namespaces that have not answered yet."""
+        """Return the look, and wait a while for namespaces that have not answered yet."""
         await self.look()
         if not self._arrived.is_set():
             with suppress(TimeoutError):
@@ -127,7 +127,7 @@ class Watch:
         return self._look
 
     async def join(self) -> Watcher:
-        """Return a watcher that has been told everything as it is; `leave` ends it. PairbusError: too many watch."""
+        """Return a watcher that has been told the whole look; `leave` ends it. PairbusError: too many watchers."""
         if len(self._watchers) >= WATCHERS_MAX:
             raise PairbusError(f"{WATCHERS_MAX} pages watch already; close one")
         look = await self.look()
@@ -142,7 +142,7 @@ class Watch:
         self._wanted_s = asyncio.get_running_loop().time()
 
     def tell(self, kind: str, said: Any) -> None:
-        """Tell all watchers something that is no part of the look."""
+        """Tell all watchers a fact that is no part of the look."""
         line = _line(kind, said)
         for watcher in list(self._watchers):
             if not watcher.tell(line):
@@ -218,10 +218,10 @@ class Watch:
         return tasks
 
     async def _keep(self, read: Callable[[], Awaitable[bool]], pace_s: float, news: asyncio.Event) -> None:
-        """Ask a source again and again, and tell at once what has changed; a quick source is asked more often.
+        """Ask a source again and again, and tell changes at once; a quick source is asked more often.
 
-        `read` returns whether something is different. `news` ends the pause before the next question; that it does
-        again only when the source has had a rest, so that a storm of events costs no more than the looks do.
+        `read` returns whether there is a change. `news` ends the pause before the next look, but only after the source
+        has had a rest, so that a storm of events costs no more than the looks do.
         """
         loop = asyncio.get_running_loop()
         rested_at_s = 0.0
@@ -240,16 +240,16 @@ class Watch:
                 rested_at_s = loop.time() + rest_s
 
     async def _follow(self, target: WatchedNamespace) -> None:
-        """Look at a namespace again as soon as it tells that something happened, and when it stops to tell."""
+        """Look at a namespace again as soon as it tells of an event, and when it stops telling."""
         while True:
-            with suppress(PairbusError):  # the next look tells what is wrong
+            with suppress(PairbusError):  # the next look shows the error
                 async for _ in target.changes():
                     self._news[target.name].set()
             self._news[target.name].set()
             await asyncio.sleep(FOLLOW_AGAIN_S)
 
     def _hear_clients(self) -> None:
-        """Look at everything again: what happened to a client shows in the namespaces too."""
+        """Look at all sources again: an event of a client shows in the namespaces too."""
         for news in self._news.values():
             news.set()
 
@@ -258,7 +258,7 @@ class Watch:
         try:
             found = await target.overview()
         except PairbusError as error:
-            # Counts that were seen last stay: a namespace that is away still has its messages.
+            # The last counts stay: a namespace that is away still has its messages.
             since_ms = known.get("away_since_ms") or int(time.time() * 1000)
             found = {**known, "reachable": False, "error": str(error), "away_since_ms": since_ms}
         else:
@@ -287,13 +287,13 @@ class Watch:
         return before != self._status
 
     async def _tick(self) -> None:
-        """Put the look together, once every source has had a moment, and end when nobody wants it any more."""
+        """Put the look together, once every source has had a moment, and end when there is no watcher any more."""
         loop = asyncio.get_running_loop()
-        with suppress(TimeoutError):  # one that is silent is shown as such
+        with suppress(TimeoutError):  # a silent source is shown as silent
             await asyncio.wait_for(self._arrived.wait(), TICK_S)
         while True:
             self._assemble()
-            self._first.set()  # before it may end: somebody who came in a busy moment still waits for it
+            self._first.set()  # before it may end: a request of a busy moment still waits for it
             if self._watchers:
                 self._wanted_s = loop.time()
             elif loop.time() - self._wanted_s > LINGER_S:
@@ -302,7 +302,7 @@ class Watch:
             await asyncio.sleep(TICK_S)
 
     def _assemble(self, *, is_tick: bool = True) -> None:
-        """Put the look together, and tell what has changed; between two ticks the time alone is no news."""
+        """Put the look together, and tell what has changed; between two ticks a new time alone is no change."""
         before, now = self._look, self._together()
         patch = patch_of(before, now) if before else {}
         if not is_tick and patch.keys() <= {"time_ms"}:
@@ -359,7 +359,7 @@ class Watch:
 
 
 def _without_time(overview: dict[str, Any]) -> dict[str, Any]:
-    """Return an overview without the time of its clock, which is never the same."""
+    """Return an overview without the time of its clock, which always differs."""
     return {**overview, "clock": overview.get("clock", {}).get("offset_seconds")}
 
 

@@ -46,7 +46,7 @@ class UnhealthyTime:
 
 
 def spans(transitions: Iterable[Transition], last_row_ms: dict[str, int]) -> list[UnhealthyTime]:
-    """Spans of each process and entity. Transitions of one process are in order; `last_row_ms` is by run."""
+    """Return the spans of each process and entity. Transitions of one process are in order; `last_row_ms` is by run."""
     open_spans: dict[tuple[str, str], UnhealthyTime] = {}
     ended: list[UnhealthyTime] = []
     for step in transitions:
@@ -76,7 +76,7 @@ def _over(span: UnhealthyTime, time_ms: int) -> UnhealthyTime:
 
 
 def merged(views: Iterable[UnhealthyTime]) -> list[UnhealthyTime]:
-    """Outages, sorted by entity and beginning. Their reason is that of the first process that saw them."""
+    """Return outages, sorted by entity and beginning. Their reason is that of the first process that saw them."""
     outages = []
     by_entity = attrgetter("entity")
     for _, group in groupby(sorted(views, key=lambda span: (span.entity, span.begins_ms, span.ends_ms)), by_entity):
@@ -105,7 +105,7 @@ def _together(one: UnhealthyTime, other: UnhealthyTime) -> UnhealthyTime:
 
 
 def states(views: Sequence[UnhealthyTime]) -> list[StateSpan]:
-    """The worst state of each entity that any process saw, as time spans that do not overlap."""
+    """Return the worst state of each entity that any process saw, as time spans that do not overlap."""
     found: list[StateSpan] = []
     by_entity = attrgetter("entity")
     for entity, group in groupby(sorted(views, key=by_entity), by_entity):

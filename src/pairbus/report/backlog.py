@@ -1,8 +1,8 @@
 """Depth and age of the backlog over time, and the delay of messages that came home.
 
 Ledgers may be of any size, so the waits of messages are looked at in blocks, twice, and the driver gets only sums:
-first counts by second, and delays by classes; then what the first look left open at the chosen points and within
-the classes that have a percentile. Blocks are numpy arrays, in a worker of Spark or, for a small ledger, on the driver.
+first counts by second, and delays by classes; then exact values at the chosen points and within the classes that have a
+percentile. Blocks are numpy arrays, in a worker of Spark or, for a small ledger, on the driver.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WIDE_SPREAD = 10
 NEVER = -(2**63)
 "Time that is absent, in an array."
 CLASS_BITS = 12
-SPAN = 1000  # a number of two points: the first and the last at which a message waits
+SPAN = 1000  # factor that packs two points into one number: the first and the last at which a message waits
 CHANGE, CLASS, BAR, WAITING, DELAY, OLDEST = "change", "class", "bar", "waiting", "delay", "oldest"
 AT_BEGIN, AT_END = 0, 1
 
@@ -61,7 +61,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Points and classes of delays that the second look is about."""
+    """Points and classes of delays for the second look."""
 
     seconds: tuple[int, ...]
     "Seconds of the points, in order."
@@ -79,11 +79,11 @@ class FirstLook:
     "Seconds with a change of the depth, in any order."
     steps: Int64Array
     sums: Iterable[Sum]
-    "All but the changes."
+    "All sums but the changes."
 
 
 class Waits(Protocol):
-    """Waits of all diverted messages, wherever they are."""
+    """Waits of all diverted messages, in the workers or on the driver."""
 
     def first_look(self, begins_ms: int) -> FirstLook: ...
 
@@ -91,7 +91,7 @@ class Waits(Protocol):
 
 
 def class_of(delay_ms: int) -> int:
-    """Class of a delay: the delay itself when it is short, or else its highest bits."""
+    """Return the class of a delay: the delay itself when it is short, or else its highest bits."""
     shift = max(delay_ms.bit_length() - CLASS_BITS, 0)
     return (shift << CLASS_BITS) + (delay_ms >> shift)
 
@@ -100,7 +100,7 @@ def class_of(delay_ms: int) -> int:
 
 
 def changes(block: Block) -> tuple[Int64Array, Int64Array]:
-    """Seconds in which the depth changed, and by how much."""
+    """Return the seconds in which the depth changed, and by how much."""
     import numpy as np
 
     ended = block.ended_ms[block.ended_ms != NEVER]
@@ -113,7 +113,7 @@ def changes(block: Block) -> tuple[Int64Array, Int64Array]:
 
 
 def look_first(block: Block, begins_ms: int) -> Iterator[Sum]:
-    """Delays by class, and what waits at the ends of the period."""
+    """Yield delays by class, and the messages that wait at the ends of the period."""
     for name, delays in _delays(block):
         classes = _classes(delays)
         yield from (Sum(CLASS, name, number, count, None) for number, count in _counted(classes))
@@ -124,7 +124,8 @@ def look_first(block: Block, begins_ms: int) -> Iterator[Sum]:
 
 
 def look_again(block: Block, question: Question) -> Iterator[Sum]:
-    """Delays one by one within the classes in question, all by bar, and the oldest message by points it waits at."""
+    """Yield delays one by one within the asked classes, all delays by bar, and the oldest message by the points at
+    which it waits."""
     import numpy as np
 
     limits = np.array(question.limits_ms, np.int64)
@@ -149,7 +150,7 @@ def look_again(block: Block, question: Question) -> Iterator[Sum]:
 
 
 def _delays(block: Block) -> Iterator[tuple[str, Int64Array]]:
-    """Delays of the messages that came home, by entity."""
+    """Yield the delays of the messages that came home, by entity."""
     is_home = block.home_ms != NEVER
     for index, name in enumerate(block.entities):
         chosen = is_home & (block.entity == index)
@@ -157,7 +158,7 @@ def _delays(block: Block) -> Iterator[tuple[str, Int64Array]]:
 
 
 def _classes(delays: Int64Array) -> Int64Array:
-    """Classes of delays, as `class_of` has them."""
+    """Return the classes of delays, as `class_of` does."""
     import numpy as np
 
     bits: Int64Array = np.frexp(delays.astype(np.float64))[1].astype(np.int64)  # exact: a delay has less than 53 bits
@@ -178,7 +179,8 @@ def _counted(values: Int64Array) -> Iterator[tuple[int, int]]:
 def backlog_and_delays(
     waits: Waits, begins_ms: int, ends_ms: int
 ) -> tuple[list[BacklogPoint], dict[str, Delay], tuple[tuple[float, int], ...]]:
-    """Points of the backlog's curve; delays by entity, with all together under `*`; and the histogram of all.
+    """Return the points of the backlog's curve; delays by entity, with all together under `*`; and the histogram of
+    all.
 
     Percentiles are exact nearest ranks.
     """
@@ -213,7 +215,7 @@ def backlog_and_delays(
 
 
 def _kept(seconds: Int64Array, steps: Int64Array) -> list[tuple[int, int]]:
-    """Seconds that become points, and the depth after each.
+    """Return the seconds that become points, and the depth after each.
 
     When more than 498 seconds have a change, they are cut into 249 groups of the same size, and each group keeps its
     highest and its last second: a short outage in a long period is not missed.
@@ -239,7 +241,7 @@ def _points(
     begins_ms: int,
     ends_ms: int,
 ) -> list[BacklogPoint]:
-    """Points at the ends of the period and after seconds with a change.
+    """Return points at the ends of the period and after seconds with a change.
 
     With up to 249 such seconds there is also a point at the end of each quiet time: messages grow older while nothing
     changes.
@@ -264,7 +266,7 @@ def _age_s(time_ms: int, since_ms: int | None) -> float:
 
 
 def _walk(spans: Sequence[tuple[int, int, int]], points: int) -> dict[int, int]:
-    """Point → the least value of the spans that cover it."""
+    """Return point → the least value of the spans that cover it."""
     starting: dict[int, list[tuple[int, int]]] = {}
     for first, last, value in spans:
         starting.setdefault(first, []).append((value, last))
@@ -288,7 +290,7 @@ def _classes_of_percentiles(counts: Mapping[int, int]) -> set[int]:
 
 
 def _delay(classes: Mapping[int, int], exact: Mapping[int, int]) -> Delay:
-    """Percentiles from counts by class, and counts one by one within the classes that matter."""
+    """Return percentiles from counts by class, and counts one by one within the needed classes."""
     by_class: dict[int, dict[int, int]] = {}
     for delay_ms, count in exact.items():
         by_class.setdefault(class_of(delay_ms), {})[delay_ms] = count
@@ -300,13 +302,13 @@ def _delay(classes: Mapping[int, int], exact: Mapping[int, int]) -> Delay:
 
 
 def _ranks(counts: Mapping[int, int]) -> list[int]:
-    """Ranks of the percentiles: of p, the least whole number that is not below p/100 of all."""
+    """Return the ranks of the percentiles: for p, the least whole number that is at least p/100 of all."""
     total = sum(counts.values())
     return [-(-percent * total // 100) for percent in PERCENTILES]
 
 
 def _at_rank(counts: Mapping[int, int], rank: int) -> tuple[int, int]:
-    """Value at a rank, and how many are below this value."""
+    """Return the value at a rank, and how many values are below it."""
     before = 0
     for value in sorted(counts):
         if before + counts[value] >= rank:
@@ -330,19 +332,19 @@ def bar_limits(classes: Mapping[int, int]) -> tuple[int, ...]:
     from_ms = low_ms if 4 * low_ms > top_ms else 0
     step_ms = next((step for step in BAR_STEPS_MS if top_ms - from_ms <= step * BARS_MAX), None)
     step_ms = step_ms or -(-(top_ms - from_ms) // BARS_MAX)
-    first_ms = max((from_ms - 1) // step_ms, 0) * step_ms  # a delay of exactly a limit is below it
+    first_ms = max((from_ms - 1) // step_ms, 0) * step_ms  # a delay of exactly a limit belongs below it
     return tuple(range(first_ms or step_ms, max(top_ms, 1) + step_ms, step_ms))
 
 
 def _ends_of(number: int) -> tuple[int, int]:
-    """Shortest and longest delay of a class, in milliseconds."""
+    """Return the shortest and longest delay of a class, in milliseconds."""
     shift = number >> CLASS_BITS
     least_ms = (number - (shift << CLASS_BITS)) << shift
     return least_ms, least_ms + (1 << shift) - 1
 
 
 def _bars(messages: Mapping[int, int], limits_ms: Sequence[int]) -> tuple[tuple[float, int], ...]:
-    """Bars up to the last one with messages; the first is empty when the data begin behind it."""
+    """Return the bars up to the last one with messages; the first is empty when the data begin behind it."""
     if not messages:
         return ()
     first = max(min(messages) - 1, 0)
@@ -350,7 +352,7 @@ def _bars(messages: Mapping[int, int], limits_ms: Sequence[int]) -> tuple[tuple[
 
 
 def added(sums: Iterable[Sum]) -> list[Sum]:
-    """Add up sums of the same name, entity and number."""
+    """Sum the sums of the same name, entity and number."""
     found: dict[tuple[str, str, int], tuple[int, int | None]] = {}
     for each in sums:
         key = each.name, each.entity, each.number

@@ -77,7 +77,7 @@ class Trouble:
 
 
 def part_of(kind: str, cause: str, side: str) -> str:
-    """The part of the bill for an operation. Operations of unknown cause, such as lost rows, are the application's."""
+    """Return the part of the bill for an operation. Operations of unknown cause (lost rows) are the application's."""
     if cause == "pairing" or (kind == "empty receive" and cause == "syphon"):
         return "idle"
     if cause == "failover" or (cause == "spool" and side == "secondary"):
@@ -166,7 +166,7 @@ def _part(cell: Cell) -> str:
 
 
 def _is_own_send(cell: Cell) -> bool:
-    """True for accepted sends of the application to the primary, directly or from the spool."""
+    """Return whether these are accepted sends of the application to the primary, directly or from the spool."""
     return cell.kind == "send" and cell.side == "primary" and cell.is_ok and _part(cell) == "application"
 
 
@@ -176,7 +176,7 @@ def _sum(cells: Iterable[Cell]) -> tuple[int, int]:
 
 
 def _parts(paid: Sequence[Cell], tariff: Tariff) -> dict[str, Amount]:
-    """Amounts by part. Bandwidth belongs to the part that used it: diverted sends to `during`, moves to `after`."""
+    """Return amounts by part. Bandwidth belongs to the part that used it: sends away to `during`, moves to `after`."""
     parts = {}
     for name in PARTS:
         cells = [cell for cell in paid if _part(cell) == name]
@@ -215,7 +215,7 @@ class Averages:
                     sums[index] += value
 
     def of(self, step: str, entity: str | None) -> tuple[Fraction, Fraction]:
-        """Average operations and bytes of a step; one operation without bytes when the ledgers lack the rows."""
+        """Return average operations and bytes of a step; one operation without bytes when the ledgers lack the rows."""
         count, operations, bytes_ = self._sums.get((step, entity or ""), (0, 0, 0))
         return (Fraction(operations, count), Fraction(bytes_, count)) if count else (Fraction(1), Fraction(0))
 

@@ -1,8 +1,8 @@
 """Sums of operations by hour, day or month: as fine as a report of bounded size allows.
 
-There may be any number of entities and hours. As soon as there are more than CELLS_MAX cells, in a worker or for all of
-them together, they are added up by day, then by month. A part that has too many by hour proves that the whole has too
-many, so that the order in which parts come together does not change the result.
+There may be any number of entities and hours. As soon as there are more than CELLS_MAX cells, in one worker or in
+total, they are summed by day, then by month. If a part has too many cells by hour, the whole has too many too, so the
+order in which parts are joined does not change the result.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Cells:
         ]
 
     def _coarsen(self, grain: int) -> None:
-        """Add up by a grain, with names in lower case: they are compared without case."""
+        """Sum by a grain, with names in lower case: they are compared without case."""
         before, self._sums, self.grain = self._sums, {}, grain
         for (space, side, entity, kind, cause, is_ok, hour), sums in before.items():
             names = (space or "").lower(), side or "", (entity or "").lower(), kind, cause or ""

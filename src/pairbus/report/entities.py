@@ -32,7 +32,7 @@ def availability_of(
     dead: Iterable[DeadLetters],
     delays: Mapping[str, Delay],
 ) -> tuple[list[EntityAvailability], EntityAvailability]:
-    """Availability of each entity, sorted by name, and of all together."""
+    """Return the availability of each entity, sorted by name, and of all together."""
     metered: dict[str, list[int]] = {}
     for cell in cells:
         index = _metered_as(cell)
@@ -56,7 +56,7 @@ def availability_of(
 
 
 def _metered_as(cell: Cell) -> int | None:
-    """Index of the count to which operations belong: 0 sent, 1 failed, 2 pings; None: to none."""
+    """Return the index of the count to which operations belong: 0 sent, 1 failed, 2 pings; None: to none."""
     if cell.kind == "send" and (cell.side, cell.cause, cell.is_ok) == ("primary", "application", True):
         return 0
     places: dict[str, int] = {FAILED_SEND: 1, "ping": 2}
@@ -87,7 +87,7 @@ def _entity(
 def outages_of(
     outages: Sequence[UnhealthyTime], diversions: Iterable[Diversion], troubles: Iterable[Trouble]
 ) -> tuple[EntityOutage, ...]:
-    """Outages with their messages and failed sends, sorted by entity and beginning."""
+    """Return outages with their messages and failed sends, sorted by entity and beginning."""
     by_outage = sorted(diversions, key=lambda each: each.outage)
     groups = {number: list(group) for number, group in groupby(by_outage, key=lambda each: each.outage)}
     failed = {trouble.outage: trouble.count for trouble in troubles if trouble.kind == FAILED_SEND}

@@ -34,7 +34,7 @@ DECIMAL_DIGITS, DECIMAL_SCALE = 38, 9
 
 
 def write_json(report: Report, path: str | PathLike[str]) -> None:
-    """Write a report as JSON. Money is text, because most readers take a number of JSON for a float."""
+    """Write a report as JSON. Money is text, because most readers read a number of JSON as a float."""
     Path(path).write_text(json.dumps(asdict(report), indent=1, default=_text) + "\n", encoding="utf-8")
 
 
@@ -123,7 +123,7 @@ def _tables(report: Report) -> dict[str, tuple[type, Sequence[Any]]]:
 
 
 def _columns(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Names and types of columns; fields of a nested value have its name as a prefix."""
+    """Yield names and types of columns; fields of a nested value have its name as a prefix."""
     import pyarrow as pa
 
     simple = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}

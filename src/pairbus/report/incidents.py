@@ -1,7 +1,8 @@
 """Incidents: outages of any entities whose times overlap, which an operator takes for one event.
 
-An outage lasts here from its first failure until it recovered and its messages are home. One that is not over lasts to
-the end of the report; messages that still wait after a recovery do not prolong it, or one would join all that follows.
+An outage lasts here from its first failure until it recovered and its messages are home. An open outage lasts to the
+end of the report. Messages that still wait after a recovery do not prolong it: otherwise it would join all later
+outages.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Incident:
 
     @property
     def is_suspicion(self) -> bool:
-        """True when nothing was diverted."""
+        """True when no message was diverted."""
         return self.failed_over is None
 
     @property

@@ -42,8 +42,8 @@ def make_report(
 
     Damaged lines are named in the report, and the others are used. `operations_before` counts earlier operations of the
     month; the default is the number that the price sheet includes, so that every operation has a price. Files are found
-    and read where the driver of Spark is, which may be far away; nothing is written here. ConfigError when there is no
-    ledger.
+    and read where the driver of Spark is, which may be another host; no file is written here. ConfigError when there is
+    no ledger.
     """
     tariffs = Tariffs(prices, geo, counting, operations_before)
     sources = find_sources(ledgers, spark)

@@ -32,7 +32,8 @@ WORDS = {
 
 
 def journey(spark: SparkSession, ledgers: Sequence[str | PathLike[str]], message_id: str) -> list[Hop]:
-    """Hops of a message in the order of time; empty when no ledger knows the message. Damaged lines are left out.
+    """Return the hops of a message in the order of time; empty when no ledger knows the message. Damaged lines are left
+    out.
 
     Spark looks for the id in the lines, with and without JSON's escapes; only lines that have it are parsed.
     """
@@ -58,7 +59,7 @@ def journey(spark: SparkSession, ledgers: Sequence[str | PathLike[str]], message
 
 
 def hops(rows: Iterable[Row]) -> list[Hop]:
-    """Hops from the rows of one message. The same row from a ledger and from its compacted form is one hop."""
+    """Return the hops from the rows of one message. A row in a ledger and in its compacted form is one hop."""
     steps = sorted({_step(row) for row in rows})
     first_s = datetime.fromisoformat(steps[0][0]).timestamp() if steps else 0.0
     return [

@@ -35,7 +35,8 @@ class Outages:
             self._numbers.setdefault(span.entity, []).append(number)
 
     def of(self, entity: str | None, time_ms: int) -> int:
-        """Number of the entity's last outage that began before `time_ms` or in its second; NONE when there is none.
+        """Return the number of the entity's last outage that began before `time_ms` or in its second; NONE when there
+        is none.
 
         Metered rows have only their second.
         """
@@ -59,7 +60,7 @@ class _Message:
 
 
 class _Steps:
-    """Steps sorted by what they tell."""
+    """Steps sorted by their meaning."""
 
     def __init__(self, steps: Iterable[MessageStep], outages: Outages) -> None:
         self.messages: dict[tuple[str | None, str], _Message] = {}
@@ -109,7 +110,7 @@ class _Steps:
             message.forwarded_ms = _least(message.forwarded_ms, time_ms)
 
     def dead(self) -> Iterator[tuple[str | None, str | None, str | None, int]]:
-        """Messages that a syphon dead-lettered or a spool set aside: entity, message_id, reason, time_ms.
+        """Yield messages that a syphon dead-lettered or a spool set aside: entity, message_id, reason, time_ms.
 
         The row of a dead letter names the backlog queue. Its entity is that of the message with this id that was
         diverted to the queue, or spooled; when there is none, the queue takes the entity's place.
@@ -165,7 +166,7 @@ def _count_way(ways: dict[tuple[Any, ...], list[Any]], message: _Message, wait: 
 
 
 def _wait(entity: str, message: _Message) -> Wait:
-    """Times of a message. When clocks differ, so that it came home before it left, the two times are made equal."""
+    """Return the times of a message. When clocks differ and it came home before it left, both times are made equal."""
     diverted_ms = message.diverted[0] if message.diverted else None
     home_ms = _not_before(diverted_ms, _least(message.moved[0] if message.moved else None, message.forwarded_ms))
     ended_ms = _not_before(diverted_ms, _least(home_ms, message.dead_ms))

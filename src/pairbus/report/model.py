@@ -189,7 +189,7 @@ class BacklogPoint:
 
 @dataclass(frozen=True, slots=True)
 class RatePoint:
-    """Sends of a span of time; spans in which nothing was sent are left out."""
+    """Sends of a span of time; spans without a send are left out."""
 
     time: str
     "Beginning of the span."
@@ -198,7 +198,7 @@ class RatePoint:
     direct: int
     "Messages that the primary accepted from the application."
     diverted: int
-    "Rows of messages that a backlog queue or the spool accepted; spooled and then sent to a backlog queue is twice."
+    "Rows of messages that a backlog queue or the spool accepted; a spooled message that is later diverted has two."
     failed: int
     "Messages whose callers got an error."
 

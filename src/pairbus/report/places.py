@@ -21,7 +21,7 @@ class DamagedPlaces:
 
 
 def find_places(pieces: Iterable[FilePiece], found: Iterable[LinePlace]) -> DamagedPlaces:
-    """Put the pieces of each file together: number lines through, and watch the clock from piece to piece.
+    """Put the pieces of each file together: number all lines, and compare the clock from piece to piece.
 
     A clock went back when the time of a row is more than a second before that of the usable row above it. In tables
     rows have no order; damage there has the number of the row within the file.

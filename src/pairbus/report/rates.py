@@ -1,7 +1,7 @@
 """Sends over time: accepted directly, diverted and failed, in up to 500 spans of equal length.
 
 A span is 1, 2, 4 … seconds long and begins at a multiple of its length. A worker that sees more than SPANS_MAX spans
-takes longer ones: the whole then has more than POINTS_MAX of them too, so the order of parts changes nothing.
+uses longer ones. The whole then has more than POINTS_MAX too, so the order of parts changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Rates:
 
     def __init__(self) -> None:
         self._grain = 0
-        "A span has 2 to this power seconds."
+        "Exponent: a span has 2 to this power seconds."
         self._sums: dict[int, list[int]] = {}
 
     def row(self, read: dict[str, Any], time_ms: int) -> None:
@@ -46,7 +46,7 @@ class Rates:
         return [RateSum(self._grain, second, *sums) for second, sums in self._sums.items()]
 
     def points(self, begins_ms: int, ends_ms: int) -> tuple[RatePoint, ...]:
-        """Spans with a message, in order, in the shortest length that cuts the period into up to POINTS_MAX spans."""
+        """Return spans with a message, in order, in the shortest length that gives at most POINTS_MAX spans."""
         first, last, grain = begins_ms // 1000, ends_ms // 1000, 0
         while (last >> grain) - (first >> grain) >= POINTS_MAX:
             grain += 1

@@ -1,4 +1,4 @@
-"""Records that Spark's workers hand on: sums and steps of a ledger, each kind with its fields.
+"""Records that Spark's workers pass on: sums and steps of a ledger, each kind with its fields.
 
 All kinds travel in one table, so that one pass over the rows makes all of them: `what` names the kind, its texts are in
 the columns t1 …, its numbers in n1 …, in the order of its fields: texts come first.
@@ -32,7 +32,7 @@ class FilePiece(NamedTuple):
     first_ms: int | None
     last_ms: int | None
     above_ms: int | None
-    "Time of the first usable row of the piece; with `below_ms` the clock is watched from one piece to the next."
+    "Time of the first usable row of the piece; with `below_ms` the clock is compared from one piece to the next."
     below_ms: int | None
     "Time of its last usable row."
     first_line: int
@@ -154,7 +154,7 @@ class TroubleSum(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """One diverted message: when it left, came home, and when its wait ended."""
+    """One diverted message: the times when it left, when it came home, and when its wait ended."""
 
     entity: str
     diverted_ms: int
@@ -213,7 +213,7 @@ def to_batch(records: Sequence[Any]) -> pyarrow.RecordBatch:
 
 
 def records_of(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[Any]:
-    """Take records out of batches again; those of one kind in a batch come together, in their order."""
+    """Yield the records of batches; those of one kind in a batch come together, in their order."""
     import pyarrow.compute as pc
 
     for batch in batches:

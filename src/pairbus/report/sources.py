@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EMPTY = "the file is empty"
 SMALL_BYTES = 50_000_000  # 200 000 rows
 DRIVER_BYTES = 320_000_000  # 1 200 000 rows, whose messages take 300 MB of the driver's memory
-TABLE_WEIGHT = 10  # a byte of a table holds as much as these bytes of lines
+TABLE_WEIGHT = 10  # a byte of a table holds as much as so many bytes of lines
 ONE_JOB_CONF = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.adaptive.enabled": "false",
@@ -65,11 +65,11 @@ class Sources:
 
     @property
     def fits_driver(self) -> bool:
-        """Whether everything that the rows tell fits into the memory of the driver."""
+        """True when all sums and steps of the rows fit into the memory of the driver."""
         return self.weight_bytes < DRIVER_BYTES and not self.others
 
     def session_conf(self) -> dict[str, str]:
-        """Configuration for `local_session` that fits the size of these files."""
+        """Return the configuration for `local_session` that fits the size of these files."""
         if not self.fits_driver:
             return LARGE_CONF
         return SMALL_CONF if self.weight_bytes < SMALL_BYTES else ONE_JOB_CONF
@@ -115,7 +115,7 @@ def find_sources(ledgers: Sequence[str | PathLike[str]], spark: SparkSession | N
 def _manifests(
     spark: SparkSession | None, names: Sequence[str]
 ) -> tuple[list[Manifest], list[tuple[str, str]], list[str]]:
-    """Manifests of compacted locations; locations whose format is not Parquet; and the names to look for files in."""
+    """Return manifests of compacted locations, locations whose format is not Parquet, and names to look for files."""
     manifests: list[Manifest] = []
     others: list[tuple[str, str]] = []
     plain: list[str] = []
@@ -131,7 +131,7 @@ def _manifests(
 
 
 def _left_out(manifests: Sequence[Manifest]) -> tuple[tuple[Damage, ...], int]:
-    """Files with damaged lines that are in no table, and the number of these lines."""
+    """Return files with damaged lines that are in no table, and the number of these lines."""
     files = [entry for manifest in manifests for entry in manifest.files.values() if entry.damaged]
     shown = (Damage(entry.path, 0, f"{entry.damaged} damaged lines were left out by compaction") for entry in files)
     return tuple(shown), sum(entry.damaged for entry in files)
@@ -145,7 +145,7 @@ def _sort_in(key: str, file: LedgerFile, problem: str, files: dict[str, LedgerFi
 
 
 def _looked_at(path: Path) -> tuple[LedgerFile, str]:
-    """Size of a file of this machine, and a reason when it cannot be used."""
+    """Return the size of a file of this machine, and a reason when it cannot be used."""
     try:
         size = path.stat().st_size
         problem = _problem_of_table(path) if path.suffix == TABLE_SUFFIX else _problem_of_lines(path)

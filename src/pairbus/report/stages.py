@@ -1,8 +1,8 @@
 """Spark's part of a report: the pass over the rows, and for large ledgers the second stage over messages.
 
-A ledger that fits the driver takes one job: everything that it tells comes there, and the functions that workers would
-call are called there. A large one takes four: the pass over the rows; messages, cut by the hash of their ids; and two
-looks at their waits. What lies between them is kept by Spark on its own disks.
+A ledger that fits the driver takes one job: all its records come there, and the functions that workers would call are
+called there. A large one takes four: the pass over the rows; messages, cut by the hash of their ids; and two looks at
+their waits. Spark keeps the data between jobs on its own disks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ArrowBatches = Iterator["pyarrow.RecordBatch"]
 
 
 def json_lines(spark: SparkSession, lines: Sequence[LedgerFile]) -> DataFrame:
-    """Table of the lines as texts: column `value`, and the hidden column `_metadata`."""
+    """Return a table of the lines as texts: column `value`, and the hidden column `_metadata`."""
     return spark.read.option("lineSep", "\n").text([literally(file.path) for file in lines])
 
 
@@ -47,8 +47,9 @@ def ledger_tables(spark: SparkSession, tables: Sequence[LedgerFile]) -> DataFram
 def choose(spark: SparkSession, sources: Sources) -> RowsElsewhere:
     """Decide which rows to leave out, so that each row counts once although it is there as a line and in a table.
 
-    Manifests tell. A table without one was made by an earlier release, from whole days of files that may have grown
-    since, or been deleted: for each run and day the form with more rows is kept, or the lines when both have as many.
+    Manifests say which. A table without one was made by an earlier release, from whole days of files that may have
+    grown since, or been deleted: for each run and day the form with more rows is kept, or the lines when both have as
+    many.
     """
     worse: set[tuple[str, int, bool]] = set()
     if sources.lines and sources.tables and not sources.is_known:
@@ -68,7 +69,7 @@ def choose(spark: SparkSession, sources: Sources) -> RowsElsewhere:
 
 
 def pass_over(spark: SparkSession, sources: Sources, choice: RowsElsewhere) -> DataFrame:
-    """Records of all rows, in the columns of `pairbus.report.records`."""
+    """Return records of all rows, in the columns of `pairbus.report.records`."""
     parts = []
     if sources.lines:
         lines = json_lines(spark, sources.lines).selectExpr(
@@ -90,7 +91,7 @@ def pass_over(spark: SparkSession, sources: Sources, choice: RowsElsewhere) -> D
 
 
 def _columns(choice: RowsElsewhere) -> list[str]:
-    """Columns of a row; where each comes from only when it decides."""
+    """Return the columns of a row; with its origin only where that decides."""
     return [*(f"`{name}`" for name in NAMES), *(("source", "position") if choice.limits else ())]
 
 
@@ -98,7 +99,7 @@ def _columns(choice: RowsElsewhere) -> list[str]:
 
 
 class SmallLedger:
-    """A ledger of which everything comes to the driver, in one job."""
+    """A ledger whose records all come to the driver, in one job."""
 
     def __init__(self, records: DataFrame | None) -> None:
         self._records = records
@@ -128,7 +129,7 @@ class SmallLedger:
         return backlog.added(backlog.look_again(_block_of(self._waits), question))
 
     def close(self) -> None:
-        """Do nothing: Spark keeps nothing of it."""
+        """Do nothing: Spark keeps no data of it."""
 
 
 class LargeLedger:
@@ -144,7 +145,7 @@ class LargeLedger:
         return found
 
     def messages(self, outages: Outages, into: MessageSums) -> MessageSums:
-        # Pings and failed sends have no id. Any other step without one belongs together.
+        # Pings and failed sends have no id. All other steps without an id are kept together.
         trouble = f"t1 in ('{PING}', 'failed send')"
         key = f"case when {trouble} then cast(n1 as string) else coalesce(t4, '') end as key"
         steps = self._records.where(f"what = '{MessageStep.__name__}'").selectExpr("*", key)
@@ -172,7 +173,7 @@ class LargeLedger:
         return _sums(_added(looked.select(*_SUM_COLUMNS)))
 
     def close(self) -> None:
-        """Let Spark forget what it kept."""
+        """Release the data that Spark kept."""
         for frame in (self._messages, self._records):
             if frame is not None:
                 frame.unpersist()
@@ -211,7 +212,7 @@ def _sums(table: pyarrow.Table) -> Iterator[Sum]:
 
 
 def _stage(work: Callable[[Iterable[Any]], Iterable[Any]]) -> Callable[[ArrowBatches], ArrowBatches]:
-    """Function for mapInArrow that does some work with all records of a task."""
+    """Return a function for mapInArrow that does some work with all records of a task."""
 
     def run(batches: ArrowBatches) -> ArrowBatches:
         with _no_search_for_cycles():
@@ -235,7 +236,7 @@ def _no_search_for_cycles() -> Iterator[None]:
 
 
 def _look(work: Callable[[Block], Iterable[Sum]]) -> Callable[[ArrowBatches], ArrowBatches]:
-    """Function for mapInArrow that looks at the waits of a task in one block."""
+    """Return a function for mapInArrow that looks at the waits of a task in one block."""
 
     def run(batches: ArrowBatches) -> ArrowBatches:
         block = _block_of_batches(list(batches))

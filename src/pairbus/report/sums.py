@@ -75,7 +75,7 @@ class RowSums:
         ]
 
     def transitions(self) -> tuple[list[Transition], dict[str, int]]:
-        """Transitions in order, and run → time of its last row."""
+        """Return transitions in order, and run → time of its last row."""
         order = sorted(self._changes, key=lambda each: (each.time_ms, each.path, each.block, each.line))
         steps = [
             Transition(each.run, each.entity, each.event, each.time_ms, each.reason, bool(each.forced))
@@ -84,7 +84,7 @@ class RowSums:
         return steps, self._runs
 
     def period(self) -> tuple[int, int] | None:
-        """Times of the first and the last row."""
+        """Return the times of the first and the last row."""
         firsts = [piece.first_ms for piece in self.pieces if piece.first_ms is not None]
         lasts = [piece.last_ms for piece in self.pieces if piece.last_ms is not None]
         return (min(firsts), max(lasts)) if firsts else None

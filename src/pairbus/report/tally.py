@@ -3,7 +3,7 @@
 Laws of this file.
  1. The place of a line is (file, start of Spark's piece of the file, number within the piece). Pieces of a file are put
     together on the driver, however Spark cuts it and whichever task reads a piece.
- 2. Sums are handed on once for each task; rows about one message, one by one.
+ 2. Sums are passed on once for each task; rows about one message, one by one.
  3. Entities, queues and namespaces are case-insensitive, and are in lower case from here on.
 """
 
@@ -95,7 +95,7 @@ class TaskSums:
             self.out.append(FilePiece(self._path, self._block, *sums, *times, self._first_line))
 
     def finish(self) -> None:
-        """Hand on the sums of the task."""
+        """Pass on the sums of the task."""
         self.end()
         self.out += self._cells.sums()
         self.out += self._rates.sums()
@@ -216,12 +216,12 @@ def _details_of(values: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def text_of_detail(value: object) -> str | None:
-    """Text of a field of an event, whatever its type in JSON is."""
+    """Return the text of a field of an event, whatever its type in JSON is."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
 def plain_path(uri: str) -> str:
-    """Path or address of a file as a user writes it, from the address that Spark gives."""
+    """Return the path or URL of a file as a user writes it, from the URL that Spark gives."""
     parts = urlsplit(uri)
     return unquote(parts.path if parts.scheme in ("", "file") else uri)
 
@@ -295,11 +295,11 @@ def _run_and_time(line: bytes) -> tuple[str, str] | None:
 
 
 def _runs_of(batch: pyarrow.RecordBatch) -> Iterator[tuple[int, tuple[str, int]]]:
-    """Ends of runs of rows from one piece of a file, each with its path and block."""
+    """Yield the ends of runs of rows from one piece of a file, each with its path and block."""
     paths, blocks = batch.column("path"), batch.column("block")
     last = batch.num_rows - 1
     first_place, last_place = ((paths[i].as_py(), blocks[i].as_py()) for i in (0, last))
-    if first_place == last_place:  # pieces come one after the other, so that all rows between are of this one
+    if first_place == last_place:  # pieces come one after the other, so all rows between belong to this one
         yield last + 1, last_place
         return
     here = first_place

@@ -12,5 +12,5 @@ def text_of(time_ms: int) -> str:
 
 
 def hour_of(hour: int) -> str:
-    """Text of an hour, given in hours since 1970: 2026-03-01T12:00Z."""
+    """Return the text of an hour, given in hours since 1970: 2026-03-01T12:00Z."""
     return f"{text_of(hour * HOUR_MS)[:16]}Z"

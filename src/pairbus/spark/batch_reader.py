@@ -1,7 +1,8 @@
-"""Batch reads: peek. Nothing is locked, counted as delivered or removed.
+"""Batch reads by peek: no message is locked, counted as delivered or removed.
 
-Planning asks for the first and the last sequence number and splits what is between them; a task peeks its share page by
-page. What arrives after planning has higher numbers and is not read; what is received meanwhile by others is missing.
+Planning asks for the first and the last sequence number and splits the range between them; a task peeks its share page
+by page. Messages that arrive after planning have higher numbers and are not read; messages that others receive
+meanwhile are missing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pairbus.spark.perseverance import persevere
 from pairbus.spark.rows import enqueued_ms_of, sequence_number_of, to_columns
 from pairbus.transport import Carrier
 
-PEEK_COUNT = 250  # what the service gives at most
+PEEK_COUNT = 250  # the largest page of the service
 ROWS_PER_BATCH = 2_000  # 2 000 × 256 KiB = 512 MiB at the very worst; BYTES_PER_BATCH ends a batch before
 BYTES_PER_BATCH = 16 << 20
 GALLOP = 256  # the first step in the search for the last number
@@ -33,7 +34,7 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Range that is asked for; all ends belong to it. Times in microseconds since 1970, as Spark compares them."""
+    """Range that is asked for, both ends included. Times in microseconds since 1970, as Spark compares them."""
 
     first: int
     last: int
@@ -45,13 +46,13 @@ class Bounds:
         return self.enqueued_from_us > LOWEST or self.enqueued_to_us < HIGHEST
 
     def keeps(self, payload: bytes) -> bool:
-        """By its time; a message without one is not kept, as a comparison with null would not."""
+        """Return whether a message is in the range of times; a message without a time is not, as with null in SQL."""
         enqueued_ms = enqueued_ms_of(payload)
         return enqueued_ms is not None and self.enqueued_from_us <= enqueued_ms * 1000 <= self.enqueued_to_us
 
 
 class SequenceRange(InputPartition):
-    """The share of one task: numbers of an entity from `first` to `last`, both of them in it."""
+    """Share of one task: sequence numbers of an entity from `first` to `last`, both included."""
 
     def __init__(self, entity: str, first: int, last: int) -> None:
         super().__init__((entity, first, last))
@@ -61,7 +62,7 @@ class SequenceRange(InputPartition):
 
 
 class PeekReader(DataSourceReader):
-    """Made on the driver; `read` runs in the tasks, on a pickled copy."""
+    """Reader made on the driver; `read` runs in the tasks, on a pickled copy."""
 
     def __init__(self, options: Options, column_names: Sequence[str] | None = None) -> None:
         self._options = options
@@ -69,7 +70,7 @@ class PeekReader(DataSourceReader):
         self._bounds = Bounds(options.from_sequence_number, options.to_sequence_number)
 
     def partitions(self) -> list[InputPartition]:
-        """Called once, where the query is planned: a missing entity or a wrong key ends here."""
+        """Plan the tasks; called once, where the query is planned: a missing entity or a wrong key raises here."""
         bounds = self._bounds
         if bounds.first > bounds.last or bounds.enqueued_from_us > bounds.enqueued_to_us:
             return []
@@ -101,7 +102,7 @@ class PeekReader(DataSourceReader):
 
 def read_range(options: Options, numbers: SequenceRange) -> Iterator[list[bytes]]:
     """Peek the messages of a range, as many at a time as make one batch of rows."""
-    # The loop stands still while Spark takes a batch: a connection that is lost over this is opened again.
+    # The loop stands still while Spark takes a batch: a connection that is lost meanwhile is opened again.
     with asyncio.Runner() as runner:
         carrier = runner.run(_carrier(options))
         try:
@@ -121,9 +122,9 @@ def rows_of(payloads: list[bytes], options: Options, entity: str, column_names: 
 
 
 def spark_pushes_filters() -> bool:
-    """Whether this process is the one in which Spark hands filters over, which it starts only if push-down is on.
+    """Return whether Spark hands filters over in this process, which it starts only if push-down is on.
 
-    There is no way to ask for the setting itself. A wrong no costs speed only: Spark then filters all rows itself.
+    There is no way to ask for the setting itself. A wrong False costs speed only: Spark then filters all rows itself.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHDOWN_WORKER in sys.modules or (main is not None and main.name == _PUSHDOWN_WORKER)
@@ -137,7 +138,7 @@ async def _carrier(options: Options) -> Carrier:
 
 
 class Peeker:
-    """Peeks one entity over a carrier, again after what passes."""
+    """Peeker of one entity over a carrier; passing errors are retried."""
 
     def __init__(self, carrier: Carrier, options: Options, *, patience_s: float) -> None:
         self._carrier = carrier
@@ -158,12 +159,12 @@ class Peeker:
         return await persevere(once, self._options, self._path, self._patience_s)
 
     async def first_from(self, from_number: int) -> int | None:
-        """The lowest number from this one on; None when there is none."""
+        """Return the lowest sequence number from this one on; None when there is none."""
         found = await self.peek(from_number, 1)
         return self._checked(found[0], from_number) if found else None
 
     async def collect(self, from_number: int, last: int) -> tuple[list[bytes], int]:
-        """(messages for one batch of rows, where to go on); the second is above `last` when there is nothing more."""
+        """Return (messages for one batch of rows, where to go on); the second is above `last` at the end."""
         payloads: list[bytes] = []
         size = 0
         while len(payloads) < ROWS_PER_BATCH and size < BYTES_PER_BATCH:
@@ -190,10 +191,11 @@ class Peeker:
 
 
 async def extent(peeker: Peeker, first: int, last: int) -> tuple[int, int] | None:
-    """The lowest and the highest number within; None when there is none.
+    """Return the lowest and the highest sequence number within the range; None when there is none.
 
-    The service has no call for the highest. Steps that double from the lowest on find one too high, halving the last
-    step finds the number: about 2 × log₂ of the numbers in use, each a peek of one message.
+    The service has no call for the highest number. Steps that double from the lowest on find a number that is too high,
+    then a binary search in the last step finds the highest: about 2 × log₂ of the numbers in use, each a peek of one
+    message.
     """
     lowest = await peeker.first_from(first)
     if lowest is None or lowest > last:
@@ -217,7 +219,7 @@ async def extent(peeker: Peeker, first: int, last: int) -> tuple[int, int] | Non
 
 
 def split(entity: str, first: int, last: int, parts: int) -> list[InputPartition]:
-    """Ranges of about one length that together are `first` … `last`; no more than there are numbers."""
+    """Return ranges of about equal length that together are `first` … `last`; not more than there are numbers."""
     total = last - first + 1
     parts = min(parts, total)
     ends = [first + total * part // parts for part in range(parts + 1)]

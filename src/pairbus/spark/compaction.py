@@ -7,9 +7,9 @@ TABLES is the journal's location when that is a folder. A journal in an object s
 says: Spark must have a file system for them.
 
 Laws of this file.
- 1. A day is always made anew from everything that is known of it, so that compacting twice changes nothing.
+ 1. A day is always written again from all known rows of it, so that compacting twice changes nothing.
  2. A message's day is that of its first attempt. Attempts are counted, they do not make rows.
- 3. A day whose journal was removed is closed: it is never written again, and what is in it appears on no later day.
+ 3. A day whose journal was removed is closed: it is never written again, and its messages appear on no later day.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 Folder = str | os.PathLike[str]
 
 KEY = ("queue", "queue_created_ms", "sequence_number", "message_id")
-"Columns that identify a message. Sequence numbers begin anew when a queue is deleted and created again."
-CLOSED_DAYS_COMPARED = 3  # a lock lasts minutes: what is moved again was moved shortly before
+"Columns that identify a message. Sequence numbers begin again when a queue is deleted and created again."
+CLOSED_DAYS_COMPARED = 3  # a lock lasts minutes: a message that is moved again was moved shortly before
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ def compact(
 ) -> Compacted:
     """Make the tables of a journal location, and of ledgers if there are any.
 
-    May run while a syphon does: what is written meanwhile comes with the next run. With `journal_kept_days` the journal
-    of older days is removed, once it is in the table. `tables`: where the tables go, any path that Spark can write; the
-    location itself unless it is in an object store, which `storage_credential` opens.
+    May run while a syphon runs: rows that are written meanwhile come with the next run. With `journal_kept_days` the
+    journal of older days is removed, once it is in the table. `tables`: where the tables go, any path that Spark can
+    write; the location itself unless it is in an object store, which `storage_credential` opens.
     """
     from pairbus.spark.driver_side import DriverSide
 
@@ -92,11 +92,11 @@ def _tables_of(driver: DriverSide, place: Location, tables: Folder | None) -> st
 
 
 def _has_moves(to: str) -> bool:
-    """Whether there is a table to compare with; called where the driver is."""
+    """Return whether there is a table to compare with; called where the driver is."""
     return is_url(to) or Path(to, "moves").is_dir()
 
 
-# ── what is known ──
+# ── known rows ──
 
 
 def _moves(
@@ -127,14 +127,14 @@ def _moves(
 
 
 def _once(rows: DataFrame) -> DataFrame:
-    """A row for each message."""
+    """Return one row for each message."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    # One run could ask when the queue was created, another one had not the right to.
+    # One run could read when the queue was created, another had no right to.
     alike = Window.partitionBy("queue", "sequence_number", "message_id")
     rows = rows.withColumn("queue_created_ms", F.coalesce("queue_created_ms", F.max("queue_created_ms").over(alike)))
-    # Without a sequence number (dead letters) a row is a message: only what was done is written down, once.
+    # Without a sequence number (dead letters) each row is a message: only the finished action is written, once.
     rows = rows.withColumn("single", F.when(F.col("sequence_number").isNull(), F.concat("attempt", F.col("at_ms"))))
     firsts = [
         F.min_by(name, "at_ms").alias(name)
@@ -152,7 +152,7 @@ def _once(rows: DataFrame) -> DataFrame:
 
 
 def _of_ledger(ledger: DataFrame) -> DataFrame:
-    """Return the moves of syphons inside of applications: a row was written after each completion."""
+    """Return the moves of syphons inside applications: a row was written after each completion."""
     from pyspark.sql import functions as F
 
     at_ms = F.unix_millis(F.to_timestamp("time"))
@@ -214,7 +214,7 @@ def _read_ledgers(spark: SparkSession, paths: list[str]) -> DataFrame | None:
 
 
 def _write(rows: DataFrame, table: str, schema: int) -> tuple[int, tuple[str, ...]]:
-    """How many rows, and of which days. LedgerNewer, and nothing is written, for a schema that is not known here."""
+    """Write the rows and return how many, and of which days. LedgerNewer for an unknown schema: no row is written."""
     from pyspark.sql import functions as F
 
     rows = rows.persist()

@@ -1,7 +1,7 @@
 """Connections of one process, kept from one task to the next: a worker of Spark lives longer than its tasks.
 
 Tasks are plain functions, connections live on an event loop. It runs in a thread of its own, once in a process, and
-what nobody has used for a while is closed.
+connections that were not used for a while are closed.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ LOOK_S = 10.0
 
 T = TypeVar("T")
 _Key = tuple[Endpoint, str | None, str | None]
-"Where to, by which credential, trusting whom."
+"(namespace, credential, trusted CA file) of a connection."
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Place of the secret that opens a namespace: Spark shows options in plans, logs and pages, and there only this.
+    """Place of the secret that opens a namespace. Spark shows options in plans, logs and pages, so only the place is in
+    them.
 
-    It is read where a connection is made: on the driver, which fails early, and in each worker. So what it names must
-    be there on every host.
+    The secret is read where a connection is made: on the driver, which fails early, and in each worker. So the variable
+    or file must be there on every host.
     """
 
     source: str
@@ -46,7 +47,7 @@ class Secret:
 
     @classmethod
     def parse(cls, text: str, option: str, credential: str | None = None) -> Secret:
-        """Only how it is written is checked. ConfigError never shows a text that may be a connection string."""
+        """Check only the form of the text. ConfigError never shows a text that may be a connection string."""
         if credential is not None:
             if "=" in text or text.startswith(("env:", "@")):
                 raise ConfigError(f"{option}: with a credential, give the host of the namespace and no secret")
@@ -72,11 +73,11 @@ class Secret:
         return f"the token of credential {self.credential} for {self.source}"
 
     def read(self) -> str:
-        """The connection string. ConfigError names the option, the place and the host, never what stands there."""
+        """Return the connection string. ConfigError names the option, the place and the host, never the secret."""
         return read_secret(self.source, self.option, "no connection string")
 
     def endpoint(self, transport: TransportKind = "tcp") -> Endpoint:
-        """Where it leads, and the key if there is one."""
+        """Return the address of the namespace, and the key if there is one."""
         if self.credential is not None:
             host, port = host_and_port(self.source, self.option)
             return Endpoint(host, port or (443 if transport == "websocket" else 5671), transport=transport)
@@ -135,7 +136,7 @@ def _loop() -> _Loop:
 
 
 def _forget() -> None:
-    """In the child of a fork: the thread is not there, and the sockets are the parent's."""
+    """Forget the loop in the child of a fork: its thread is not there, and the sockets belong to the parent."""
     global _own, _lock
     _own, _lock = None, threading.Lock()
 
@@ -144,7 +145,7 @@ call_in_forked_child(_forget)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run it on this process's event loop, and wait."""
+    """Run a coroutine on this process's event loop, and wait for its result."""
     return asyncio.run_coroutine_threadsafe(work, _loop().loop).result()
 
 

@@ -1,7 +1,7 @@
 """Service credentials of Databricks' Unity Catalog, as token credentials for `credential=MODULE:CALLABLE`.
 
-Option `databricks.serviceCredential=NAME` becomes the credential `pairbus.spark.databricks:named_HEX`: names of
-credentials have no arguments, and those of Databricks may have any character, so that the name travels in the
+Option `databricks.serviceCredential=NAME` becomes the credential `pairbus.spark.databricks:named_HEX`: a
+`MODULE:CALLABLE` has no arguments, and names at Databricks may have any character, so the name is part of the
 attribute, in hexadecimal digits.
 """
 
@@ -23,7 +23,7 @@ def credential_name(service_credential: str) -> str:
 
 
 def __getattr__(name: str) -> Callable[[], object]:
-    """Return what makes the service credential whose name is in the attribute."""
+    """Return a function that makes the service credential whose name is in the attribute."""
     digits = name.removeprefix(_PREFIX)
     if digits == name:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,9 +1,9 @@
-"""Folders that need not be named on one machine: below the user's state folder, one for each purpose and name.
+"""Default folders on one machine: below the user's state folder, one for each purpose and name.
 
     $XDG_STATE_HOME/pairbus/KIND/NAME          (without the variable: ~/.local/state)
 
-Stagings of streams and journals of syphons stand there by default when Spark runs on a local master. On a cluster
-other hosts would not see them, so there the option is required.
+Staging locations of streams and journals of syphons are there by default when Spark runs on a local master. On a
+cluster other hosts would not see them, so there the option is required.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pairbus.errors import ConfigError
 
 ANCESTORS_MAX = 10
 _PROCESSES = Path("/proc")  # Linux; elsewhere `ps` is asked
-READABLE_MAX = 80  # characters of the names that a folder shows; what makes it unique is the digest behind them
+READABLE_MAX = 80  # characters of the names in a folder's name; the digest behind them makes it unique
 
 
 def state_folder(kind: str, *names: str, environment: Mapping[str, str] = os.environ) -> Path:
     """Return the absolute path of a folder for `kind` ("staging", "journal") and names, such as namespace and entity.
 
-    The same names give the same folder, in every process of this user; case counts for nothing, as in the service. The
+    The same names give the same folder, in every process of this user; case is ignored, as in the service. The
     folder is not made. ConfigError when the user has no home folder.
     """
     base = environment.get("XDG_STATE_HOME") or ""
@@ -73,7 +73,7 @@ def _commands_above(pid: int) -> Iterator[list[str]]:
             pid = _parent_of(pid)
             arguments = _arguments_of(pid)
         except (OSError, ValueError, IndexError, subprocess.SubprocessError):
-            return  # not ours to see, or gone
+            return  # not visible to this user, or gone
         if pid <= 1:
             return
         yield arguments
@@ -81,7 +81,7 @@ def _commands_above(pid: int) -> Iterator[list[str]]:
 
 def _parent_of(pid: int) -> int:
     if _PROCESSES.is_dir():
-        # The name of the program, in parentheses, may have spaces and parentheses of its own.
+        # The name of the program, in parentheses, may contain spaces and parentheses.
         return int((_PROCESSES / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
     return int(_ps("ppid=", pid))
 

@@ -1,4 +1,4 @@
-"""Streams that read everything that is there and end, on every Spark from 4.0 on."""
+"""Streams that read all messages that are there and end, on every Spark from 4.0 on."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-PAUSE_S = 5.0  # before a run for messages that were seen and could not be received: somebody has locked them
+PAUSE_S = 5.0  # before a run for messages that were seen and not received: another receiver has locked them
 
 
 def drain(writer: DataStreamWriter) -> int:
-    """Run a stream until its source has nothing more, and return the number of runs.
+    """Run a stream until its source has no more messages, and return the number of runs.
 
-    `writer` has everything but a trigger: `drain(orders.writeStream.format("parquet").option(…))`. Where Spark asks
-    the source whether there is more (4.2 and later), one run with Trigger.AvailableNow reads all of it. Before, a run
-    is one batch, and is repeated with the same checkpoint until the source has no batch. Batches that stay empty,
-    because others have locked the messages, are repeated for about a minute. Raises what ended a run.
+    `writer` is complete but for a trigger: `drain(orders.writeStream.format("parquet").option(…))`. Where Spark asks
+    the source whether there is more (4.2 and later), one run with Trigger.AvailableNow reads all of it. In earlier
+    versions a run is one batch, and is repeated with the same checkpoint until the source has no batch. Batches that
+    stay empty, because other receivers have locked the messages, are repeated for about a minute. Raises the error that
+    ended a run.
     """
     from pairbus.spark.features import TELLS_START
     from pairbus.spark.stream_driver import EMPTY_ROUNDS_MAX

@@ -1,13 +1,13 @@
 """Calls of plain functions where Spark's driver is: its disk has the journal, its environment has the secrets.
 
-In a classic session that is this process. With Spark Connect the driver is on another host, which has no call for that;
-it only has data sources, whose schema a Python process beside the driver is asked for. So a call is the question for
-the schema of `format("pairbus-call")`: the option has the function and its arguments, the schema has the result. It
-takes no task, hence it comes through while every slot of the cluster is busy; it costs about 50 ms.
+In a classic session the driver is this process. With Spark Connect it is on another host, which cannot call a function
+for us. But it asks a Python process beside the driver for the schema of a data source. So a call is a request for the
+schema of `format("pairbus-call")`: the option has the function and its arguments, the schema has the result. It needs
+no task, hence it works while every slot of the cluster is busy; it costs about 50 ms.
 
 Laws of this file.
- 1. A function is one of this package, known by its name, and gives the same when it is called twice.
- 2. What is passed are paths and settings, never a secret: Spark shows options.
+ 1. A function is one of this package, known by its name, and has the same result when it is called twice.
+ 2. Arguments are paths and settings, never a secret: Spark shows options.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 FORMAT = "pairbus-call"
 RESULT = "result"
 KEPT = (ConfigError, LedgerNewer)
-"Errors that stay what they are on their way; others, some of which cannot be pickled, become a PairbusError."
+"Errors that keep their type; others, some of which cannot be pickled, become a PairbusError."
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class CallSource(DataSource):
-    """`format("pairbus-call")`: a call, in the clothes of a data source without rows."""
+    """`format("pairbus-call")`: a call in the form of a data source without rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -56,16 +56,16 @@ class CallSource(DataSource):
 
 
 class DriverSide:
-    """The side of a session where its driver is."""
+    """The place of a session's driver, where functions can be called."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self.is_elsewhere = is_remote(spark)
-        "True when the driver is another process: a call takes a twentieth of a second, the first one a second."
+        "True when the driver is another process: a call takes 50 ms, the first one a second."
         self._is_known = False
 
     def call(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Call it there, and return or raise what it returns or raises."""
+        """Call a function where the driver is, and return its result or raise its error."""
         if not self.is_elsewhere:
             return function(*arguments, **named)
         try:
@@ -81,12 +81,12 @@ class DriverSide:
 
 
 def options_of(function: Callable[..., object], *arguments: object, **named: object) -> dict[str, str]:
-    """Return a call as options. It has a number, because a server remembers the answers to questions that are alike."""
+    """Return a call as options. It has a number, because a server caches the answers to equal requests."""
     return {"call": _dumped((function, arguments, named)), "id": uuid.uuid4().hex}
 
 
 def answer_of(schema: StructType) -> Any:
-    """Return, or raise, what the call came to."""
+    """Return the result of the call, or raise its error."""
     is_done, result = _loaded(schema[RESULT].metadata[RESULT])
     if not is_done:
         raise result
@@ -94,7 +94,7 @@ def answer_of(schema: StructType) -> Any:
 
 
 def _explained(error: Exception) -> Exception:
-    """Return an error that says what the server lacks, or that it is gone; otherwise the one of Spark."""
+    """Return an error that says what the server lacks, or that it is gone; otherwise the error of Spark."""
     text = str(error)
     if "No module named 'pairbus" in text:
         return ConfigError(

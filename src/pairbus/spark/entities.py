@@ -1,4 +1,4 @@
-"""The entities of one stream: named, or found by a pattern, and offsets that have a number for each of them."""
+"""The entities of one stream: named, or found by a pattern; and offsets with a number for each of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pairbus.transport import TransportError
 
 LIST_EVERY_S = 60.0
 ONE_ENTITY = "batch"
-"The only key in offsets of a stream that receives from one entity."
+"Only key in offsets of a stream that receives from one entity."
 
 logger = logging.getLogger("pairbus.spark")
 
@@ -21,7 +21,7 @@ def entities_of(options: Options) -> tuple[str, ...]:
     """Return the entities to read: those of the option entity, or all that match entityPattern now, in order."""
     if options.entity_pattern is None:
         return options.entities
-    from pairbus.spark.listing import matching_entities  # the SDK, which no process loads for nothing
+    from pairbus.spark.listing import matching_entities  # it imports the SDK, which is loaded only where it is needed
 
     return matching_entities(options, options.entity_pattern)
 
@@ -61,7 +61,7 @@ class EntityListing:
         return True
 
     def in_turn(self, ready: Iterable[str], count_max: int) -> list[str]:
-        """Return at most so many of the entities that have something, beginning with another one each time."""
+        """Return at most so many of the entities that have messages, beginning with another one each time."""
         names = list(ready)
         self._turn += 1
         first = self._turn % len(names) if len(names) > count_max else 0

@@ -35,7 +35,7 @@ try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 except ImportError:
     TELLS_START = False
-    "Whether Spark says where the next batch begins, and ends a stream with Trigger.AvailableNow by asking the source."
+    "True when Spark says where a batch begins, and asks the source for the end with Trigger.AvailableNow."
 else:
     TELLS_START = True
 
@@ -46,7 +46,7 @@ if hasattr(datasource, "DataSourceStreamArrowWriter"):
 else:
 
     class StreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[no-redef,misc]
-        """Both of what Spark looks for: a writer for streams, and one that takes Arrow batches."""
+        """A stream writer that takes Arrow batches: both base classes that Spark looks for."""
 
 
 class PlannedReader(DataSourceStreamReader):
@@ -54,11 +54,11 @@ class PlannedReader(DataSourceStreamReader):
 
     @abstractmethod
     def next_offset(self, start: Offset, max_rows: int | None) -> Offset:
-        """Return the end of the next batch; `start` when there is none now. `max_rows` is a limit of the user's."""
+        """Return the end of the next batch; `start` when there is none now. `max_rows` is a limit set by the user."""
 
     @abstractmethod
     def tasks(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Return what the tasks of the batches after `start`, up to `end`, have to do."""
+        """Return the tasks of the batches after `start`, up to `end`."""
 
     def max_rows(self) -> int | None:
         """Return the limit of a batch unless the user sets one; None: there is none."""
@@ -75,7 +75,7 @@ if TELLS_START:
             return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
         def prepareForTriggerAvailableNow(self) -> None:
-            """Do nothing; a reader that needs to know overrides it."""
+            """Do nothing; readers that need this call override it."""
 
         def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
             return self.next_offset(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
@@ -88,8 +88,8 @@ else:
     class BatchReader(PlannedReader):  # type: ignore[no-redef]
         """A reader that remembers where the last batch has ended.
 
-        A query with a checkpoint asks for the partitions of its last batch, or of none at its end, before anything
-        else; so whoever is asked for an offset first belongs to a query without a checkpoint.
+        A query with a checkpoint first asks for the partitions of its last batch, or of an empty one. So a reader that
+        is first asked for an offset belongs to a query without a checkpoint.
         """
 
         _start: Offset | None = None
@@ -105,15 +105,15 @@ else:
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Whether the session is one of Spark Connect: its driver is in another process, and there is no Java here."""
+    """Return whether the session is one of Spark Connect: its driver is another process, and there is no Java here."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def knows_format(spark: SparkSession, name: str) -> bool:
-    """Whether a session knows a format, found by itself or registered. Costs the start of a Python process."""
+    """Return whether a session knows a format, found by itself or registered. Costs the start of a Python process."""
     try:
         _ = spark.read.format(name).load().schema
-    except spark_errors() as error:  # of no format it is one of Java's own, not of PySpark's
+    except spark_errors() as error:  # for an unknown format the error is one of Java, not of PySpark
         return "DATA_SOURCE_NOT_FOUND" not in str(error)
     return True
 
@@ -128,30 +128,30 @@ def register_format(spark: SparkSession, kind: type[DataSource]) -> None:
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that a call of Spark's can end with, whether Java is beside this process or elsewhere."""
+    """Return the errors that a call of Spark can raise, whether Java is beside this process or elsewhere."""
     return (PySparkException, ConnectionError, *_loaded("py4j.protocol", "Py4JError"), *_loaded("grpc", "RpcError"))
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether one of these errors says that the driver is no more: its Java has ended, or knows no such session."""
+    """Return whether one of these errors says that the driver is gone: its Java has ended, or knows no such session."""
     if isinstance(error, (ConnectionError, *_loaded("grpc", "RpcError"))) or type(error).__name__ in _GONE:
         return True
     return isinstance(error, PySparkException) and (_condition(error) or "").partition(".")[0] in _NO_SESSION
 
 
 def _loaded(module: str, name: str) -> tuple[type[Exception], ...]:
-    """Return a class of a module that this process uses; none when it does not, and then nobody raises it here."""
+    """Return a class of a module that this process uses; empty when it does not: then it cannot be raised here."""
     found = sys.modules.get(module)
     return () if found is None else (getattr(found, name),)
 
 
 _GONE = {"Py4JNetworkError", "SparkConnectGrpcException", "RetriesExceeded"}
-"Names of classes: which of them exist depends on what is installed. None of them has a subclass that counts."
+"Names of classes: which of them exist depends on the installed packages. None of them has a subclass that counts."
 _NO_SESSION = {"INVALID_HANDLE", "NO_ACTIVE_SESSION", "DATA_SOURCE_NOT_FOUND"}
-"Conditions of a server that was started again: it knows neither the session nor what was registered with it."
+"Conditions of a server that was restarted: it knows neither the session nor what was registered with it."
 
 
 def _condition(error: Any) -> str | None:
-    """Return the name of an error of Spark's, under the method of its time."""
+    """Return the name of a Spark error, by the method of the installed version."""
     told: str | None = (getattr(error, "getCondition", None) or error.getErrorClass)()
     return told

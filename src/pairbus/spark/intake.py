@@ -1,8 +1,8 @@
-"""One task of a stream: receive under lock, stage, seal, complete. Rows are yielded afterwards, by who has called.
+"""One task of a stream: receive under lock, stage, seal, complete. The caller yields the rows afterwards.
 
 | it ends …                 | the stage                 | its messages                                        |
 | ------------------------- | ------------------------- | --------------------------------------------------- |
-| before the seal           | a file that nobody names  | locked, and come again                              |
+| before the seal           | a file that is not used   | locked, and come again                              |
 | after the seal            | the partition's, for good | some still in the queue: recognised when they come  |
 | after they are completed  | the same                  | gone from the queue                                 |
 | second to another attempt | thrown away               | given back; the rows are those of the other attempt |
@@ -38,18 +38,18 @@ from pairbus.spark.staging import LogEntry, Owner, Staging
 from pairbus.transport import SESSION_TIMEOUT, Carrier, NextSession, ReceivedMessage, Receiver, Refused, TransportError
 
 CREDIT = 512  # 512 × 256 KiB = 128 MiB at the very worst
-FIRST_WAIT_S = 0.5  # for messages that must be there: the driver has seen some
+FIRST_WAIT_S = 0.5  # for messages that should be there: the driver has seen some
 NEXT_WAIT_S = 0.2
 RECEIVE_MAX_S = 10.0
-SESSIONS_MAX = 100  # that one task holds at once: each has a link of its own until its messages are completed
-# Since the plan. A task that starts later than FRESH_S looks first whether its batch is over; it would learn the same
-# when it seals, after it has received in vain. One that seals later than LATE_S looks whether the log has been cleaned
-# meanwhile: entries stay for an hour after the commit.
+SESSIONS_MAX = 100  # sessions that one task holds at once: each has its own link until its messages are completed
+# Seconds since the plan. A task that starts later than FRESH_S first checks whether its batch is over; otherwise it
+# would learn this when it seals, after it has received in vain. A task that seals later than LATE_S checks whether the
+# log has been cleaned meanwhile: entries stay for an hour after the commit.
 FRESH_S = 10.0
 LATE_S = 1_200.0
 SESSION_FIELD = 10  # of the properties: group-id
 SESSION_CANNOT_BE_LOCKED = "com.microsoft:session-cannot-be-locked"
-LOCK_SHARE = 0.4  # of a lock's time, for receiving; the rest is for the disk and for completing
+LOCK_SHARE = 0.4  # part of a lock's time for receiving; the rest is for the disk and for completing
 
 logger = logging.getLogger("pairbus.spark")
 
@@ -65,16 +65,16 @@ class TaskShare:
     head: int
     "Last entry of the log when the batch was planned."
     unsure: tuple[int, ...]
-    "Seals up to there whose messages may still be in the queue."
+    "Numbers of seals up to `head` whose messages may still be in the queue."
     max_bytes: int | None = None
     planned_s: float = 0.0
-    "Time at which the driver gave it to Spark, by its clock."
+    "Time at which the driver gave the share to Spark, by its clock."
     is_fresh: bool = False
     "True when no earlier attempt can have sealed this partition, as far as driver and Spark know."
 
 
 async def take_in(options: Options, staging: Staging, share: TaskShare, carrier: Carrier) -> LogEntry | None:
-    """The seal of this partition: made now, or found. None when the batch is over and this attempt is late."""
+    """Return the seal of this partition: made now, or found. None when the batch is over and this attempt is late."""
     tracker = await asyncio.to_thread(
         SealTracker, staging, share, by_session=options.sessions and options.session is None
     )
@@ -103,18 +103,18 @@ class SealTracker:
         self.staging = staging
         self.share = share
         self.sessions_elsewhere: set[str] = set()
-        "Sessions that other partitions of this batch have sealed messages of."
+        "Sessions of which other partitions of this batch have sealed messages."
         self._by_session = by_session
         self.seal: LogEntry | None = None
         self.known = Sealed(staging.storage)
-        "Messages that some seal has and that may come nevertheless."
+        "Messages that are in a seal and may be received again."
         self._head = share.head
         self._over = False
         self._read(entry for entry in map(staging.entry, share.unsure) if entry is not None)
 
     def is_decided(self, at_most: int | None = None) -> bool:
-        """Read on in the log: whether this partition is sealed, or its batch over. Otherwise `known` is up to date, or,
-        after so many entries, a step nearer."""
+        """Read on in the log; return whether this partition is sealed, or its batch over. Otherwise `known` is up to
+        date, or, after `at_most` entries, a step nearer."""
         entries = list(islice(self.staging.entries_after(self._head), at_most))
         for entry in entries:
             self._head = entry.number
@@ -141,15 +141,15 @@ class SealTracker:
             try:
                 self.known.add(seal.stage, seal.spans if seal.number > self.share.head else None)
             except FileNotFoundError:
-                # Removed only after the queue had forgotten every message of it: none of them can come any more.
+                # A stage is removed only after the queue has deleted all its messages: none of them can come any more.
                 assert seal.number <= self.share.head
 
     def try_to_seal(self, stage: StageWriter, sessions: frozenset[str] = frozenset()) -> LogEntry | None:
-        """Seal the stage, or learn who was first. Returns when the partition is decided; the seal if it is ours."""
+        """Seal the stage, or find the seal that came first. Returns the seal if it is ours, else None."""
         spans = stage.spans()
         while True:
             if overtaken := sessions & self.sessions_elsewhere:
-                # Not sealed without them: whatever a sealed stage holds counts as received.
+                # Not sealed without these messages: all messages of a sealed stage count as received.
                 raise _SessionOvertaken(min(overtaken))
             without = tuple(sorted(row for identity, row in stage.identities.items() if identity in self.known))
             entry = LogEntry(
@@ -163,20 +163,20 @@ class SealTracker:
                 spans,
             )
             if not self.staging.append(entry):
-                if self.is_decided(at_most=1):  # this entry is there; after it there is most likely none
+                if self.is_decided(at_most=1):  # this entry exists; most likely there is none after it
                     return None
                 continue
             if not self.is_older_than(LATE_S) or self.staging.has_plan(self.share.batch):
                 self.seal = entry
                 return entry
-            # So late that the log has been cleaned up to here: an entry in the past that nobody will read.
+            # So late that the log has been cleaned up to here: an entry in the past, which is never read.
             self.staging.take_back(entry)
             self._over = True
             return None
 
     def is_older_than(self, age_s: float) -> bool:
-        """Tell whether the driver gave out the share so long ago. Both clocks are right within minutes, or the storage
-        would refuse their requests."""
+        """Tell whether the driver gave out the share longer ago than `age_s`. The two clocks differ by minutes at most,
+        or the storage would refuse their requests."""
         return abs(time.time() - self.share.planned_s) > age_s
 
 
@@ -187,7 +187,7 @@ async def _attempt(options: Options, tracker: SealTracker, carrier: Carrier) -> 
     ours = None
     try:
         await _fill(options, tracker, carrier, stage, intakes)
-        # In threads: the storage may take its time, and the connection must go on meanwhile.
+        # In threads: the storage may be slow, and the connection must go on meanwhile.
         if stage.rows:
             await asyncio.to_thread(stage.finish)
         sessions = frozenset(filter(None, (intake.receiver.session_id for intake in intakes if intake.held)))
@@ -221,7 +221,7 @@ async def _fill(
         if options.session is None and (
             await asyncio.to_thread(tracker.is_decided) or found.session_id in tracker.sessions_elsewhere
         ):
-            return  # asked for another one, the service would offer the same
+            return  # the service would offer the same session again
         await intakes[-1].receive()
         if options.session is not None:
             return
@@ -229,11 +229,11 @@ async def _fill(
 
 
 async def _accepted(options: Options, carrier: Carrier, wait_s: float) -> Receiver | None:
-    """Accept the session of the option, or the next available one; None when another receiver has it, or all."""
+    """Accept the session of the option, or the next available one; None when other receivers have them all."""
     try:
         return await carrier.receiver(
             options.read_path,
-            credit=CREDIT,  # nothing is granted before the first receive
+            credit=CREDIT,  # no credit is granted before the first receive
             timeout_s=options.timeout_s,
             session=options.session if options.session is not None else NextSession(wait_s),
         )
@@ -259,7 +259,7 @@ class _Quota:
 
     @property
     def credit(self) -> int:
-        """Messages to ask for at once: half of what is left, because a receiver grants again by itself."""
+        """Messages to ask for at once: half of those left, because a receiver grants again by itself."""
         credit, max_bytes = min(CREDIT, max(self.left // 2, 1)), self._share.max_bytes
         if max_bytes is None:
             return credit
@@ -267,7 +267,7 @@ class _Quota:
         return max(min(credit, int((max_bytes - self._size) / mean / 2)), 1)
 
     def takes(self, size: int) -> bool:
-        """Count a message of this size, or tell that it is too large for what is left; then nothing fits any more.
+        """Count a message of this size; False: it is too large for the room left, and then no further message fits.
 
         The first message of the first partition always fits: a batch must not stay empty for its size.
         """
@@ -281,7 +281,7 @@ class _Quota:
 
 
 async def _close(intake: _Intake) -> None:
-    """Give back what was not completed, so that whoever comes next need not wait for the lock."""
+    """Give back messages that were not completed, so that the next receiver need not wait for the lock."""
     receiver = intake.receiver
     try:
         if intake.held and receiver.over is None:
@@ -303,16 +303,16 @@ class _Intake:
         deadline: float = float("inf"),
     ) -> None:
         self.held: dict[int, ReceivedMessage] = {}
-        "By delivery id: received, neither completed nor given back."
+        "Messages by delivery id: received, neither completed nor given back."
         self.receiver = receiver
         self.deadline = deadline
-        "Until when to receive; with the first message it is known."
+        "Time until which to receive; known with the first message."
         self._stage = stage
         self._known = known
         self._quota = quota
 
     async def receive(self) -> None:
-        """Until there is nothing more, the share is full, or the first lock has run for long enough."""
+        """Receive until there are no more messages, the share is full, or the first lock has run for long enough."""
         loop = asyncio.get_running_loop()
         wait_s = FIRST_WAIT_S
         while (left := self._quota.left) > 0 and loop.time() < self.deadline:
@@ -342,7 +342,7 @@ class _Intake:
             self.held[message.delivery_id] = message
             if identity is None or identity not in self._stage.identities:
                 self._stage.add(message.payload, identity)
-            message.payload = b""  # it is in the stage; a share may be larger than the memory
+            message.payload = b""  # the payload is in the stage; a share may be larger than the memory
         if sealed:
             logger.info("%d messages came again that were sealed before", len(sealed))
             await _settled(self.receiver, sealed)
@@ -350,7 +350,7 @@ class _Intake:
             await self.receiver.release(surplus)
 
     async def complete(self) -> bool:
-        """Whether the queue has forgotten all of them. Those that it has not come again, and are recognised."""
+        """Complete the messages; return whether all succeeded. The others are received again, and recognised."""
         held, self.held = self.held, {}
         return await _settled(self.receiver, list(held.values()))
 
@@ -377,9 +377,9 @@ def _session_of(payload: bytes) -> str | None:
 
 
 def _receive_s(payload: bytes) -> float:
-    """How long to go on receiving after this message came."""
+    """Return how long to go on receiving after this message came."""
     locked_until = annotations_of(payload)[0].get(LOCKED_UNTIL)
     if not isinstance(locked_until, int):
         return RECEIVE_MAX_S
-    # Clocks may differ: the result is a pace and no promise. Nothing depends on a lock that holds.
+    # Clocks may differ: the result is a pace, not a promise. Correctness does not depend on a lock that holds.
     return min(max((locked_until / 1000 - time.time()) * LOCK_SHARE, 1.0), RECEIVE_MAX_S)

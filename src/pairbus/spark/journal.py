@@ -1,15 +1,15 @@
-"""The journal of a Spark syphon: every message that came home, written down before it leaves its backlog queue.
+"""The journal of a Spark syphon: a row for every message that came home, written before it leaves its backlog queue.
 
     LOCATION/                               storage that every host sees: a folder, or a path in an object store
         journal/day=2026-11-15/*.jsonl      a record for each attempt of a task: one file that is appended to, or one
                                             object for each append; never rewritten
-        reports/RUN/*.json                  how each task ended: what the driver decides by
+        reports/RUN/*.json                  how each task ended: the basis of the driver's decisions
         missing/*.json                      destinations that do not exist, and since when
         checkpoint/, moves/, ledger/        Spark's own, and the tables that `compaction` makes; in a folder alone
 
 Laws of this file.
- 1. `append` returns when the lines are durable. Whoever waits at the same time shares one fsync, or one object.
- 2. After a write that failed nothing more is written to that record: only the last line of a file can ever be torn.
+ 1. `append` returns when the lines are durable. Calls that wait at the same time share one fsync, or one object.
+ 2. After a failed write no more lines are written to that record: only the last line of a file can ever be torn.
  3. A row says that the destination has accepted the message. A message that was sent twice has two rows.
 """
 
@@ -34,34 +34,34 @@ SCHEMA = 1
 MOVED, DEAD_LETTERED = "moved", "dead-lettered"
 JOURNAL, MISSING = "journal/", "missing/"
 _MARK, _STOP, _OVER = "location.json", "stop", "over"
-_DONE = b"{}"  # of an object that says all by its name
+_DONE = b"{}"  # content of an object whose name says all
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class JournalRow(NamedTuple):
-    """One message of the journal, and of what a task yields to Spark. Times are milliseconds since 1970."""
+    """One message of the journal, and of the rows that a task yields to Spark. Times are milliseconds since 1970."""
 
     outcome: str
     queue: str
     queue_created_ms: int | None
-    "When the queue was created; None when nobody could tell. Sequence numbers begin anew with it."
+    "Time at which the queue was created; None: not known. Sequence numbers begin again with a new queue."
     sequence_number: int | None
     message_id: str | None
     destination: str | None
     size_bytes: int | None
     enqueued_ms: int | None
-    "When the backlog queue got it."
+    "Time at which the backlog queue got the message."
     first_attempt_ms: int | None
-    "When the primary was first asked; only when it may have stored the message all the same."
+    "Time of the first send to the primary, only if that may have stored the message all the same."
     at_ms: int
-    "When the destination had accepted it."
+    "Time at which the destination had accepted the message."
     attempt: str
     "Attempt of the task, which names its file."
     reason: str | None
 
 
 def encode_rows(rows: Iterable[JournalRow]) -> list[bytes]:
-    """As lines. Only the message id is encoded for each row; the other texts are those of the rows before."""
+    """Return rows as lines. Only the message id is encoded for each row; the other texts are reused."""
     return [
         (
             f'{{"schema":{SCHEMA},"outcome":{_text(row[0])},"queue":{_text(row[1])},"queue_created_ms":{_number(row[2])}'
@@ -84,7 +84,7 @@ def _number(value: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The storage that all hosts share. Pickled: it holds the place of a key, and no key."""
+    """Storage that all hosts share. Pickled: it holds the place of a key, and no key."""
 
     root: Path | str
     "A folder, or the URL of a path in an object store."
@@ -97,11 +97,11 @@ class Location:
 
     @property
     def folder(self) -> Path | None:
-        """Return the folder, where Spark can write too; None when it is an object store."""
+        """Folder of the location, where Spark can write too; None when it is an object store."""
         return None if is_url(str(self.root)) else Path(self.root)
 
     def prepare(self, run: str) -> None:
-        """On the driver, before a query starts. ConfigError when the location cannot be used."""
+        """Prepare the location on the driver, before a query starts. ConfigError when it cannot be used."""
         try:
             check_access(self.storage)
             self.storage.put(_of_run(run, _MARK), _to_json({"run": run, "host": socket.gethostname()}).encode())
@@ -109,7 +109,7 @@ class Location:
             raise ConfigError(f"the journal location {self.root} cannot be written: {error}") from None
 
     def check_shared(self, run: str) -> None:
-        """In a worker: whether this is the location that the driver has prepared."""
+        """Check in a worker that this is the location that the driver has prepared."""
         if not self.storage.exists(_of_run(run, _MARK)):
             raise ConfigError(
                 f"host {socket.gethostname()} does not see the journal location {self.root} of the driver:"
@@ -123,7 +123,7 @@ class Location:
         return self.storage.exists(_of_run(run, _STOP))
 
     def end(self, run: str) -> None:
-        """Note that a single drain has found nothing more to do."""
+        """Note that a single drain is over."""
         self.storage.put(_of_run(run, _OVER), _DONE)
 
     def begin(self, run: str, tick: int, task: int) -> None:
@@ -138,7 +138,7 @@ class Location:
         return self.storage.appender(f"{JOURNAL}day={day_of(at_s)}/{attempt}.jsonl")
 
     def look(self, run: str) -> RunLook:
-        """Look once at the run: one call of the storage, where each may cost money."""
+        """Look once at the run: one call of the storage, because each call may cost money."""
         return RunLook(self, run, self.storage.list(_of_run(run, "")))
 
 
@@ -160,7 +160,7 @@ class RunLook:
 
     @property
     def reports(self) -> list[str]:
-        """Return the names of the reports, in the order of ticks."""
+        """Names of the reports, in the order of ticks."""
         return [name for name in self.names if name[:1].isdigit() and name.endswith(".json")]
 
     def begun(self, tick: int) -> dict[int, str]:
@@ -169,8 +169,8 @@ class RunLook:
         return {int(name.removeprefix(start)): name for name in self.names if name.startswith(start)}
 
     def read_reports(self, without: Container[str] = (), tick: int | None = None) -> Iterator[tuple[str, TaskReport]]:
-        """Each with its name, in the order of ticks; `without` those of these names; of one tick alone if it is
-        given."""
+        """Yield each report with its name, in the order of ticks; without those named in `without`; of one tick only if
+        it is given."""
         start = "" if tick is None else f"{tick:010d}-"
         for name in self.reports:
             if name not in without and name.startswith(start):
@@ -186,36 +186,36 @@ def _of_run(run: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """How one attempt of a task ended."""
+    """Report of how one attempt of a task ended."""
 
     tick: int
     queue: str
     moved: int = 0
-    "Accepted by their destinations."
+    "Messages that their destinations accepted."
     dead_lettered: int = 0
     held: int = 0
-    "Left under their locks."
+    "Messages left under their locks."
     errors: int = 0
     busy: bool = False
-    "A destination asked for less."
+    "True when a destination was busy and asked for a lower rate."
     more: bool = False
-    "The task ended because of its quota: there is probably more."
+    "True when the task ended because of its quota: there are probably more messages."
     problems: tuple[str, ...] = ()
-    "Why messages stayed, in words."
+    "Reasons why messages stayed, in words."
     task: int = 0
     "Number of the task in its round, the same for every attempt."
     began_ms: int = 0
     ended_ms: int = 0
-    "Both by the clock of its host."
+    "Time of the end; like `began_ms` by the clock of its host."
 
     def write(self, location: Location, run: str, attempt: str) -> None:
-        """Not synced: what is lost with the power is only advice."""
+        """Write the report without a sync: a report that a power failure loses was only advice."""
         values = {name: getattr(self, name) for name in self.__slots__}
         location.storage.put(_of_run(run, f"{self.tick:010d}-{attempt}.json"), _to_json(values).encode())
 
 
 class Journal:
-    """One record, written by one event loop. Open it before the first message is touched: a bad disk shows then."""
+    """One record, written by one event loop. Open it before the first message is touched, to notice a bad disk."""
 
     def __init__(self, record: Appender) -> None:
         self._record = record
@@ -225,7 +225,7 @@ class Journal:
         self._failure: OSError | None = None
 
     async def append(self, lines: list[bytes]) -> None:
-        """OSError when they are not, or perhaps not, in the record; then the journal is of no more use."""
+        """Append lines and wait until they are durable. OSError when they may not be; then the journal is unusable."""
         if self._failure is not None:
             raise OSError(*self._failure.args)
         done = asyncio.get_running_loop().create_future()
@@ -234,7 +234,7 @@ class Journal:
         await done
 
     def append_soon(self, lines: list[bytes]) -> None:
-        """With the next ones, or at the close."""
+        """Append lines without waiting for them to be durable."""
         self._pending += lines
         if self._writing is None:
             self._writing = asyncio.create_task(self._write())
@@ -258,7 +258,7 @@ class Journal:
         self._writing = None
 
     async def close(self) -> None:
-        """After what was given before. A record to which nothing was written leaves nothing behind."""
+        """Close the record after all lines given before. An empty record is removed."""
         if self._writing is not None:
             await self._writing
         self._record.close()

@@ -1,12 +1,12 @@
-"""The journal of a location as rows of Spark, and the days of it that are removed.
+"""The journal of a location as rows of Spark, and the removal of its old days.
 
-A folder is read by Spark itself. Of an object store the keys are listed on the driver and the objects read in tasks, by
-the contract: Spark need not have a file system for it.
+A folder is read by Spark itself. The keys of an object store are listed on the driver and its objects read in tasks, by
+the contract of `storage/`: Spark need not have a file system for it.
 
     LOCATION/journal/closed-2026-11-15      that day is in the table, and its journal was removed or is being removed
 
-Removing is many calls. The mark comes first, and a day that has it is not read any more: a part of a day's journal is
-never taken for the day.
+Removing a day takes many calls. The mark `closed-…` comes first, and a day with a mark is not read any more: a part of
+a day's journal is never taken for the whole day.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def find(place: Location) -> JournalParts:
 
 
 def read_rows(spark: SparkSession, place: Location, found: JournalParts) -> DataFrame | None:
-    """Every whole line of the days that are not closed, with its day; None when there are none."""
+    """Return every whole line of the days that are not closed, with its day; None when there are none."""
     from pyspark.sql import functions as F
 
     if not found.names:
@@ -65,11 +65,11 @@ def read_rows(spark: SparkSession, place: Location, found: JournalParts) -> Data
         spread = keys.repartition(-(-len(found.names) // KEYS_PER_TASK))
         lines = spread.mapInArrow(_Reader(place), "day string, line string")
         rows = lines.select(F.from_json("line", ROW_DDL).alias("row"), "day").select("row.*", "day")
-    return rows.where(F.col("at_ms").isNotNull())  # a line that a kill has torn is null throughout
+    return rows.where(F.col("at_ms").isNotNull())  # a line that a kill has torn is null in all columns
 
 
 class _Reader:
-    """Reads objects in a task: names in, lines out."""
+    """Reader of objects in a task: names in, lines out."""
 
     def __init__(self, place: Location) -> None:
         self._place = place

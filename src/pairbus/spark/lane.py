@@ -1,11 +1,11 @@
 """One task of the Spark syphon: pumps of the syphon on one or more queues, for a few seconds, with a journal.
 
-A pump waits most of its time, for a send to be committed and for the journal's disk. So a task has as many of them as
-there are queues for each task that can run at once.
+A pump waits most of its time, for a send to be committed and for the journal's disk. So a task has several pumps: the
+queues, divided by the number of tasks that can run at once.
 
-Receive under lock, send home, journal, complete: all of it happens before the first row is given to Spark, so that no
-lock ever waits for what Spark does next. A lost lock, a primary or a queue that cannot be reached end the task; what it
-held stays locked and comes again.
+Receive under lock, send home, journal, complete: all these steps happen before the first row is given to Spark, so that
+no lock ever waits for Spark. A lost lock, or a primary or a queue that cannot be reached, ends the task; its messages
+stay locked and are received again later.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TaskSettings:
     ledger: str | None = None
     "Folder of a ledger for every operation."
     redriving: Redriving | None = None
-    "The queues are those whose dead letters go where this says; None: they are backlog queues."
+    "Destination of the dead letters of the queues; None: the queues are backlog queues."
 
     @property
     def sub_queue(self) -> Literal["dead-letter"] | None:
@@ -69,8 +69,8 @@ class TaskSettings:
 
 
 async def drain(job: TaskSettings, plan: TaskPlan, attempt: str) -> list[JournalRow]:
-    """Bring home what there is, within the quotas of the plan. OSError when the journal cannot be written, before
-    anything is received; ConfigError when a secret or the location is missing on this host."""
+    """Bring messages home, within the quotas of the plan. OSError when the journal cannot be written, before any
+    message is received; ConfigError when a secret or the location is missing on this host."""
     await asyncio.to_thread(job.location.check_shared, job.run)
     async with Borrowed(job.primary, job.ca_file) as home, Borrowed(job.secondary, job.ca_file) as away:
         journal = Journal(job.location.new_record(attempt, time.time()))
@@ -81,7 +81,7 @@ async def drain(job: TaskSettings, plan: TaskPlan, attempt: str) -> list[Journal
         finally:
             await journal.close()
     if job.ledger is not None:
-        await asyncio.to_thread(ledger_of(job.ledger).flush, FLUSH_S)  # Spark ends its workers without a word
+        await asyncio.to_thread(ledger_of(job.ledger).flush, FLUSH_S)  # Spark ends its workers without notice
     for index, draining in enumerate(drainings):
         await asyncio.to_thread(draining.report().write, job.location, job.run, f"{attempt}-{index}")
     return [row for draining in drainings for row in draining.rows]
@@ -132,8 +132,8 @@ class _Task:
             self.stopping.set()
 
     async def _watch(self) -> None:
-        """Look for a stop on its way from the driver, because a task that Spark ends itself is killed in the middle of
-        its work; and for other tasks that have ended, whose share of the budget is free."""
+        """Look for a stop by the driver, because Spark itself would kill the task in the middle of its work; and for
+        other tasks that have ended, whose share of the budget is free."""
         while not self.asked_to_stop:
             await asyncio.sleep(self.job.location.storage.look_s)
             self.asked_to_stop = await self._look()
@@ -144,7 +144,7 @@ class _Task:
         return self.plan.per_s is not None and self.plan.tasks > 1
 
     async def _look(self) -> bool:
-        """Look at the run with as few calls as can be; True when the driver asks for a stop."""
+        """Look at the run with as few calls as possible; True when the driver asks for a stop."""
         location, run, plan = self.job.location, self.job.run, self.plan
         if not self._shares:
             return await asyncio.to_thread(location.is_asked_to_stop, run)
@@ -157,10 +157,10 @@ class _Task:
 
 
 class _Unordered(Tide):
-    """The order of lanes, which tasks do not keep: their messages stay, and `met` is called.
+    """Replacement for the order of lanes, which tasks do not keep: messages of lanes stay, and `met` is called.
 
-    A sender's messages may lie in several queues, and those of one queue are moved by task after task: none of them
-    knows what the others hold under their locks.
+    A sender's messages may be in several queues, and those of one queue are moved by task after task: no task knows
+    which messages the others hold under their locks.
     """
 
     def __init__(self, queue: str, met: Callable[[list[Item]], None]) -> None:
@@ -204,14 +204,14 @@ class _Draining:
             at_home=_at_home.setdefault(away.endpoint.authority, AtHome()),
             pumps=len(task.plan.lanes),
             may_follow=False,
-            marks=False,  # the shared folder remembers what is missing
+            marks=False,  # the shared folder remembers missing destinations
             trusts=True,
             before_complete=self._note,
         )
         self._pump = Pump(self._shared, lane.queue, self._stopping, job.sub_queue)
 
     def shared_by(self, pumps: int) -> None:
-        """So many pumps of the task still share the budget."""
+        """Set how many pumps of the task still share the budget."""
         self._shared.pumps = pumps
 
     async def run(self) -> None:
@@ -289,7 +289,7 @@ class _Draining:
             self._note_dead_letter(event)
 
     def _note_dead_letter(self, event: DeadLettered) -> None:
-        """The dead-letter queue has it, with the reason: a row that a crash loses here is not the only trace."""
+        """Note a dead letter. The dead-letter queue has the reason too, in case a crash loses the row."""
         lane = self._lane
         row = JournalRow(
             DEAD_LETTERED,
@@ -316,12 +316,12 @@ class _Draining:
             self._ledger.meter(side, self._names[side], entity, known, size_bytes, count, outcome, cause="syphon")
 
 
-# ── what a worker keeps from one task to the next ──
+# ── kept by a worker from one task to the next ──
 
 _all_destinations: dict[tuple[str, str, float], SharedDestinations] = {}
 _ledgers: dict[str, Ledger] = {}
 _at_home: dict[str, AtHome] = {}
-"Host of a secondary → messages that this worker brought home and could not complete."
+"Messages that this worker brought home and could not complete, by host of the secondary."
 
 
 def _destinations(job: TaskSettings, home: Carrier) -> SharedDestinations:

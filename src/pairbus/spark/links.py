@@ -7,13 +7,13 @@ from pairbus.spark.options import Options
 from pairbus.transport import Carrier, Endpoint
 
 _carriers: dict[tuple[Endpoint, str | None, str | None, float], Carrier] = {}
-"On the event loop of `connections.run`. They end with the process: Spark ends workers that are idle for a minute."
+"Carriers on the loop of `connections.run`. They end with the process: Spark ends workers idle for a minute."
 
 call_in_forked_child(_carriers.clear)
 
 
 def carrier_of(options: Options) -> Carrier:
-    """To be used within `connections.run` only; never closed. The secret is read anew: a key may change."""
+    """Return the carrier, for use within `connections.run`; never closed. The secret is read again: keys may change."""
     secret = options.secret
     key = (secret.endpoint(options.transport), secret.credential, options.ca_file, options.timeout_s)
     carrier = _carriers.get(key)

@@ -33,7 +33,7 @@ def matching_entities(options: Options, pattern: str) -> tuple[str, ...]:
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Tell whether a path matches. Case counts for nothing, and `*` stands for slashes too."""
+    """Tell whether a path matches. Case is ignored, and `*` also matches slashes."""
     return fnmatch.fnmatchcase(path.lower(), pattern.lower())
 
 
@@ -81,7 +81,7 @@ def _administration(options: Options) -> Iterator[Any]:
 
 @contextmanager
 def _trusted(fetched: bool, authority: str) -> Iterator[str | None]:
-    """Yield a file with the certificate of a broker on this machine; the SDK takes nothing but a file."""
+    """Yield a file with the certificate of a broker on this machine; the SDK accepts only a file."""
     if not fetched:
         yield None
         return

@@ -1,4 +1,4 @@
-"""Looks of the driver, before any message is touched: at the queues, and whether its keys are accepted."""
+"""Looks of the driver before any message is touched: at the queues, and whether its keys are accepted."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from pairbus.transport.failures import failure_of
 logger = logging.getLogger("pairbus.spark")
 
 TIMEOUT_S = 10.0
-FIND_S = 3.0  # for a look at the next indexes
-AHEAD = 10  # indexes after a missing queue at which others may be: one may have been deleted
+FIND_S = 3.0  # seconds for a look at the next indexes
+AHEAD = 10  # indexes to look at after a missing queue, which may have been deleted
 PAGE = 250
-COUNT_MAX = 100_000  # messages that are counted by looking at each
+COUNT_MAX = 100_000  # messages that are counted one by one
 
 
 async def peek(job: TaskSettings, away: Carrier, queue: str, from_sequence: int = 0, count: int = 1) -> list[bytes]:
@@ -33,7 +33,7 @@ async def peek(job: TaskSettings, away: Carrier, queue: str, from_sequence: int 
 
 
 def check(job: TaskSettings, queues: Iterable[str]) -> None:
-    """ConfigError for what no waiting will heal: a key that is refused, queues of which none is there."""
+    """Raise ConfigError for errors that waiting does not heal: a refused key, or none of the queues exists."""
     run(_check(job, list(queues)))
 
 
@@ -50,7 +50,7 @@ async def _check(job: TaskSettings, queues: list[str]) -> None:
                 missing.append(f"{queue}: {error}")
                 continue
             except TransportError:
-                break  # away for now: that is what a syphon waits for
+                break  # unreachable for now: a syphon waits for that
             found = opener(first[0]) if first else None
             if isinstance(found, Home):
                 paths.add(found.path)
@@ -69,9 +69,9 @@ def _refuse_key(side: str, secret: Secret, error: TransportError) -> None:
 
 
 def find_new(job: TaskSettings, primary_name: str, known: Container[str]) -> list[str]:
-    """Return backlog queues that are not known yet: a link is opened to the next index, and to those left out before.
+    """Return backlog queues that are not known yet: a link is opened to the next indexes, and to those missing before.
 
-    Opening a link is not an operation that is billed. While the secondary cannot be asked there are none.
+    Opening a link is not billed. While the secondary cannot be reached the list is empty.
     """
     return run(_find_new(job, primary_name, known))
 
@@ -105,7 +105,7 @@ async def _is_there(away: Carrier, path: str) -> bool:
 
 
 def count_left(job: TaskSettings, queues: Iterable[str]) -> int:
-    """Messages that are in the queues, locked ones included; a queue that cannot be read counts nothing."""
+    """Count the messages in the queues, locked ones included; a queue that cannot be read counts as empty."""
     return run(_count_left(job, list(queues)))
 
 

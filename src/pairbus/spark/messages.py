@@ -1,4 +1,4 @@
-"""Rows, as Arrow → encoded messages. What a row has wrong is a BadRow that names the row and the column."""
+"""Rows, as Arrow → encoded messages. A wrong value is a BadRow that names the row and the column."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pairbus.errors import PairbusError
 from pairbus.spark.rows import PARTITION_KEY, SCHEDULED_TIME
 from pairbus.spark.schema import COLUMN_TYPES, COLUMNS, TYPED_MAP, arrow_type, check_written_columns
 
-ID_LENGTH_MAX = 128  # of message ids, session ids and partition keys: the service takes no more
+ID_LENGTH_MAX = 128  # for message ids, session ids and partition keys: the service's limit
 TIME_TO_LIVE_MAX_MS = 0xFFFFFFFF
 _NULL = b"\x40"
 _WRITTEN = frozenset(column.name for column in COLUMNS if column.accepts)
@@ -48,7 +48,7 @@ Triples = list[tuple[str, str, str | None]]
 
 
 class BadRow(PairbusError, ValueError):
-    """A row cannot become a message. Nothing of its task was sent; the text names the row and the column."""
+    """A row cannot become a message. No message of its task was sent; the text names the row and the column."""
 
 
 class _BadColumn(ValueError):
@@ -58,7 +58,7 @@ class _BadColumn(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RoutedMessage:
-    """A message and what decides where it goes."""
+    """A message and its routing: entity and group."""
 
     row: int
     entity: str | None
@@ -69,7 +69,7 @@ class RoutedMessage:
 
 
 def to_message(row: Mapping[str, Any]) -> bytes:
-    """One row as an encoded message. Values as Spark's Row has them; BadRow when one of them cannot be sent."""
+    """Encode one row as a message. Values as Spark's Row has them; BadRow when one of them cannot be sent."""
     check_written_columns(dict.fromkeys(row, "void"))
     arrays = []
     for name, value in row.items():
@@ -88,10 +88,10 @@ def to_message(row: Mapping[str, Any]) -> bytes:
 def to_messages(
     batch: pa.RecordBatch, *, first_row: int = 0, where: str = "", id_prefix: str | None = None
 ) -> Iterator[RoutedMessage]:
-    """The rows of a batch as messages, in their order.
+    """Yield the rows of a batch as messages, in their order.
 
-    `first_row` is the number of its first row, and `where` stands before "row N" in errors. A row without a message id
-    gets one of `id_prefix`, its number and a digest of everything in it; without a prefix it goes without an id.
+    `first_row` is the number of its first row, and `where` comes before "row N" in errors. A row without a message id
+    gets one made of `id_prefix`, its number and a digest of its content; without a prefix it has no id.
     """
     names = [name for name in batch.schema.names if name in _WRITTEN]
     found = [_values(batch.column(batch.schema.get_field_index(name)), name) for name in names]
@@ -122,7 +122,7 @@ def _values(column: pa.Array, name: str) -> list[Any]:
 
 
 def _triples(column: pa.MapArray) -> list[Triples | None]:
-    """(name, type, text) of each entry of each map; text without a type is a string."""
+    """Return (name, type, text) of each entry of each map; text without a type is a string."""
     values: list[Triples | None] = []
     for pairs in column.to_pylist():
         if pairs is None:
@@ -163,8 +163,8 @@ def _encoded(row: Values, partition_key: str | None, id_stem: str | None) -> byt
     application = _pairs(row.get("application_properties"), "application_properties", encode_string)
     tail = _map_section(APPLICATION_PROPERTIES, application) + _body(row.get("body"), row.get("body_type"))
     if id_stem is not None:
-        # The digest keeps duplicate detection from taking one row for another: when a task is repeated with its rows in
-        # another order, a number alone would be an id that was used already, and the service would drop the message.
+        # The digest keeps duplicate detection from mistaking one row for another: when a task is repeated with its rows
+        # in another order, a number alone would be an id that was used already, and the service would drop the message.
         digest = blake2b(b"".join((head, *fields, tail)), digest_size=8).hexdigest()
         fields[:1] = [encode_string(id_stem + digest)]
     properties = section(PROPERTIES, list_of(fields)) if fields else b""
@@ -201,7 +201,7 @@ def _annotations(row: Values, partition_key: str | None) -> bytes:
 
 
 def partition_key_pair(key: str) -> bytes:
-    """The annotation, as a piece of a map."""
+    """Return the annotation as an encoded pair of a map."""
     return encode_symbol(PARTITION_KEY) + encode_string(key)
 
 

@@ -1,7 +1,7 @@
-"""Destinations that do not exist, and since when: remembered beside the journal, because a worker forgets.
+"""Destinations that do not exist, and since when: stored beside the journal, because workers do not live long.
 
-Whether a message is dead-lettered depends on how long its destination has been missing. That takes longer than a task,
-and the next task may run elsewhere.
+A message is dead-lettered when its destination has been missing for long enough. That time is longer than a task, and
+the next task may run on another host.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class SharedDestinations(Destinations):
         self._storage = storage
         self._wall_s = wall_s
         self._filed: set[str] = set()
-        "Names of objects, as of the last look."
+        "Names of objects at the last look."
 
     def look(self) -> None:
-        """Once for each task: what others have found missing."""
+        """Read which destinations others have found missing; called once for each task."""
         self._filed = set(self._storage.list(MISSING))
 
     def delivered(self, path: str) -> None:
@@ -49,7 +49,7 @@ class SharedDestinations(Destinations):
         if key_of(path) in self._missing:
             self._write(path, since_s, wall_s)
         elif seen_s is not None:
-            self._storage.delete(MISSING + _name(path))  # whatever else it answers, it is there
+            self._storage.delete(MISSING + _name(path))  # any other answer means that it exists
         return ruling
 
     def _read(self, path: str) -> tuple[float, float | None]:

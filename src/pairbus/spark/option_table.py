@@ -18,7 +18,7 @@ class Option:
     name: str
     default: str | None
     accepts: str
-    "As the documents say it."
+    "Accepted values, as the documents say it."
     used_by: str
     meaning: str
     low: float | None = None
@@ -103,7 +103,7 @@ OPTIONS = (
 BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
 ALIASES = {
-    "path": "entity",  # how Spark calls the argument of load, save and start
+    "path": "entity",  # Spark's name for the argument of load, save and start
     "queue": "entity",
     "entities": "entity",
     "maxMessagesPerTrigger": "maxMessagesPerBatch",
@@ -112,7 +112,7 @@ ALIASES = {
     "maxBytesPerTrigger": "maxBytesPerBatch",
     "minPartitions": "partitions",
 }
-"Names that mean the same, so that options of other connectors can stay."
+"Names with the same meaning, so that options of other connectors can stay."
 ELSEWHERE = {
     "subscribe": "entity",
     "assign": "entity",
@@ -126,5 +126,5 @@ ELSEWHERE = {
     "consumerGroup": "subscription",
     "eventhubs.consumerGroup": "subscription",
 }
-"Names of other connectors that mean something near but not the same; refused, with a hint."
+"Names of other connectors with a similar but different meaning; refused, with a hint."
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "mergeschema"})

@@ -10,7 +10,7 @@ from pairbus.spark.option_table import ALIASES, BY_NAME, ELSEWHERE, SPARKS_OWN, 
 
 _NAMES = {alias.lower(): name for alias, name in ALIASES.items()}
 _ELSEWHERE = {name.lower(): ours for name, ours in ELSEWHERE.items()}
-_OF_A_TABLE = "provider"  # told only when a table is created
+_OF_A_TABLE = "provider"  # given only when a table is created
 _TABLES_OWN = frozenset({"provider", "owner", "comment"})
 LOST_IN_TABLES = (
     "Spark does not keep the OPTIONS of CREATE TABLE for formats written in Python, so that the table could not be"
@@ -27,7 +27,7 @@ def refuse_tables(given: Mapping[str, str]) -> None:
 
 
 class OptionValues:
-    """The given options by their name in the table; what was not given has its default."""
+    """Given options by their name in the table; an option that was not given has its default."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         refuse_tables(given)

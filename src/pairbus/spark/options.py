@@ -1,8 +1,8 @@
 """The options of `format("servicebus")`, read once, then trusted. `option_table.py` has the table.
 
-Names are compared without case, as everywhere in Spark. What is wrong is a ConfigError that names the option, before
-anything is connected. The connection string is read once here, where the query is planned, so that a mistake shows at
-once; what is kept and travels to the executors is only its place, which they read for themselves.
+Names are compared without case, as everywhere in Spark. An error is a ConfigError that names the option, before any
+connection is opened. The connection string is read once here, where the query is planned, so that a mistake is found at
+once; only its place is kept and sent to the executors, which read it themselves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEAD_LETTERS = "/$DeadLetterQueue"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Checked options. They hold no key and no signature, only where these stand."""
+    """Checked options. They hold no key and no signature, only the places of these."""
 
     secret: Secret
     transport: TransportKind
@@ -37,7 +37,7 @@ class Options:
     address: str
     "host:port, for errors."
     entity: str | None
-    "The entity to read or to write; None when several are read, or rows name theirs."
+    "Entity to read or to write; None when several are read, or rows name theirs."
     entities: tuple[str, ...]
     "Entities to read, at least one unless there is a pattern."
     entity_pattern: str | None
@@ -45,7 +45,7 @@ class Options:
     removes: bool
     "True for a stream that receives; False for one that peeks."
     sessions: bool
-    "Messages are received session by session; a dead-letter queue has none."
+    "True when messages are received session by session; a dead-letter queue has no sessions."
     session: str | None
     "The one session to read; None: all messages."
     ca_file: str | None
@@ -58,7 +58,7 @@ class Options:
     to_sequence_number: int
     push_filters: bool
     starting: int | Literal["latest"] | tuple[tuple[str, int], ...]
-    "Where a stream that peeks begins: a sequence number, after the last message, or a number for each entity."
+    "Start of a stream that peeks: a sequence number, after the last message, or a number for each entity."
     staging_location: str | None
     storage_credential: str | None
     staging_is_default: bool
@@ -69,7 +69,7 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], use: Use) -> Options:
-        """Read and check everything; ConfigError names the option, its value and what would be right."""
+        """Read and check all options; ConfigError names the option, its value and what would be right."""
         values = OptionValues(given)
         secret = _secret(values)
         transport: TransportKind = "websocket" if values.text("transport") == "websocket" else "tcp"
@@ -152,7 +152,7 @@ class Options:
         return self.entity + (DEAD_LETTERS if self.sub_queue else "")
 
     def carrier(self) -> Carrier:
-        """Return a connection of its own for the event loop that runs now; the secret is read now, on this host."""
+        """Return a new connection for the event loop that runs now; the secret is read now, on this host."""
         endpoint = self.secret.endpoint(self.transport)
         credential = self.secret.token_credential()
         return Carrier(endpoint, credential=credential, ssl=self.ca_file, timeout_s=self.timeout_s)
@@ -242,7 +242,7 @@ def _starting_numbers(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _check_stream(values: OptionValues, options: Options) -> None:
-    """Refuse options that mean nothing for this kind of stream, with a word about what does."""
+    """Refuse options that have no meaning for this kind of stream, with a hint."""
     loss = values.text("failOnDataLoss")
     if options.removes:
         if options.starting != 0:

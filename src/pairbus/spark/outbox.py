@@ -1,7 +1,7 @@
-"""Messages that one task will send: encoded, checked and put into batches before the first one goes.
+"""Messages that one task will send: encoded, checked and put into batches before the first one is sent.
 
-A task that ends with a bad row has sent nothing. So all of it is looked at first, and kept: in memory while it is
-small, in a temporary file of the executor when it is not.
+A task that ends with a bad row has sent no message. So all rows are checked first, and the messages are kept: a small
+amount in memory, more in a temporary file of the executor.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import pyarrow as pa
 from pairbus.amqp.message import BATCH_FORMAT, encode_batch
 from pairbus.spark.messages import BadRow, RoutedMessage, to_messages
 
-BATCH_BYTES_MAX = 1 << 20  # what the service takes of a batch, also where single messages may be larger
+BATCH_BYTES_MAX = 1 << 20  # the service's limit for a batch, also where single messages may be larger
 BATCH_COUNT_MAX = 1_000
-SIZE_DEFAULT = 256 * 1024  # when the service does not say what it takes
-OPEN_BYTES_MAX = 16 << 20  # of batches that are still being filled, one for each entity and session
-MEMORY_BYTES_MAX = 32 << 20  # beyond, a file
-_FRAMING = 8  # around a message of a batch: three bytes of section, five of binary
-_HEAD_MAX = 600  # before the messages of a batch: a session id or partition key of 128 characters, four bytes each
+SIZE_DEFAULT = 256 * 1024  # when the service does not say its limit
+OPEN_BYTES_MAX = 16 << 20  # bytes of batches that are still being filled, one for each entity and session
+MEMORY_BYTES_MAX = 32 << 20  # with more, a file is used
+_FRAMING = 8  # bytes around a message of a batch: three of section, five of binary
+_HEAD_MAX = 600  # bytes before the messages of a batch: session id or partition key of 128 characters, four bytes each
 
 Limits = Callable[[list[str]], dict[str, int]]
 """Function that returns each entity's largest message in bytes (0: not said). Raises when one cannot be used."""
@@ -48,10 +48,10 @@ class _Filling:
 
 
 class Outbox:
-    """Filled with `add`, closed with `seal`, then read with `parcels` as often as need be."""
+    """Outbox, filled with `add`, closed with `seal`, then read with `parcels` as often as needed."""
 
     def __init__(self, entity: str | None, limits: Limits, *, where: str, id_prefix: str) -> None:
-        """`entity` takes all messages; without one, each row names its own."""
+        """Make an outbox. `entity` takes all messages; without one, each row names its own."""
         self.count = 0
         self._entity = entity
         self._limits = limits
@@ -72,7 +72,7 @@ class Outbox:
         self._file.close()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """BadRow for a row that cannot be sent."""
+        """Encode and add the rows; BadRow for a row that cannot be sent."""
         found = list(to_messages(batch, first_row=self.count, where=self._where, id_prefix=self._id_prefix))
         entities = [self._entity_of(message) for message in found]
         unknown = sorted(set(entities) - self._sizes.keys())
@@ -124,11 +124,11 @@ class Outbox:
         self._parcels += 1
 
     def seal(self) -> None:
-        """Nothing more is added."""
+        """End the filling: no more rows are added."""
         self._close_all()
 
     def parcels(self) -> Iterator[Parcel]:
-        """In an order that keeps that of the rows within each session."""
+        """Yield the parcels in an order that keeps that of the rows within each session."""
         self._file.seek(0)
         for _ in range(self._parcels):
             parcel = pickle.load(self._file)

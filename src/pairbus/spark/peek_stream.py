@@ -1,10 +1,10 @@
-"""Streams that remove nothing: an offset is the next sequence number to peek, for each entity.
+"""Streams that peek and remove no message: an offset is the next sequence number to peek, for each entity.
 
-Nothing is locked, staged or completed, so nothing protects a message from other receivers: one that they take before it
-was peeked never enters Spark, and a batch that is repeated lacks those that they took meanwhile. What is still there
-enters once, with a sink that is exactly once.
+Messages are not locked, staged or completed, so they are not protected from other receivers: a message that they take
+before it was peeked never enters Spark, and a repeated batch lacks those that they took meanwhile. Messages that stay
+enter once, with a sink that is exactly once.
 
-Who calls what: as in `stream_reader.py`.
+Callers of the methods: as in `stream_reader.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REPORT_EVERY_S = 60.0
 
 
 class PeekStreamReader(BatchReader):
-    """Made in several processes for each query; only the source runner's looks at the entities."""
+    """Reader made in several processes for each query; only the one in the source runner looks at the entities."""
 
     def __init__(self, options: Options, column_names: Sequence[str] | None = None) -> None:
         self._options = options
@@ -39,21 +39,21 @@ class PeekStreamReader(BatchReader):
         self._entities = EntityListing(options)
         self._initial: Offset | None = None
         self._last: Offset | None = None
-        "With Trigger.AvailableNow: the last sequence number of each entity at the start; -1 when it was empty."
+        "Last sequence number of each entity at the start, with Trigger.AvailableNow; -1 when it was empty."
         self._look_at = float("-inf")
         self._reported: tuple[float, dict[str, Any]] = (float("-inf"), {})
 
     # ── the driver ──
 
     def initialOffset(self) -> Offset:
-        """Return where a new checkpoint begins. Spark asks twice, and must hear the same."""
+        """Return where a new checkpoint begins. Spark asks twice, and must get the same answer."""
         if self._initial is None:
             self._initial = {entity: self._start_of(entity) for entity in sorted(self._entities.now())}
         return self._initial
 
     def _start_of(self, entity: str) -> int:
         asked = self._options.start_of(entity)
-        # Without patience: is the entity there, may we?
+        # Without patience: does the entity exist, may we read it?
         ends = self._extent(entity, asked or 0, asked if asked is not None else LONG_MAX, patience_s=0.0)
         if asked is not None:
             return asked
@@ -83,7 +83,7 @@ class PeekStreamReader(BatchReader):
         return dict(sorted({**start, **self._ends(waiting, most)}.items()))
 
     def _before(self, start: Offset, entity: str) -> int:
-        """Return where an entity begins: one that the offset does not have was created since, and all of it is new."""
+        """Return where an entity begins; one that the offset lacks was created since, and all its messages are new."""
         return start.get(entity, self._options.start_of(entity) or 0)
 
     def _may_look(self) -> bool:
@@ -123,7 +123,7 @@ class PeekStreamReader(BatchReader):
             lowest = waiting[entity]
             found = self._extent(entity, lowest, min(lowest + share - 1, self._limit(entity)))
             if found is None:
-                continue  # taken by others since the look
+                continue  # other receivers took the messages since the look
             last = found[1]
             if max_bytes is not None:
                 last = run(self._last_within(entity, lowest, last, max_bytes // len(chosen)))
@@ -131,19 +131,19 @@ class PeekStreamReader(BatchReader):
         return ends
 
     def tasks(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Also called, alone, for a batch that a crash has interrupted."""
+        """Plan the tasks; also called, alone, for a batch that a crash has interrupted."""
         self._entities.check_offset(start, "mode=peek")
         moved = [entity for entity, number in end.items() if self._before(start, entity) < number]
         found: list[InputPartition] = []
         for entity in moved:
-            # A gap in the numbers may be longer than the batch: tasks share what is there.
+            # A gap in the numbers may be longer than the batch: tasks share the range that has messages.
             lowest = run(self._first(entity, self._before(start, entity)))
             if lowest is not None and lowest < end[entity]:
                 found += split(entity, lowest, end[entity] - 1, max(self._options.partitions // len(moved), 1))
         return found
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return the offset after the last message of each entity, for the progress; asked once a minute."""
+        """Return the offset after the last message of each entity, for the progress; it is read once a minute."""
         if time.monotonic() - self._reported[0] >= REPORT_EVERY_S:
             ends = {entity: self._extent(entity, 0, LONG_MAX) for entity in self._entities.now()}
             report = {entity: 0 if found is None else found[1] + 1 for entity, found in ends.items()}

@@ -1,4 +1,4 @@
-"""Calls to the service that are repeated while that makes sense, and what their errors tell a Spark user."""
+"""Calls to the service that are retried while that makes sense, and errors that tell a Spark user what to do."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pairbus.transport import TransportError
 from pairbus.transport.failures import failure_of
 
 PAUSE_MIN_S, PAUSE_MAX_S = 0.5, 10.0
-# What may be better in a while. The rest is wrong in itself: entity, key or message.
+# Failures that may pass. All others mean a wrong entity, key or message.
 _PASSING = frozenset({Kind.COMMUNICATION, Kind.TIMEOUT, Kind.INTERNAL, Kind.FULL})
 
 T = TypeVar("T")
 
 
 async def persevere(call: Callable[[], Awaitable[T]], options: Options, entity: str, patience_s: float) -> T:
-    """Call until it succeeds, fails for good, or `patience_s` is over; then an error that names entity and option.
+    """Call until it succeeds, fails for good, or `patience_s` is over; the error then names entity and option.
 
-    Server-busy waits at least ten seconds, as the service asks, and as long as the option patienceSeconds allows. What
-    `call` repeats must be harmless to repeat: a peek, an attach, a send of messages that keep their ids.
+    Server-busy waits at least ten seconds, as the service asks, and as long as the option patienceSeconds allows.
+    `call` must be harmless to repeat: a peek, an attach, a send of messages that keep their ids.
     """
     loop = asyncio.get_running_loop()
     began, pause_s = loop.time(), PAUSE_MIN_S
@@ -41,7 +41,7 @@ async def persevere(call: Callable[[], Awaitable[T]], options: Options, entity: 
 
 
 def explained(error: TransportError, options: Options, entity: str) -> PairbusError:
-    """The same error in terms of what a user of the format has given."""
+    """Return the same error in terms of the options that the user has given."""
     kind = failure_of(error).kind
     where = options.address
     if kind is Kind.NOT_FOUND:

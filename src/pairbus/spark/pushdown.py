@@ -1,6 +1,6 @@
 """Filters that Spark hands to a batch read, turned into bounds of sequence number and time.
 
-Imported only where Spark hands filters over: versions that do not have no classes for them either.
+Imported only where Spark hands filters over: versions that do not do so lack the classes of filters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FilteringPeekReader(PeekReader):
-    """A PeekReader that takes filters from Spark: only for those who ask for it by option.
+    """A PeekReader that takes filters from Spark: only for users who ask for it by option.
 
     Spark 4.3 keeps the reader of a data frame with the filters of the first query that had some, and uses it for every
     other query of the same frame, which then lacks rows. And it refuses readers that have this method at all when its
@@ -26,17 +26,17 @@ class FilteringPeekReader(PeekReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Called once, before `partitions`. What is given back, Spark evaluates itself."""
+        """Take filters; called once, before `partitions`. Spark evaluates the filters that are given back."""
         for given in filters:
             bounds = narrowed(self._bounds, given)
             if bounds is not None:
                 self._bounds = bounds
-            if bounds is None or isinstance(given, In):  # of a list only its ends are taken
+            if bounds is None or isinstance(given, In):  # only the lowest and highest value of a list are used
                 yield given
 
 
 def narrowed(bounds: Bounds, given: Filter) -> Bounds | None:
-    """The bounds with a filter on sequence_number or enqueued_time in them; None when it says something else."""
+    """Return the bounds narrowed by a filter on sequence_number or enqueued_time; None for every other filter."""
     attribute: Any = getattr(given, "attribute", None)
     if attribute not in (("sequence_number",), ("enqueued_time",)):
         return None

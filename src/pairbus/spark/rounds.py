@@ -1,7 +1,8 @@
-"""When the Spark syphon makes its next round, and with which quotas. Pure: time is an argument, in seconds.
+"""Plan of the Spark syphon's rounds: their times and quotas. Pure: time is an argument, in seconds.
 
-A round is a micro-batch. Between rounds the driver asks: is the primary there, is there anything in the queues? For a
-single drain it peeks, otherwise a `Watch` has long polls under way; queues that are known to have more need neither.
+A round is a micro-batch. Between rounds the driver asks: is the primary reachable, are there messages in the queues?
+For a single drain it peeks, otherwise a `Watch` has long polls under way; queues that are known to have more messages
+need neither.
 
 | what happened                          | the next round                   | of a single drain                        |
 | -------------------------------------- | -------------------------------- | ---------------------------------------- |
@@ -33,20 +34,20 @@ IN_HAND = AHEAD + 2  # batches that a pump has in hand, of one message at least
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """How rounds follow each other, and what one task may do."""
+    """Order of rounds, and limits of one task."""
 
     lanes: int = 1
-    "Pumps for each queue. More than one gives up the order of messages."
+    "Pumps for each queue. With more than one the order of messages is not kept."
     tasks: int | None = None
-    "That run at once and share the pumps of a round; None: as many as Spark says, or as the first round shows."
+    "Tasks that run at once and share the pumps of a round; None: as many as Spark says, or as the first round shows."
     max_messages: int = 100_000
     max_s: float = 10.0
     patience_s: float = 75.0
-    "Patience of a single drain with messages that others have locked; more than the lock of a backlog queue."
+    "Patience of a single drain with messages that others have locked; longer than the lock of a backlog queue."
 
 
 class GrowingPause:
-    """Doubles from one time to the next."""
+    """Pause that doubles from one time to the next."""
 
     def __init__(self, first_s: float, max_s: float) -> None:
         self._first_s, self._max_s = first_s, max_s
@@ -61,7 +62,7 @@ class GrowingPause:
 
 
 class Rounds:
-    """`once`: a drain that ends. Otherwise `is_over` never becomes true."""
+    """Plan of rounds. `once`: a drain that ends. Otherwise `is_over` never becomes true."""
 
     def __init__(self, quotas: Quotas, *, once: bool, max_messages_per_s: float | None) -> None:
         self._quotas = quotas
@@ -69,15 +70,15 @@ class Rounds:
         self._budget = Budget(max_messages_per_s)
         self._account = Account()
         self._gap_s = 0.0
-        "From the end of the tasks of one round to the beginning of the next one's, where rounds follow at once."
+        "Seconds from the end of the tasks of one round to the start of those of the next, where rounds follow at once."
         self._idle_at: float | None = None
-        "When the last round was over, or planned if it was the first."
+        "Time at which the last round was over, or planned if it was the first."
         self._learnt: int | None = None
         "Tasks that ran at once where more were planned."
         self._learnt_for = 0
-        "Rounds for which that is taken for true: it may have been a task that was tried again."
+        "Rounds for which `_learnt` is used: a task that was retried may have caused it."
         self._left_out: frozenset[str] = frozenset()
-        "Queues with messages that the last round was too small for."
+        "Queues with messages for which the last round was too small."
         self._fruitless = GrowingPause(PAUSE_S, ONCE_PAUSE_MAX_S if once else PAUSE_MAX_S)
         self._unhealthy = GrowingPause(PAUSE_S, UNHEALTHY_MAX_S)
         self._wait = GrowingPause(WAIT_S, WAIT_MAX_S)
@@ -87,14 +88,14 @@ class Rounds:
         self._held = False
         self.is_over = False
         self.more: frozenset[str] = frozenset()
-        "Queues of which there is more, without a look."
+        "Queues that are known to have more messages, without a look."
 
     def pause_s(self, now: float) -> float:
-        """How long until the next look."""
+        """Return how long until the next look."""
         return max(self._next_at - now, 0.0)
 
     def unhealthy(self, now: float) -> float:
-        """A namespace cannot be reached; how long until the next look."""
+        """Note that a namespace cannot be reached; return how long until the next look."""
         pause_s = self._unhealthy.next()
         self._next_at = now + pause_s
         return pause_s
@@ -111,7 +112,7 @@ class Rounds:
             self._moved_at = now  # patience begins with the first look
 
     def ended(self, reports: Iterable[TaskReport], now: float) -> None:
-        """A round is over."""
+        """Note that a round is over."""
         reports = list(reports)
         self.more = self._left_out | {report.queue for report in reports if report.more}
         self._held = self._held or any(report.held for report in reports)
@@ -130,7 +131,7 @@ class Rounds:
         self.is_over = self._once and (self._held or waited_s >= self._quotas.patience_s)
 
     def _settle(self, reports: list[TaskReport], now: float) -> None:
-        """Account for what the round has spent, and learn how many tasks ran at once."""
+        """Account for the messages that the round moved, and learn how many tasks ran at once."""
         found = ran_at_once(reports)
         self._learnt_for -= 1
         if found is not None:

@@ -1,6 +1,6 @@
 """Encoded messages → rows, as Arrow. `messages.py` is the way back; the schema is in `schema.py`.
 
-What is decoded here is what a row shows; bodies are cut out of the bytes. Whole columns are built at once, and a column
+Only the fields of a row are decoded; bodies are cut out of the bytes. Whole columns are built at once, and a column
 that no message of the batch uses costs nothing.
 """
 
@@ -31,7 +31,7 @@ PARTITION_KEY, SCHEDULED_TIME = "x-opt-partition-key", "x-opt-scheduled-enqueue-
 _ENQUEUED_NUMBER, _STATE = "x-opt-enqueue-sequence-number", "x-opt-message-state"
 _DEAD_LETTER_SOURCE, _LOCKED_UNTIL = "x-opt-deadletter-source", "x-opt-locked-until"
 _STATES = {1: "deferred", 2: "scheduled"}
-# What clocks of Spark and Python can both show: the years 1 to 9999. A time outside is no time: null.
+# Times that Spark and Python can both show: the years 1 to 9999. A time outside is null.
 TIME_MIN_MS, TIME_MAX_MS = -62_135_596_800_000, 253_402_300_799_999
 _NO_FIELDS: list[Any] = [None] * 13
 
@@ -41,7 +41,8 @@ Row = tuple[Any, ...]
 def to_columns(
     payloads: Sequence[bytes], entity: str, *, include_raw: bool = False, plain: bool = False
 ) -> pa.RecordBatch:
-    """Return the rows of messages as they were received or peeked, in their order. Never fails for what is in them.
+    """Return the rows of messages as they were received or peeked, in their order. Never fails because of their
+    content.
 
     With `plain`, properties are maps of text to text, without their AMQP types.
     """
@@ -85,7 +86,7 @@ def _row(payload: bytes, entity: str) -> Row:
     try:
         return _decoded(payload, entity)
     except (ProtocolError, ValueError, TypeError, IndexError):
-        # Whoever reads a queue must not be stopped by one message: it is shown as it is.
+        # One bad message must not stop the reading of a queue: it is shown as it is.
         return (payload, "undecodable", *[None] * 16, None, None, entity, *[None] * 8)
 
 
@@ -183,7 +184,7 @@ def _array(values: Sequence[Any], kind: str, arrow_type: pa.DataType) -> pa.Arra
     try:
         return pa.array(values, arrow_type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        # Some peer has said a field in another type than the standard's: an id that is a number, a subject of bytes.
+        # Some peers send a field in another type than the standard's: an id that is a number, a subject of bytes.
         return pa.array([None if value is None else _REPAIRS[kind](value) for value in values], arrow_type)
 
 

@@ -1,4 +1,4 @@
-"""The one schema of `format("servicebus")`, for both directions: a table that code, documents and tests read."""
+"""The schema of `format("servicebus")`, for both directions: a table that code, documents and tests read."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Column:
 
     name: str
     type: str
-    "As Spark writes it; what a read gives."
+    "Type in Spark's spelling, as a read returns it."
     accepts: tuple[str, ...]
-    "Types that the sink takes; none: the service's own to say, and ignored by the sink."
+    "Types that the sink takes; none: only the service sets this column, and the sink ignores it."
     meaning: str
 
 
@@ -91,13 +91,13 @@ def columns(include_raw: bool, plain: bool = False) -> tuple[Column, ...]:
 
 
 def spark_schema(include_raw: bool = False, plain: bool = False) -> str:
-    """Return the schema as a DDL text, which is what a data source may answer."""
+    """Return the schema as a DDL text, which a data source may answer."""
     return ", ".join(f"`{column.name}` {column.type}" for column in columns(include_raw, plain))
 
 
 @cache
 def arrow_schema(include_raw: bool = False, plain: bool = False) -> pa.Schema:
-    """Return the schema that Spark expects of the batches of a reader: equal to this, names and types."""
+    """Return the schema that Spark expects of the batches of a reader: names and types must be equal."""
     return pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in columns(include_raw, plain)])
 
 
@@ -108,7 +108,7 @@ def arrow_type(name: str, kind: str | None = None) -> pa.DataType:
 
 
 def check_written_columns(types: Mapping[str, str]) -> None:
-    """ConfigError unless the sink can take a frame of these columns (name → type as Spark writes it)."""
+    """Raise ConfigError unless the sink can take a frame of these columns (name → type as Spark writes it)."""
     for name, kind in types.items():
         column = _BY_NAME.get(name)
         if column is None:

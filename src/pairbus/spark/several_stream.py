@@ -1,10 +1,10 @@
 """Streams that receive from several entities: a staging location for each, below the common one, and one offset.
 
-The offset has the number of the last batch of each entity. An entity moves on when it has something; a micro-batch
-consists of the batches of those that did. Redeliveries are recognised within an entity: two subscriptions of a topic
-have messages with the same number, time and id, hence the separate locations.
+The offset has the number of the last batch of each entity. An entity gets a next batch when it has messages; a
+micro-batch consists of these batches. Redeliveries are recognised within an entity: two subscriptions of a topic have
+messages with the same number, time and id, hence the separate locations.
 
-Who calls what: as in `stream_reader.py`.
+Callers of the methods: as in `stream_reader.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EntityPartition(InputPartition):
 
 
 class SeveralStreamReader(BatchReader):
-    """Made in several processes for each query; only the source runner's takes the staging locations."""
+    """Reader made in several processes for each query; only the source runner's takes the staging locations."""
 
     def __init__(self, options: Options, column_names: Sequence[str] | None = None) -> None:
         self._options = options
@@ -56,7 +56,7 @@ class SeveralStreamReader(BatchReader):
         return reader
 
     def _share(self, most: int, count: int) -> tuple[int, int, int | None]:
-        """Return what each of so many entities may have of a batch: messages, tasks, bytes."""
+        """Return the part of a batch that each of `count` entities may have: messages, tasks, bytes."""
         max_bytes = self._options.max_bytes_per_batch
         return (
             max(most // count, 1),
@@ -67,7 +67,7 @@ class SeveralStreamReader(BatchReader):
     # ── the driver ──
 
     def initialOffset(self) -> Offset:
-        """Return the offset of a new checkpoint. Spark asks twice, and must hear the same."""
+        """Return the offset of a new checkpoint. Spark asks twice, and must get the same answer."""
         return {entity: self._reader(entity).initialOffset()["batch"] for entity in sorted(self._entities.now())}
 
     def max_rows(self) -> int:
@@ -82,7 +82,7 @@ class SeveralStreamReader(BatchReader):
         most = self.max_rows() if max_rows is None else min(max_rows, self.max_rows())
         self._entities.check_offset(start, "a stream of several entities")
         entities = self._entities.now() if self._once else self._entities.listed_anew()
-        # An entity that the offset does not have yet enters it with its first batch.
+        # An entity that is not in the offset yet enters it with its first batch.
         before = {
             entity: start[entity] if entity in start else self._reader(entity).initialOffset()["batch"]
             for entity in entities
@@ -133,7 +133,7 @@ class SeveralStreamReader(BatchReader):
         }
 
     def tasks(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Also called, alone, for a batch that a crash has interrupted: then they are those of that time."""
+        """Plan the tasks; for a batch that a crash has interrupted they are those of that time."""
         self._entities.check_offset(start, "a stream of several entities")
         found: list[InputPartition] = []
         for entity, number in sorted(end.items()):

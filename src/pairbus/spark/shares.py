@@ -1,9 +1,9 @@
 """Shares of a round for each of its tasks: queues, quotas, a part of the budget. Time is an argument, in seconds.
 
-The budget belongs to the round. The tasks that run have equal shares of it, and the lanes of a task have its share in
-common: what a task or a lane does not need any more goes to the others. What a round leaves, because of the pause after
-it or because a worker started late, raises the next one by a few percent; what it spent too much lowers it. Where the
-gaps between rounds are too long for that, on a slow or busy cluster, rounds become longer.
+The budget belongs to the round. The tasks that run have equal shares of it, and the lanes of a task use its share
+together: the part that a task or a lane no longer needs goes to the others. An unused rest of a round, because of the
+pause after it or because a worker started late, raises the budget of the next one by a few percent; overspending lowers
+it. Where the gaps between rounds are too long for that, on a slow or busy cluster, rounds become longer.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pairbus.pairing.pace import Budget
 from pairbus.spark.journal import TaskReport
 
-LIFT = 0.08  # of the budget, by which a round may go faster to make up for what is left of it
-CREDIT_MAX_S = 5.0  # of the budget that are made up for
-START_S = 2.0  # within which all tasks of a round begin, if there is a slot for each
-LOST = 0.05  # of the budget, that gaps between rounds may cost before rounds become longer
-LONGER_MAX = 6.0  # times as long as it should be, at most, a round becomes because of the gaps between rounds
-SKEW_MS = 500  # by which the clocks of two hosts may differ
+LIFT = 0.08  # part of the budget by which a round may be faster, to use the rest of earlier rounds
+CREDIT_MAX_S = 5.0  # seconds of the budget that can be made up for
+START_S = 2.0  # seconds within which all tasks of a round begin, if there is a slot for each
+LOST = 0.05  # part of the budget that gaps between rounds may cost before rounds become longer
+LONGER_MAX = 6.0  # factor by which gaps between rounds can make a round longer
+SKEW_MS = 500  # difference that the clocks of two hosts may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TaskPump:
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """One task of a round: what it is to do, and how much."""
+    """Plan of one task of a round: its pumps and quotas."""
 
     tick: int
     number: int
@@ -45,13 +45,13 @@ class TaskPlan:
     max_messages: int
     max_s: float
     wait_s: float
-    "For the first message, and for the next one."
+    "Seconds to wait for the first message, and for the next one."
     per_s: float | None = None
     "Budget of the whole round."
 
 
 class BudgetShare(Budget):
-    """A task's part of the budget. It begins empty: many short tasks must not each begin with a burst."""
+    """Share of the budget of one task. It begins empty: many short tasks must not each begin with a burst."""
 
     def __init__(self, per_s: float | None, tasks: int, now: float) -> None:
         super().__init__(None if per_s is None else per_s / tasks)
@@ -65,7 +65,7 @@ class BudgetShare(Budget):
         super().busy(now, asked_at)
 
     def shared_by(self, tasks: int, now: float) -> None:
-        """So many tasks run at once from now on."""
+        """Set how many tasks run at once from now on."""
         if self._all_per_s is None or self._max_per_s is None:
             return
         self._advance(now, self._max_per_s)
@@ -77,7 +77,7 @@ class BudgetShare(Budget):
 def sharers(plan: TaskPlan, begun: AbstractSet[int], ended: Iterable[TaskReport], age_s: float) -> int:
     """Return how many tasks share the budget of a round: those that run, and at first those that will begin soon.
 
-    Where one of them has run for that long, the others have begun by then, or wait for a slot.
+    When one of them has run for `START_S`, the others have begun, or wait for a slot.
     """
     ended = list(ended)
     over = {report.task for report in ended} - {plan.number}
@@ -87,7 +87,7 @@ def sharers(plan: TaskPlan, begun: AbstractSet[int], ended: Iterable[TaskReport]
 
 
 class Account:
-    """The budget from round to round: what was allowed, and what was spent of it."""
+    """Account of the budget from round to round: messages that were allowed, and messages that were moved."""
 
     def __init__(self) -> None:
         self._credit = 0.0
@@ -95,14 +95,14 @@ class Account:
         self._at: float | None = None
 
     def rate(self, per_s: float, round_s: float, now: float) -> float:
-        """Return the budget of a round that begins now, from the budget as it is and what is left from before."""
+        """Return the budget of a round that begins now: the budget as it is, and the rest from before."""
         self._allow(per_s, now)
         self._credit = min(self._credit, per_s * CREDIT_MAX_S)
         share = self._credit / round_s
         return max(min(per_s + share, per_s * (1 + LIFT)), per_s / 2)
 
     def spent(self, messages: int, per_s: float, now: float, *, all_used: bool) -> None:
-        """A round is over. Unless `all_used`, queues ran empty, and what is left is not made up for."""
+        """Note that a round is over. Unless `all_used`, queues ran empty, and the rest of the budget is dropped."""
         self._allow(per_s, now)
         self._credit -= messages
         if not all_used:
@@ -116,7 +116,7 @@ class Account:
 
 
 def round_s(max_s: float, gap_s: float) -> float:
-    """Return how long a round takes that has a budget: so long that the gap before the next one loses little of it."""
+    """Return how long a round with a budget takes: so long that the gap before the next one loses little of it."""
     return max(max_s, min(gap_s * (1 - LOST) / (LIFT + LOST), max_s * LONGER_MAX))
 
 
@@ -127,8 +127,8 @@ def worked_s(reports: Iterable[TaskReport]) -> float:
 
 
 def ran_at_once(reports: Iterable[TaskReport]) -> int | None:
-    """Return how many tasks Spark runs at once, if a round has shown it: one of its tasks began only when another had
-    ended that had run for long. None when it has not."""
+    """Return how many tasks Spark runs at once, if a round has shown it: one of its tasks began only after another,
+    long one had ended. None when it has not."""
     reports = list(reports)
     spans = {report.task: (report.began_ms, report.ended_ms) for report in reports}
     ends = [report.ended_ms for report in reports if _was_long(report)]

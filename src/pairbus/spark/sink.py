@@ -1,8 +1,8 @@
 """The sink, of batches and of streams: rows → messages, at least once.
 
-A task encodes and checks all of its rows, asks every entity for its limits, and only then sends. When it fails on the
-way, Spark repeats it, with the same message ids where the rows are the same: an entity that detects duplicates keeps
-one of each. Nothing is undone by `abort`: what the service has taken is on its way to receivers.
+A task encodes and checks all of its rows, asks every entity for its limits, and only then sends. When it fails midway,
+Spark repeats it, with the same message ids where the rows are the same: an entity that detects duplicates keeps one of
+each. `abort` undoes nothing: messages that the service has accepted are on their way to receivers.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class SentCounts(WriterCommitMessage):
 
 
 class BatchSink(DataSourceArrowWriter):
-    """Made once for each `save`, on the driver; `write` runs in the tasks, on pickled copies."""
+    """Sink made once for each `save`, on the driver; `write` runs in the tasks, on pickled copies."""
 
     def __init__(self, options: Options, job: str | None = None) -> None:
         self._options = options
         self._job = job or uuid.uuid4().hex
-        "In the ids of all messages of this save; another save of the same rows is another job."
+        "Id of this save, part of the ids of all its messages; another save of the same rows is another job."
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SentCounts:
         partition = _context().partitionId()
@@ -54,7 +54,7 @@ class BatchSink(DataSourceArrowWriter):
 
 
 class StreamSink(StreamArrowWriter):
-    """Made anew for every micro-batch; what ids are made of comes from the task."""
+    """Sink made for every micro-batch; message ids are made of query and batch, which the task knows."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -63,7 +63,7 @@ class StreamSink(StreamArrowWriter):
         context = _context()
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
-        # Without these every attempt would send under other ids, and a repeated micro-batch would be two.
+        # Without these every attempt would send under other ids, and a repeated micro-batch would be sent twice.
         assert query and batch, f"Spark tells neither query nor batch of this task: {query}, {batch}"
         partition = context.partitionId()
         return send_rows(iterator, self._options, partition, f"{query}-{batch}-{partition}-")
@@ -82,7 +82,7 @@ def _context() -> TaskContext:
 
 
 def send_rows(rows: Iterator[pa.RecordBatch], options: Options, partition: int, id_prefix: str) -> SentCounts:
-    """Check everything, then send everything; returns when the service has accepted all of it."""
+    """Check all rows, then send them; returns when the service has accepted all messages."""
 
     def limits(entities: list[str]) -> dict[str, int]:
         return asyncio.run(message_sizes(options, entities, options.patience_s))
@@ -116,7 +116,7 @@ async def _send(outbox: Outbox, options: Options) -> None:
                     key = None if parcel.session_id is None else (parcel.entity, parcel.session_id)
                     before = None if key is None else under_way.get(key)
                     if before is not None:
-                        await before  # a parcel that is sent again must not be overtaken by the next of its session
+                        await before  # a parcel that is sent again must not be overtaken by the next one of its session
                     await window.acquire()
                     task = group.create_task(_deliver(carrier, parcel, options, window))
                     if key is not None:

@@ -1,6 +1,6 @@
-"""`format("servicebus")`: what Spark makes of the name. Options are read here, once for each reader or writer.
+"""The data source `format("servicebus")`. Options are read here, once for each reader or writer.
 
-Spark calls these methods in Python processes of the driver's host; what they return is pickled to the executors.
+Spark calls these methods in Python processes of the driver's host; their results are pickled to the executors.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from pairbus.spark.sink import BatchSink, StreamSink, message_sizes
 
 
 class ServiceBusDataSource(DataSource):
-    """Azure Service Bus, or anything that speaks like it. docs/spark.md has the options and the schema."""
+    """Azure Service Bus, or a service that speaks its protocol. docs/spark.md has the options and the schema."""
 
     @classmethod
     def name(cls) -> str:
         return "servicebus"
 
     def schema(self) -> str:
-        # Before any option is checked: Spark asks for the schema first, and a wrong option is told by who uses it.
+        # Before any option is checked: Spark asks for the schema first, and a wrong option is reported by the part that
+        # uses it.
         refuse_tables(self.options)
         raw, kind = self.options.get("includeRaw", ""), self.options.get("propertiesAs", "")
         return spark_schema(include_raw=raw.lower() == "true", plain=kind.lower() == "string")
@@ -52,7 +53,7 @@ class ServiceBusDataSource(DataSource):
         return BatchSink(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
-        # Called for every micro-batch: whether the entity is there, the tasks find out, before they send.
+        # Called for every micro-batch: the tasks check whether the entity exists, before they send.
         return StreamSink(self._sink_options(schema, overwrite))
 
     def _sink_options(self, schema: StructType, overwrite: bool) -> Options:
@@ -78,7 +79,7 @@ def stream_reader(options: Options, column_names: Sequence[str] | None = None) -
 
 
 def read_columns(schema: StructType, options: Options) -> list[str]:
-    """The columns to give: all, or those of a schema that the user has set, which may leave some out."""
+    """Return the columns to give: all, or those of a schema that the user has set, which may leave some out."""
     types = {column.name: column.type for column in columns(options.include_raw, options.plain_properties)}
     for field in schema.fields:
         known = types.get(field.name)

@@ -1,7 +1,7 @@
-"""Knowledge of the driver about a staging location: plans, commits, seals that nobody has confirmed, and what may go.
+"""Knowledge of the driver about a staging location: plans, commits, unconfirmed seals, and objects that may be removed.
 
-One of it in the source runner of a query. Everything it knows stands in the location: it reads that at the start, and
-afterwards only the entries of the log that are new.
+The source runner of a query has one book. All its knowledge is stored in the location: it reads that at the start, and
+afterwards only the new entries of the log.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pairbus.spark.stage_file import remove_stages
 from pairbus.spark.staging import LogEntry, Owner, Staging
 from pairbus.storage.entries import delete_all
 
-# The log and the plans are small, and stay for longer than any task can sleep between two steps: an attempt so late
-# that the place of its entry is free again would seal in the past. (It looks for its plan afterwards, too.)
+# The log and the plans are small, and stay for longer than any task can sleep between two steps: a very late attempt
+# that finds the place of its entry free again would seal in the past. (It also looks for its plan afterwards.)
 LOG_AGE_MIN_S = 3_600.0
 CLEAN_EVERY_S = 60.0
-CLEAN_SHARE = 0.01  # of the retention, between two cleanings: each of them lists everything that is there
+CLEAN_SHARE = 0.01  # part of the retention, between two cleanings: each of them lists all objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class BatchPlan:
 
     batch: int
     head: int
-    "The last entry of the log when it was made: all seals of this batch come after it."
+    "Last entry of the log when the plan was made: all seals of this batch come after it."
     shares: tuple[int, ...]
-    "How many messages each task receives at most."
+    "Largest number of messages that each task receives."
     adopted: tuple[int, ...]
     "Seals of batches that Spark has given up: their messages enter with this one."
     is_new: bool = field(compare=False)
@@ -42,7 +42,7 @@ class StageBook:
         self.staging = staging
         self.owner: Owner = staging.take(entity)
         self.committed = 0
-        "The last batch of which Spark has said that it is done with it."
+        "Last batch that Spark has committed."
         self.unconfirmed: set[int] = set()
         "Seals whose messages may still be in the queue, by their number in the log."
         self.head = 0
@@ -65,7 +65,7 @@ class StageBook:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read what was added to the log since."""
+        """Read the new entries of the log."""
         for entry in self.staging.entries_after(self.head):
             self._note(entry)
         self.unconfirmed = {number for number in self.unconfirmed if not self.staging.is_confirmed(number)}
@@ -85,30 +85,30 @@ class StageBook:
     # ── batches ──
 
     def first_offset(self) -> int:
-        """For a query without a checkpoint. One number is left out, so that `committed` says nothing about those that
-        an earlier query with another checkpoint may have left behind."""
+        """Return the first offset of a query without a checkpoint. One number is left out, so that `committed` says
+        nothing about batches that an earlier query with another checkpoint may have left behind."""
         return self._last_batch + 1 if self._last_batch else 0
 
     def received(self, batch: int) -> int:
-        """How many messages a batch that is not committed yet has brought so far."""
+        """Return how many messages a batch that is not committed yet has brought so far."""
         return sum(seal.rows for seal in self._seals if seal.batch == batch)
 
     def commit(self, batch: int) -> None:
-        """Spark has it: no task seals in it any more, late as it may come. Nothing when it was no batch of ours."""
+        """Note that Spark has the batch: no task seals in it any more, however late. No effect without a plan."""
         if batch > self.committed and self.has_plan(batch):
             self._end("commit", batch)
             self.clean(time.time())
 
     def has_abandoned(self, batch: int) -> bool:
-        """Whether there are sealed messages of batches before this one that Spark never committed."""
+        """Return whether there are sealed messages of earlier batches that Spark never committed."""
         return any(seal.rows for seal in self._seals if seal.batch < batch)
 
     def has_plan(self, batch: int) -> bool:
-        """The storage is asked only when there may be one that this driver has not made."""
+        """Return whether a batch has a plan; the storage is read only when another driver may have made one."""
         return batch in self._planned or (batch <= self._last_batch and self.staging.has_plan(batch))
 
     def plan(self, batch: int, shares: list[int]) -> BatchPlan:
-        """The plan of a batch; made now if there is none, and the same ever after."""
+        """Return the plan of a batch; made now if there is none, and the same ever after."""
         found = self.staging.plan(batch) if batch <= self._last_batch else None
         if found is None and batch <= self.committed:
             raise ConfigError(
@@ -125,12 +125,12 @@ class StageBook:
     def _new_plan(self, batch: int, shares: list[int]) -> tuple[dict[str, Any], bool]:
         """Return the plan, and whether it is ours."""
         if self.committed < self._last_batch < batch:
-            self._end("fence", batch - 1)  # from here on no late task adds to what was given up
+            self._end("fence", batch - 1)  # from now on no late task adds to a batch that was given up
         adopted = [seal.number for seal in self._seals if seal.batch < batch and seal.rows]
         made = {"head": self.head, "shares": shares, "adopted": adopted}
         if self.staging.set_plan(batch, made):
             return made, True
-        found = self.staging.plan(batch)  # another driver's, which came first
+        found = self.staging.plan(batch)  # the plan of another driver, which came first
         assert found is not None
         return found, False
 
@@ -142,7 +142,7 @@ class StageBook:
     # ── cleaning ──
 
     def clean(self, now: float) -> None:
-        """Remove what belongs to batches that were committed longer ago than the retention."""
+        """Remove objects of batches that were committed longer ago than the retention."""
         if now < self._clean_at:
             return
         self._clean_at = now + min(max(CLEAN_EVERY_S, self._retention_s * CLEAN_SHARE), self._retention_s)
@@ -153,14 +153,14 @@ class StageBook:
         kept = {entry.stage for entry in map(staging.entry, self.unconfirmed) if entry is not None}
         remove_stages(staging.storage, lambda name: int(name[:10]) <= batch and name not in kept)
         edge, batch = _last_of(commits, max(self._retention_s, LOG_AGE_MIN_S))
-        # Plans first: whoever finds its plan knows that the log is whole from there on.
+        # Plans first: a task that finds its plan knows that the log is whole from there on.
         self._remove("plans", {number for number in staging.numbers("plans") if number <= batch})
         old = {number for number in staging.numbers("log") if number < edge} - self.unconfirmed
         for folder in ("log", "confirmed", "commits"):
             self._remove(folder, old)
 
     def _committed_at(self, name: str) -> float:
-        """Return when a commit was noted. Names up to release 0.3 do not tell: those count from this start on."""
+        """Return when a commit was noted. Names up to release 0.3 have no time: those count from this start on."""
         at_ms = name.split("-")[2:]
         return int(at_ms[0]) / 1000 if at_ms else self._began
 
@@ -172,7 +172,7 @@ class StageBook:
 
 
 def _last_of(commits: dict[tuple[int, int], float], age_s: float) -> tuple[int, int]:
-    """(number, batch) of the last commit that is at least so old."""
+    """Return (number, batch) of the last commit that is at least so old."""
     return max((commit for commit, commit_age_s in commits.items() if commit_age_s >= age_s), default=(0, 0))
 
 

@@ -1,8 +1,8 @@
-"""A stage: messages as they were received, in an Arrow file, with what tells each from all others.
+"""A stage: messages as they were received, in an Arrow file, each with its identity.
 
 A redelivery is recognised by its identity: sequence number, time of arrival in the queue, message id. The queue sets
-the first two, once. A queue that was deleted and created again counts from 1 again, but what arrives there arrives
-later: the time of arrival tells the two apart, also where the key may not ask (Manage) when the queue was created.
+the first two, once. A queue that was deleted and created again counts from 1 again, but its messages arrive later: the
+time of arrival tells the two apart, also where the key lacks the right (Manage) to ask when the queue was created.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ StagedIdentity = tuple[int, int | None, str | None]
 
 
 def annotations_of(payload: bytes) -> tuple[dict[Any, Any], Any]:
-    """(message annotations, message id); nothing of what cannot be read."""
+    """Return (message annotations, message id); empty for a message that cannot be read."""
     annotations: dict[Any, Any] = {}
     message_id: Any = None
     try:
@@ -56,7 +56,7 @@ def annotations_of(payload: bytes) -> tuple[dict[Any, Any], Any]:
 
 
 def _first_item(payload: bytes, value_at: int) -> Any:
-    """Return the first item of a list; the others, which nobody needs here, are not decoded."""
+    """Return the first item of a list; the others are not needed here and not decoded."""
     form = payload[value_at]
     if form == 0xC0:  # sizes and counts of one byte
         return decode(payload, value_at + 3)[0] if payload[value_at + 2] else None
@@ -64,7 +64,7 @@ def _first_item(payload: bytes, value_at: int) -> Any:
 
 
 def identity_of(payload: bytes) -> StagedIdentity | None:
-    """None when the message has no sequence number: then nothing can be said about redeliveries."""
+    """Return the identity of a message; None when it has no sequence number: then redeliveries are not recognised."""
     annotations, message_id = annotations_of(payload)
     number, enqueued_ms = annotations.get(SEQUENCE_NUMBER), annotations.get(ENQUEUED_TIME)
     if not isinstance(number, int):
@@ -74,12 +74,12 @@ def identity_of(payload: bytes) -> StagedIdentity | None:
 
 
 class StageWriter:
-    """Writes one stage. Nobody sees it before it is finished, or reads it before a seal names it."""
+    """Writer of one stage. It is invisible before it is finished, and not read before a seal names it."""
 
     def __init__(self, storage: LargeStorage, name: str) -> None:
         self.name = name
         self.identities: dict[StagedIdentity, int] = {}
-        "Where each message stands in the stage."
+        "Position of each message in the stage."
         self.rows = 0
         self._storage = storage
         self._pending: list[tuple[int | None, int | None, str | None, bytes]] = []
@@ -98,7 +98,7 @@ class StageWriter:
             self._flush()
 
     def finish(self) -> None:
-        """Durable when this returns."""
+        """Finish the file; it is durable when this returns."""
         self._flush()
         self._writer.close()
         with self._draft as draft:
@@ -113,7 +113,7 @@ class StageWriter:
             self._draft.__exit__(None, None, None)
 
     def spans(self) -> tuple[tuple[int, int], ...] | None:
-        """Runs of sequence numbers, first and last of each; None when there are too many to tell."""
+        """Return the runs of sequence numbers, first and last of each; None when there are too many."""
         found: list[list[int]] = []
         for number in sorted({number for number, _, _ in self.identities}):
             if found and number == found[-1][1] + 1:
@@ -131,7 +131,7 @@ class StageWriter:
 
 
 class Sealed:
-    """Messages of seals. A stage is read only when a message comes whose sequence number is one of it."""
+    """Messages of seals. A stage is read only when a message comes whose sequence number is in it."""
 
     def __init__(self, storage: LargeStorage) -> None:
         self._storage = storage
@@ -150,7 +150,7 @@ class Sealed:
             due = [seal for seal in self._unread if _covers(seal[1], identity[0])]
             for seal in due:
                 self._unread.remove(seal)
-                # Removed only after the queue had forgotten every message of it: this one is another.
+                # A stage is removed only after the queue has deleted all its messages: this is another message.
                 with suppress(FileNotFoundError):
                     self._known |= read_identities(self._storage, seal[0])
         return identity in self._known
@@ -194,7 +194,8 @@ def read_identities(storage: LargeStorage, name: str) -> set[StagedIdentity]:
 
 
 def read_payloads(storage: LargeStorage, name: str, without: Container[int] = ()) -> Iterator[list[bytes]]:
-    """In the order of their arrival, a batch at a time, but for the rows in `without`. FileNotFoundError: none."""
+    """Yield payloads in the order of their arrival, a batch at a time, but for the rows in `without`.
+    FileNotFoundError: there is no such stage."""
     row = 0
     with _opened(storage, name) as file:
         reader = pa.ipc.open_file(file)

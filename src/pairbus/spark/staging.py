@@ -1,8 +1,8 @@
-"""The staging location of a stream: what was received, and a log that says in which order it became Spark's.
+"""The staging location of a stream: received messages, and a log that says in which order they became Spark's.
 
     LOCATION/                    storage that every host sees: a folder, or a path in an object store
-        owners/NNNNNNNNNN.json   who uses it; the highest number has it, and the one before it is told so
-        plans/BATCH.json         what a micro-batch consists of, so that a repetition consists of the same
+        owners/NNNNNNNNNN.json   users of the location; the highest number has it, and the one before it is told so
+        plans/BATCH.json         contents of a micro-batch, so that a repetition has the same
         stages/BATCH-PARTITION-ATTEMPT.arrow
                                  messages as they were received, one object for each attempt of a task
         log/NNNNNNNNNN.json      seals and ends of batches, numbered without a gap
@@ -11,11 +11,11 @@
                                  all of it
 
 Laws of this file.
- 1. An object in owners, plans and log appears whole and durable, or not at all, and never twice: of several that try,
-    one succeeds, and each of them knows whether it was it (`pairbus.storage`).
- 2. Whoever appends entry N has read all entries before N. Hence all seals have one order, and each can be made without
+ 1. An object in owners, plans and log appears whole and durable, or not at all, and never twice: of several writers
+    one succeeds, and each of them knows whether it was the one (`pairbus.storage`).
+ 2. A writer of entry N has read all entries before N. Hence all seals have one order, and each can be made without
     the messages that an earlier one has, whatever became of locks meanwhile: no message is in two seals.
- 3. A partition of a batch is sealed once. After a commit or a fence of a batch nobody seals in it, or in one before.
+ 3. A partition of a batch is sealed once. After a commit or a fence of a batch no task seals in it, or in one before.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from pairbus.errors import ConfigError
 from pairbus.storage.entries import encode, publish, read
 from pairbus.storage.opening import PATIENCE_S, check_access, open_storage
 
-VISIBLE_S = 10.0  # how long a network file system may hide a new file from another host
+VISIBLE_S = 10.0  # time for which a network file system may hide a new file from another host
 LOOK_S = 0.2
-OWNER_SEEN_S = 300.0  # a worker that has seen who has the location looks again after that
+OWNER_SEEN_S = 300.0  # a worker that has seen the owner of the location looks again after that
 OPTION = "option stagingLocation"
 VERSION = 1
 "Major version of the format, written by every owner; locations up to release 0.3 do not have it."
-_DONE = b"{}"  # of an object that says all by its name
+_DONE = b"{}"  # content of an object whose name says all
 
 _seen: dict[tuple[str, Owner], float] = {}
-"When this process has last seen that an owner still has its location."
+"Time at which this process last saw that an owner still has its location."
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class LogEntry:
     partition: int = -1
     stage: str = ""
     rows: int = 0
-    "Messages that it brings to Spark."
+    "Number of messages that it brings to Spark."
     without: tuple[int, ...] = ()
-    "Rows of the stage that an earlier seal has."
+    "Rows of the stage that are in an earlier seal."
     spans: tuple[tuple[int, int], ...] | None = None
     "Sequence numbers of the stage, first and last of each run; None: not known, the stage has to be read."
 
@@ -88,7 +88,8 @@ class Staging:
     # ── who uses it ──
 
     def take(self, entity: str) -> Owner:
-        """On the driver, once for each start of a query, before anything else. ConfigError when it cannot be used."""
+        """Take the location, on the driver, once for each start of a query, before any other call. ConfigError when it
+        cannot be used."""
         try:
             check_access(self.storage)
             return self._take(entity)
@@ -129,7 +130,7 @@ class Staging:
         return max(self.numbers("owners"), default=0)
 
     def check_owner(self, owner: Owner) -> None:
-        """Whether nobody has taken it since."""
+        """Check that no other query has taken the location since."""
         if not self._has(owner):
             raise ConfigError(
                 f"{OPTION}: another query has taken {self.location} while this one was running: every query needs a"
@@ -141,7 +142,7 @@ class Staging:
         return values is not None and values["token"] == owner.token and not values.get("taken")
 
     def check_visible(self, owner: Owner, wait_s: float | None = None) -> None:
-        """In a task, before a message is touched: whether this host sees what the driver has written, and whether that
+        """Check in a task, before a message is touched, that this host sees the files of the driver, and that this
         driver still has the location."""
         now = time.monotonic()
         if now - _seen.get((self.location, owner), float("-inf")) < OWNER_SEEN_S:
@@ -175,22 +176,22 @@ class Staging:
         )
 
     def entries_after(self, number: int) -> Iterator[LogEntry]:
-        """In order, up to the last one that is there now."""
+        """Yield the entries after this one in order, up to the last one that is there now."""
         while (entry := self.entry(number + 1)) is not None:
             yield entry
             number += 1
 
     def append(self, entry: LogEntry) -> bool:
-        """False when the number is taken: read on, think again. True: it is durable, for everybody, for good."""
+        """Append an entry; False when its number is taken: the caller reads on. True: it is durable and final."""
         values = {name: getattr(entry, name) for name in LogEntry.__slots__}
         return publish(self.storage, _log_key(entry.number), values)
 
     def take_back(self, entry: LogEntry) -> None:
-        """Remove an entry that stands where the log has been cleaned, and that nobody reads."""
+        """Remove an entry in a part of the log that has been cleaned, which is never read."""
         self.storage.delete(_log_key(entry.number))
 
     def confirm(self, number: int) -> None:
-        """Only advice: without it the seal is looked at again."""
+        """Note that the queue has deleted the messages of a seal. Only advice: without it the seal is checked again."""
         self.storage.put(f"confirmed/{number:010d}", _DONE)
 
     def is_confirmed(self, number: int) -> bool:

@@ -1,4 +1,4 @@
-"""The driver's part of a stream: when there is a next batch, what it consists of, and what has become of the last one.
+"""The driver's part of a stream: when there is a next batch, its contents, and the result of the last one.
 
 | what happened                                   | the next look at the queue | with Trigger.AvailableNow        |
 | ----------------------------------------------- | -------------------------- | -------------------------------- |
@@ -30,7 +30,7 @@ SLICE_S = 1.0  # the query can be stopped between two calls, hence no call sleep
 EMPTY_ROUNDS_MAX = 15  # × 5 s of idlePollSeconds: more than the lock of 60 s that a dead worker may have left
 BACKLOG_EVERY_S = 60.0
 RESOLVE_EVERY_S = 60.0
-HANDOVER_S = 5.0  # until the process of a query that was stopped a moment ago has ended
+HANDOVER_S = 5.0  # until the process of a query that was just stopped has ended
 
 logger = logging.getLogger("pairbus.spark")
 
@@ -45,25 +45,25 @@ class Next(enum.Enum):
 
 
 class StreamDriver:
-    """Made at the first call that Spark's source runner makes: the checks of a start happen here."""
+    """Driver's part, made at the first call of Spark's source runner: the checks of a start happen here."""
 
     def __init__(self, options: Options, staging: Staging) -> None:
         self._options = options
         self._view = QueueView(options)
-        self._view.first(patience_s=0.0)  # is the entity there, may we? Before the folder is taken from anybody
+        self._view.first(patience_s=0.0)  # is the entity there, may we? Before the folder is taken from another query
         self._lock = _locked_default(options)
-        # What a session has left behind cannot be judged by looking at another one.
+        # Remains of one session cannot be judged by looking at another one.
         what = options.read_path if options.session is None else f"{options.read_path}, session {options.session}"
         self.book = StageBook(staging, f"{options.host}/{what}", options.stage_retention_s)
         self._once = False
         self._last_number: int | None = None
-        "With Trigger.AvailableNow: the last message that was there at its start. None: no limit."
+        "Last message that was there at the start, with Trigger.AvailableNow. None: no limit."
         self._max_messages = options.max_messages_per_batch
         self._parts = options.partitions
         self._max_bytes = options.max_bytes_per_batch
         self._judged = -1
         self._nothing_after = -1
-        "The batch after which nothing was planned or left behind: only the queue can have more."
+        "Batch after which no plan and no sealed messages exist: only the queue can have more."
         self._empty_rounds = 0
         self._look_at = float("-inf")
         self._resolve_at = float("-inf")
@@ -79,7 +79,7 @@ class StreamDriver:
     # ── batches ──
 
     def allot(self, max_messages: int, parts: int, max_bytes: int | None) -> None:
-        """Set what the next batch may have at most: messages, tasks, bytes."""
+        """Set the limits of the next batch: messages, tasks, bytes."""
         self._max_messages, self._parts, self._max_bytes = max_messages, parts, max_bytes
 
     def next_batch(self, start: int, max_messages: int) -> int:
@@ -119,14 +119,14 @@ class StreamDriver:
         return max(self._look_at - time.monotonic(), 0.0)
 
     def _judge(self, batch: int) -> None:
-        """`batch` is committed: what did it bring?"""
+        """Note what `batch` brought, which is committed."""
         if batch == self._judged:
             return
         self._judged = batch
         self.book.refresh()
         received = self.book.received(batch)
         self.book.commit(batch)
-        if received or self._found is None:  # nothing is known of a batch before this process, or of none
+        if received or self._found is None:  # a batch before this process, or none, tells nothing
             self._empty_rounds, self._look_at = 0, float("-inf")
         else:
             self._empty_rounds += 1
@@ -141,7 +141,7 @@ class StreamDriver:
         return self._last_number is not None and found.sequence_number > self._last_number
 
     def plan(self, batch: int) -> BatchPlan:
-        """Spark begins with a batch only after it has committed the one before."""
+        """Plan a batch. Spark begins with a batch only after it has committed the one before."""
         self.book.staging.check_owner(self.book.owner)
         self.commit(batch - 1)
         max_messages = self._max_messages
@@ -162,10 +162,10 @@ class StreamDriver:
         if batch > self.book.committed:
             self._judge(batch)
 
-    # ── what the queue still has ──
+    # ── messages still in the queue ──
 
     def _resolve(self) -> None:
-        """Seals whose completion nobody has confirmed, after a crash: is anything of them still in the queue?"""
+        """Check unconfirmed seals after a crash: are messages of them still in the queue?"""
         book = self.book
         now = time.monotonic()
         if not book.unconfirmed or now < self._resolve_at:
@@ -183,7 +183,7 @@ class StreamDriver:
             logger.info("%d stages have messages that are still in the queue", len(book.unconfirmed))
 
     def backlog(self) -> dict[str, int | None]:
-        """For the progress of a query; asks the queue once a minute, and not at all while nothing waits."""
+        """Return the backlog for the progress of a query; reads the queue once a minute, and not while it is empty."""
         waiting: int | None = 0
         if self._found is not None:
             at, waiting = self._backlog

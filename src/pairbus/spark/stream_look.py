@@ -1,7 +1,7 @@
-"""Looks of a stream's driver at its queue, by peeks: is there anything, how much, is a message still there?
+"""Looks of a stream's driver at its queue, by peeks: are there messages, how many, is a message still there?
 
-A peek shows locked, deferred and scheduled messages too. Those that are deferred or scheduled say so, and are passed
-over; that one is locked shows only when a task receives nothing.
+A peek shows locked, deferred and scheduled messages too. Deferred and scheduled messages are marked, and skipped;
+locked ones look like others, and show only when a task receives nothing.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pairbus.spark.options import LONG_MAX, Options
 from pairbus.spark.rows import ENQUEUED_TIME, SEQUENCE_NUMBER
 from pairbus.spark.stage_file import StagedIdentity, annotations_of, identity_of
 
-PASS_PAGES_MAX = 20  # pages of deferred and scheduled messages that one look passes over
+PASS_PAGES_MAX = 20  # pages of deferred and scheduled messages that one look skips
 PASS_COUNT = 50
-PARTITIONED = 1 << 48  # in numbers from here on the service says the partition: they are neither dense nor in one order
+PARTITIONED = 1 << 48  # numbers from here on contain the partition: they are neither dense nor in one order
 _STATE = "x-opt-message-state"
 
 
@@ -34,11 +34,11 @@ class QueueView:
         self._options = options
 
     def first(self, patience_s: float) -> FirstMessage | None:
-        """One operation; more only when deferred or scheduled messages stand before it."""
+        """Return the first message; one operation, more only when deferred or scheduled messages come before it."""
         return run(self._first(patience_s))
 
     def extent(self) -> tuple[int, int] | None:
-        """Lowest and highest sequence number; about 2 × log₂(numbers between them / 256) + 2 operations."""
+        """Return lowest and highest sequence number; about 2 × log₂(numbers between them / 256) + 2 operations."""
         return run(self._extent())
 
     def gone(self, identities: set[StagedIdentity]) -> set[StagedIdentity]:
@@ -62,20 +62,20 @@ class QueueView:
             if not page:
                 return None
             from_number, count = from_number + 1, PASS_COUNT
-        return FirstMessage(from_number, None)  # not seen, and not excluded either
+        return FirstMessage(from_number, None)  # not found, but it may exist
 
     async def _extent(self) -> tuple[int, int] | None:
         return await extent(self._peeker(self._options.patience_s), 0, LONG_MAX)
 
     async def _gone(self, identities: set[StagedIdentity]) -> set[StagedIdentity]:
-        # Of a partitioned entity a peek from a number on does not prove that a message is not there.
+        # For a partitioned entity a peek from a number on does not prove that a message is not there.
         left = {identity for identity in identities if identity[0] < PARTITIONED}
         gone: set[StagedIdentity] = set()
         peeker = self._peeker(self._options.patience_s)
         while left:
             page = await peeker.peek(min(number for number, _, _ in left), PEEK_COUNT)
             present = {identity for identity in map(identity_of, page) if identity is not None}
-            # A page may be short because of its size: only an empty one says that nothing comes after.
+            # A page may be short because of its size: only an empty page says that no message comes after.
             last = max((number for number, _, _ in present), default=LONG_MAX)
             seen = {identity for identity in left if identity[0] <= last}
             gone |= seen - present

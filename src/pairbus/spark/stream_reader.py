@@ -1,10 +1,10 @@
-"""Stream reads: each message enters Spark exactly once, although a queue cannot be asked for a message again.
+"""Stream reads: each message enters Spark exactly once, although a queue gives a completed message only once.
 
 A task receives under lock into a file of the staging location, seals it, completes the messages, and only then yields
-rows; whoever repeats the task yields the rows of the same file. `staging.py` has the laws of that folder, `intake.py`
-what a task does, `stream_driver.py` when there is a next batch.
+rows; a repeated task yields the rows of the same file. `staging.py` has the laws of that folder, `intake.py` the work
+of a task, `stream_driver.py` decides when there is a next batch.
 
-Who calls what. `read`: tasks, in any process on any host, from a pickled copy that knows nothing of the driver's. All
+Callers of the methods. `read`: tasks, in any process on any host, from a pickled copy without the driver's state. All
 other methods: the source runner of the query, a process beside the driver. An offset is the number of a batch.
 """
 
@@ -40,7 +40,7 @@ class SharePartition(InputPartition):
 
 
 class AdoptedPartition(InputPartition):
-    """A task that reads what was sealed for a batch that Spark has given up."""
+    """A task that reads messages that were sealed for a batch that Spark has given up."""
 
     def __init__(self, owner: Owner, number: int) -> None:
         super().__init__(number)
@@ -49,7 +49,7 @@ class AdoptedPartition(InputPartition):
 
 
 class StagedStreamReader(BatchReader):
-    """Made in several processes for each query; only one of them takes the staging location, at its first call."""
+    """Reader made in several processes for each query; only one takes the staging location, at its first call."""
 
     def __init__(self, options: Options, column_names: Sequence[str] | None = None) -> None:
         self._options = options
@@ -63,13 +63,14 @@ class StagedStreamReader(BatchReader):
     # ── the driver ──
 
     def on_driver(self) -> StreamDriver:
-        """Return the driver's part; made, with the checks of a start, at the first call."""
+        """Return the driver's part; it is made, with the checks of a start, at the first call."""
         if self._driver is None:
             self._driver = StreamDriver(self._options, self._staging)
         return self._driver
 
     def initialOffset(self) -> Offset:
-        """For a new checkpoint; called twice. What another checkpoint has left behind enters with the first batch."""
+        """Return the offset of a new checkpoint; called twice. Messages that another checkpoint has left behind enter
+        with the first batch."""
         return {"batch": self.on_driver().book.first_offset()}
 
     def max_rows(self) -> int:
@@ -84,11 +85,11 @@ class StagedStreamReader(BatchReader):
         return {"batch": self.on_driver().next_batch(start["batch"], most)}
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Shown in the progress of the query, as `latestOffset` of this source."""
+        """Return the backlog, shown in the progress of the query as `latestOffset` of this source."""
         return self.on_driver().backlog()
 
     def tasks(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Also called, alone, for a batch that a crash has interrupted: then it is the plan of that time."""
+        """Plan the tasks; for a batch that a crash has interrupted it is the plan of that time."""
         found: list[InputPartition] = []
         _check_offset(start)
         for batch in range(start["batch"] + 1, end["batch"] + 1):
@@ -121,18 +122,18 @@ class StagedStreamReader(BatchReader):
         ]
 
     def commit(self, end: Offset) -> None:
-        """Comes late, or never for the last batch of a run: `latestOffset` and `partitions` learn the same."""
+        """Note a commit, which may come late or never: `latestOffset` and `partitions` learn the same."""
         self.on_driver().commit(end["batch"])
 
     def stop(self) -> None:
-        """Connections end with the process; the staging location is taken by whoever comes next."""
+        """Do nothing: connections end with the process, and the next query takes the staging location."""
         if self._driver is not None:
             self._driver.close()
 
     # ── tasks ──
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """All of the work first: nothing is locked while Spark takes its time with the rows."""
+        """Do all the work, then yield the rows: no message is locked while Spark takes its time with the rows."""
         seal: LogEntry | None
         if isinstance(partition, AdoptedPartition):
             self._staging.check_visible(partition.owner)

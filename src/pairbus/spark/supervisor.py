@@ -1,7 +1,8 @@
-"""The engine of the syphon on Spark: runs its query, and runs it again when it fails. Spark would give it up.
+"""The engine of the syphon on Spark: runs its query, and starts it again when it fails, which Spark itself would not
+do.
 
-The query has no data that could be lost, so every failure is answered in the same way: a pause, a new query. What is
-told to the caller comes from the reports of the tasks. The query's source makes the rounds (`syphon_source`), its tasks
+The query has no data that could be lost, so every failure is answered in the same way: a pause, a new query. The
+caller's progress comes from the reports of the tasks. The query's source makes the rounds (`syphon_source`), its tasks
 have the pumps (`lane`).
 """
 
@@ -42,10 +43,10 @@ END_POLL_S = 0.1
 AT_ONCE = "0 seconds"  # the source waits: for a moment, and in a single drain until there is a round or none ever
 NEW_QUEUES_S = 60.0  # between two looks for new backlog queues
 RESTART_S, RESTART_MAX_S = 1.0, 60.0
-FAILURES_MAX = 5  # of a single drain, in a row, none of which moved anything
+FAILURES_MAX = 5  # failures in a row of a single drain, none of which moved a message
 RATE_WINDOW_S = 30.0
 STOP_S = 15.0
-KILL_S = 3.0  # of those, for the query itself
+KILL_S = 3.0  # part of it for the query itself
 
 
 class SparkSyphon:
@@ -62,10 +63,10 @@ class SparkSyphon:
         checkpoint: str | os.PathLike[str] | None,
         primary_name: str | None = None,
     ) -> None:
-        """With `primary_name`, its backlog queues that are created later are drained too."""
+        """Make a syphon. With `primary_name`, backlog queues that are created later are drained too."""
         self.spark = spark
         self.problems: Counter[str] = Counter()
-        "Why messages stayed and queries failed, and how often it was told."
+        "Reasons why messages stayed and queries failed, and how often each was told."
         self.restarts = 0
         self.left: int | None = None
         "Messages that a finished single drain left in the queues, including locked ones."
@@ -93,7 +94,7 @@ class SparkSyphon:
         return f"<SparkSyphon {now.queues} queues moved={now.moved} restarts={self.restarts}>"
 
     def start(self) -> SparkSyphon:
-        """Begin. ConfigError for what no waiting will heal, before any message is touched."""
+        """Begin. ConfigError for errors that waiting does not heal, before any message is touched."""
         spark, driver = self.spark, self._driver
         if spark.conf.get("spark.speculation", "false") == "true":
             raise ConfigError(
@@ -109,21 +110,22 @@ class SparkSyphon:
         return self
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Return whether it has ended: by `stop`, or because a single drain is over. Raises the error that ended it."""
+        """Return whether the syphon has ended, by `stop` or as a finished single drain. Raises the error that ended
+        it."""
         ended = self._over.wait(timeout_s)
         if ended and self._failure is not None:
             raise self._failure
         return ended
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """Start nothing more, let tasks finish what they hold, and end. What does not end in time is killed."""
+        """Start no more rounds, let tasks finish their messages, and end. A query that is late is killed."""
         self._stop_at = time.monotonic() + timeout_s
         self._stopping.set()
         if self._thread.is_alive():
             self._over.wait(timeout_s + KILL_S)
 
     def adopt(self, queues: Iterable[str]) -> None:
-        """Drain these queues, too: the query is started anew with them, after its round."""
+        """Drain these queues, too: the query is restarted with them, after its round."""
         self._adopted = self._adopted + [queue for queue in queues if queue not in self._queues]
 
     def progress(self) -> SyphonProgress:
@@ -183,7 +185,7 @@ class SparkSyphon:
         logger.warning("the query failed and is started again in %.0f s: %s", pause_s, _line(error))
 
     def _follow(self, job: TaskSettings) -> None:
-        """One query, to its end."""
+        """Follow one query to its end."""
         pause_s = max(POLL_S, math.ceil(self._driver.call(look_s_of, job.location)))
         query = self._start_query(job)
         heard: set[str] = set()
@@ -211,20 +213,20 @@ class SparkSyphon:
     def _start_query(self, job: TaskSettings) -> StreamingQuery:
         options = options_of(job, self._quotas, list(self._queues.items()), once=self._once)
         stream = self.spark.readStream.format(FORMAT).options(**options).load()
-        # The rows end here: the journal has them all, and those that Spark gets lack what a kill has lost.
+        # The rows end here: the journal has them all, and the rows that Spark gets lack those that a kill has lost.
         writer = stream.writeStream.format("noop").option("checkpointLocation", str(self._checkpoint))
         # Not AvailableNow for a single drain: Spark 4.0 and 4.1 would end it after one round.
         return writer.trigger(processingTime=AT_ONCE).start()
 
     def _end(self, job: TaskSettings, query: StreamingQuery) -> None:
         self._driver.call(job.location.ask_to_stop, job.run)
-        # A stop has its time; a query that is started anew waits for its round.
+        # A stop has its deadline; a query that is restarted waits for its round.
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < self._stop_at - KILL_S:
             time.sleep(END_POLL_S)
         query.stop()
 
     def _hear(self, job: TaskSettings, heard: set[str]) -> bool:
-        """Take in the reports that are new; True when the query has said that it is over."""
+        """Take in the new reports; True when the query has said that it is over."""
         reports, has_ended = self._driver.call(look_at_reports, job.location, job.run, heard)
         for name, report in reports:
             heard.add(name)
@@ -246,7 +248,7 @@ class SparkSyphon:
 
 
 def _check(job: TaskSettings, queues: list[str]) -> None:
-    """Raise ConfigError for what no waiting will heal; called where the driver is."""
+    """Raise ConfigError for errors that waiting does not heal; called where the driver is."""
     for secret in (job.primary, job.secondary):
         secret.endpoint()
         secret.token_credential()
@@ -254,7 +256,7 @@ def _check(job: TaskSettings, queues: list[str]) -> None:
 
 
 def _new_checkpoint(spark: SparkSession, driver: DriverSide, location: Location) -> str:
-    """Where Spark notes its ticks. Those are all that is in it: a checkpoint that is lost loses nothing."""
+    """Return where Spark notes its ticks. The checkpoint has no other content: losing it is harmless."""
     if location.folder is not None:
         return str(location.folder / "checkpoint")
     if driver.is_elsewhere or not is_local_master(spark.conf.get("spark.master", None)):
@@ -271,7 +273,7 @@ def _cores() -> int:
 
 
 def _slots(spark: SparkSession, driver: DriverSide) -> int | None:
-    """Return how many tasks run at once, as far as Spark says it; None: the rounds will show it."""
+    """Return how many tasks run at once, if Spark says it; None: the rounds will show it."""
     conf = spark.conf
     master = conf.get("spark.master", None)
     if master is not None and is_local_master(master):
@@ -286,7 +288,7 @@ def _slots(spark: SparkSession, driver: DriverSide) -> int | None:
 
 
 def look_at_reports(location: Location, run: str, heard: set[str]) -> tuple[list[tuple[str, TaskReport]], bool]:
-    """Return the reports that were not heard yet, and whether a single drain is over; called where the driver is."""
+    """Return the new reports, and whether a single drain is over; called where the driver is."""
     look = location.look(run)
     return list(look.read_reports(without=heard)), look.has_ended
 
@@ -297,7 +299,7 @@ def look_s_of(location: Location) -> float:
 
 
 def _line(error: BaseException) -> str:
-    """The line of an error that says something: Spark wraps what went wrong in tracebacks of three processes."""
+    """Return the line of an error that tells the cause: Spark wraps it in tracebacks of three processes."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "Error: " in line or "Refused: " in line or "Lost: " in line]
     return (telling or lines or [type(error).__name__])[-1 if telling else 0][:300]

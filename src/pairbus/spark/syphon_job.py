@@ -1,4 +1,4 @@
-"""The syphon as a Spark job: makes a `SparkSyphon` of what a caller says.
+"""The syphon as a Spark job: makes a `SparkSyphon` from the arguments of a caller.
 
 from pairbus.spark import local_session, syphon
 
@@ -64,18 +64,19 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
     storage_credential: str | None = None,
     quotas: Quotas = QUOTAS,
 ) -> SparkSyphon:
-    """Bring the messages of backlog queues home with Spark. Started when this returns; `wait`, `stop`, `progress`.
+    """Bring the messages of backlog queues home with Spark. The syphon is started when this returns; use `wait`,
+    `stop`, `progress`.
 
-    `primary` and `secondary`: where the connection strings stand, on the driver and on every executor: `env:NAME` or
+    `primary` and `secondary`: places of the connection strings, on the driver and on every executor: `env:NAME` or
     `@FILE`. Or, with `credential`, the hosts of the namespaces: `default` is DefaultAzureCredential of azure-identity,
-    `MODULE:CALLABLE` whatever that function makes, called in each process that connects. `journal`: a folder that all
-    hosts share, or a path in Azure Blob or ADLS Gen2 (`abfss://…`, `https://…`), which `storage_credential` opens, and
-    then, on a cluster, with a `checkpoint`; `docs/spark-syphon.md` says what is in it; on a local master a folder in
-    the user's state folder, unless it is given. `queues`: paths, or paths with the time of their creation in
+    `MODULE:CALLABLE` a function that makes a credential, called in each process that connects. `journal`: a folder that
+    all hosts share, or a path in Azure Blob or ADLS Gen2 (`abfss://…`, `https://…`), which `storage_credential` opens;
+    such a path needs a `checkpoint` on a cluster. The default on a local master is a folder in the user's state folder.
+    `docs/spark-syphon.md` describes its contents. `queues`: paths, or paths with the time of their creation in
     milliseconds; without them the backlog queues 0 … `backlog_queue_count`-1; without both 0 … 9. Backlog queues that
     are created later are found where no count is given, and with `queues` only where the `primary_name` is given too.
-    With a session of Spark Connect all of these are places on its server, and nothing of them is needed here.
-    ConfigError for what is wrong, before any message is touched.
+    With a session of Spark Connect all of these are places on its server, and none of them is needed here. ConfigError
+    for wrong arguments, before any message is touched.
     """
     from pairbus.spark.driver_side import DriverSide
     from pairbus.spark.supervisor import SparkSyphon
@@ -125,10 +126,11 @@ def redrive(  # noqa: PLR0913 - each is a setting of its own
 ) -> SparkSyphon:
     """Send the dead letters of a queue, or of `TOPIC/Subscriptions/NAME`, back to their entity or to another.
 
-    `source` and `target` (another namespace) are given as those of `syphon`. What is refused stays where it is.
-    So does what the entity may remember, and would drop as a duplicate: `duplicate_window` says for how many seconds it
-    remembers message ids, 0 that it does not; None, which is taken for a week, that it is not known. With `new_ids` it
-    goes under another id, and has its own in the application property `x-pairbus-original-message-id`.
+    `source` and `target` (another namespace) are given like the namespaces of `syphon`. Refused messages stay where
+    they are. So do messages whose ids the entity may remember, because it would drop them as duplicates:
+    `duplicate_window` says for how many seconds it remembers message ids; 0: it does not; None: not known, taken as a
+    week. With `new_ids` such a message is sent under a new id, and keeps its own in the application property
+    `x-pairbus-original-message-id`.
     """
     from pairbus.spark.driver_side import DriverSide
     from pairbus.spark.supervisor import SparkSyphon
@@ -173,7 +175,7 @@ def locate(driver: DriverSide, journal: Folder, credential: str | None) -> Locat
 
 
 def location_of(journal: Folder, credential: str | None) -> Location:
-    """Read where a journal is. ConfigError when it cannot be used: that of a folder shows when it is prepared."""
+    """Read where a journal is. ConfigError when it cannot be used; a folder is checked when it is prepared."""
     text = os.fspath(journal)
     if not is_url(text):
         return Location(Path(text).absolute())
@@ -189,7 +191,7 @@ def location_of(journal: Folder, credential: str | None) -> Location:
 
 
 def default_journal(*names: str) -> Path:
-    """Return the journal's folder on one machine for what is drained, and into what."""
+    """Return the journal's folder on one machine for a source and a destination."""
     return state_folder("journal", *names)
 
 
@@ -198,7 +200,7 @@ def _folder(driver: DriverSide, ledger: Folder | None) -> str | None:
 
 
 def absolute(driver: DriverSide, name: str, folder: Folder) -> Path:
-    """Return a path that means the same in every process. ConfigError for one that is relative to this one only."""
+    """Return a path that means the same in every process. ConfigError for a path that is relative to this process."""
     if driver.is_elsewhere and not Path(folder).is_absolute():
         raise ConfigError(
             f"{name}: {folder} is relative to a folder of this host; with Spark Connect give an absolute path,"

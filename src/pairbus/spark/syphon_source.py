@@ -1,9 +1,9 @@
 """The Spark syphon as a stream source: a tick for each round, and tasks that do the work before they yield its rows.
 
-Who calls what. `SyphonReader.latestOffset` and `partitions`: the driver's source runner, a process of its own, one for
-each query. `read`: workers, in any number of processes on any host, from a pickled copy that knows nothing of what the
-driver's copy has seen since. An offset is only a number of rounds: a checkpoint that is lost loses nothing, a round
-that Spark repeats moves what is there by then.
+Callers of the methods. `SyphonReader.latestOffset` and `partitions`: the driver's source runner, a process of its own,
+one for each query. `read`: workers, in any number of processes on any host, from a pickled copy without the later state
+of the driver's copy. An offset is only a number of rounds: losing a checkpoint is harmless, and a round that Spark
+repeats moves the messages that are there by then.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from pairbus.transport import Carrier, Refused, TransportError
 
 FORMAT = "pairbus-syphon"
 SLEEP_S = 0.25
-ANSWER_S = 1.0  # after which Spark is told that there is nothing: it may want to stop
-GATHER_S = 0.1  # after the first arrival, for those in other queues
-ROUNDS_KEPT = 100  # whose reports stay readable for whoever shows the progress
+ANSWER_S = 1.0  # after which Spark is told that there is no round: it may want to stop
+GATHER_S = 0.1  # after the first arrival, for arrivals in other queues
+ROUNDS_KEPT = 100  # rounds whose reports stay readable, for the progress
 
 logger = logging.getLogger("pairbus.spark")
 
@@ -66,7 +66,7 @@ DDL = ", ".join(f"{field.name} {'string' if field.type == pa.string() else 'bigi
 def options_of(
     job: TaskSettings, quotas: Quotas, queues: list[tuple[str, int | None]], *, once: bool
 ) -> dict[str, str]:
-    """One option, as JSON: what is in it was checked by whoever starts the query."""
+    """Return one option, as JSON; the caller that starts the query has checked its content."""
     said = {
         "primary": asdict(job.primary),
         "secondary": asdict(job.secondary),
@@ -123,15 +123,15 @@ class SyphonReader(BatchReader):
             max_messages_per_s=self._job.settings.max_messages_per_second,
         )
         self._waiting: list[str] = list(self._queues)
-        "Where something was at the last look."
+        "Queues that had messages at the last look."
         self._judged = 0
-        "The last round whose reports were read."
+        "Last round whose reports were read."
         self._watch: QueueWatch | None = None
         self._stop_seen = False
         self._stop_look_at = float("-inf")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Workers get no links."""
+        """Return the state without links: workers get none."""
         return {**self.__dict__, "_watch": None}
 
     # ── the driver ──
@@ -140,9 +140,10 @@ class SyphonReader(BatchReader):
         return {"tick": 0}
 
     def next_offset(self, start: Offset, max_rows: int | None) -> Offset:
-        """The next tick when there is something to do and the primary is there; otherwise `start`: Spark waits.
+        """Return the next tick when there are messages to move and the primary is reachable; otherwise `start`: Spark
+        waits.
 
-        Of a single drain it returns when there is a next round or none ever.
+        In a single drain it returns when there is a next round or none ever.
         """
         tick = start["tick"]
         self._judge(tick)
@@ -150,7 +151,7 @@ class SyphonReader(BatchReader):
         return {"tick": tick + 1} if is_next else start
 
     def _look_until_over(self) -> bool:
-        """Whether a single drain has another round."""
+        """Return whether a single drain has another round."""
         while not self._rounds.is_over and not self._is_asked_to_stop():
             if self._rounds.pause_s(time.monotonic()) > 0:
                 time.sleep(SLEEP_S)
@@ -161,7 +162,7 @@ class SyphonReader(BatchReader):
         return False
 
     def _await_arrival(self) -> bool:
-        """Whether there is a round now; waits a moment for it."""
+        """Return whether there is a round now; waits a moment for it."""
         if self._watch is None:
             self._watch = QueueWatch(self._job)
         rounds, watch = self._rounds, self._watch
@@ -181,7 +182,7 @@ class SyphonReader(BatchReader):
         return False
 
     def _begin(self, there: AbstractSet[str]) -> bool:
-        """Whether a round over these queues may begin. The circuit breaker: no tick, no task while home is away."""
+        """Return whether a round over these queues may begin. Circuit breaker: no tick while home is unreachable."""
         try:
             run(self._reach_home())
         except TransportError as error:
@@ -192,7 +193,7 @@ class SyphonReader(BatchReader):
         return True
 
     def _is_asked_to_stop(self) -> bool:
-        """Look for the driver's word, but not more often than the storage likes: an idle syphon asks for ever."""
+        """Return whether the driver asks for a stop. Reads the storage rarely: an idle syphon asks for ever."""
         location, now = self._job.location, time.monotonic()
         if not self._stop_seen and now >= self._stop_look_at:
             self._stop_look_at = now + location.storage.look_s
@@ -200,14 +201,14 @@ class SyphonReader(BatchReader):
         return self._stop_seen
 
     def tasks(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Once for each round. After a restart Spark repeats an open round without a look: then all queues."""
+        """Plan the tasks, once for each round. A round that Spark repeats after a restart gets all queues."""
         if end["tick"] <= start["tick"]:
             return []
         queues = [(queue, self._queues[queue]) for queue in self._waiting]
         return [TaskPartition(plan) for plan in self._rounds.tasks(end["tick"], queues, time.monotonic())]
 
     def commit(self, end: Offset) -> None:
-        """Nothing is kept for a repetition."""
+        """Do nothing: no data is kept for a repetition."""
 
     def stop(self) -> None:
         """End the polls; connections end with the process."""
@@ -220,14 +221,14 @@ class SyphonReader(BatchReader):
         self._judged = tick
         look = self._job.location.look(self._job.run)
         of_this = [report for _, report in look.read_reports(tick=tick)]
-        if of_this:  # none: the round was another run's
+        if of_this:  # none: the round was one of another run
             self._rounds.ended(of_this, time.monotonic())
         old = [name for name in look.reports if int(name.partition("-")[0]) < tick - ROUNDS_KEPT]
         for name in (*old, *look.begun(tick).values()):
             self._job.location.forget(self._job.run, name)
 
     def _look(self) -> bool:
-        """Whether a single drain finds something to do."""
+        """Return whether a single drain finds messages to move."""
         self._waiting = run(self._find())
         if not self._waiting:
             self._rounds.nothing_there(time.monotonic())
@@ -244,7 +245,7 @@ class SyphonReader(BatchReader):
             await home.connection()
 
     async def _find(self) -> list[str]:
-        """The queues in which there is something. Raises TransportError when either namespace cannot be reached."""
+        """Return the queues that have messages. Raises TransportError when one of the namespaces cannot be reached."""
         job, more = self._job, self._rounds.more
         async with Borrowed(job.primary, job.ca_file) as home, Borrowed(job.secondary, job.ca_file) as away:
             await home.connection()
@@ -266,7 +267,7 @@ class SyphonReader(BatchReader):
     # ── workers ──
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """All of the work first, then one batch of rows: nothing is locked while Spark takes its time with them."""
+        """Do all the work, then yield one batch of rows: no message is locked while Spark takes its time with them."""
         assert isinstance(partition, TaskPartition)
         context = TaskContext.get()
         where = "0-0" if context is None else f"{context.partitionId()}-{context.attemptNumber()}"

@@ -1,8 +1,9 @@
-"""Long polls on idle queues, in the driver's source runner: what arrives starts a round.
+"""Long polls on idle queues, in the driver's source runner: an arriving message starts a round.
 
-A poll receives one message, gives it back at once as if it had never been delivered, and tells of it; the tasks of the
-round receive it again. So an idle queue costs one receive for each poll of 15 minutes, and nothing is locked meanwhile.
-Queues that have told, or that are known to have more, are not polled: nothing is taken away from the tasks.
+A poll receives one message, gives it back at once as if it had never been delivered, and reports it; the tasks of the
+round receive it again. So an idle queue costs one receive for each poll of 15 minutes, and no message is locked
+meanwhile. Queues with a reported message, or that are known to have more, are not polled: no message is taken away from
+the tasks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ logger = logging.getLogger("pairbus.spark")
 
 
 class QueueWatch:
-    """Polls of some queues, on the event loop of this process."""
+    """Long polls of some queues, on the event loop of this process."""
 
     def __init__(self, job: TaskSettings) -> None:
         self._job = job
@@ -35,13 +36,13 @@ class QueueWatch:
         self._signal = threading.Event()
 
     def keep(self, queues: Iterable[str]) -> None:
-        """Poll these queues and no others, except those that have told already."""
+        """Poll these queues and no others, except those with a reported message."""
         wanted = set(queues)
         if wanted - self._arrived != self._polls.keys():
             run(self._keep(wanted))
 
     def arrived(self, wait_s: float) -> set[str]:
-        """Return the queues in which something has arrived, as soon as there are any; none after `wait_s`."""
+        """Return the queues in which messages have arrived, as soon as there are any; none after `wait_s`."""
         self._signal.wait(wait_s)
         return set(self._arrived)
 
@@ -67,7 +68,7 @@ class QueueWatch:
             self._polls[queue] = asyncio.create_task(self._poll(queue))
 
     async def _poll(self, queue: str) -> None:
-        """Make poll after poll until something arrives. What cannot be polled is asked for ever more rarely."""
+        """Poll again and again until a message arrives. A queue that cannot be polled is tried more and more rarely."""
         pause = GrowingPause(PAUSE_S, UNHEALTHY_MAX_S)
         ends, told = None, ""
         async with Borrowed(self._job.secondary, self._job.ca_file) as away:
@@ -94,12 +95,12 @@ class QueueWatch:
         self._signal.set()
 
     async def _is_something_there(self, away: Carrier, queue: str, until: float) -> bool:
-        """Make one poll, or the rest of one that has lost its link."""
+        """Make one poll, or the rest of a poll that has lost its link."""
         receiver = await away.receiver(queue, credit=1, sub_queue=self._job.sub_queue)
         try:
             receiving = asyncio.create_task(receiver.receive(1, max(until - time.monotonic(), 0.0)))
             await asyncio.sleep(0)
-            receiver.credit = 0  # its one message must not be followed by another
+            receiver.credit = 0  # no second message may follow
             try:
                 found = await receiving
             except asyncio.CancelledError:
@@ -117,7 +118,7 @@ class QueueWatch:
             await receiver.close(END_S)
 
     async def _give_back(self, receiver: Receiver, found: list[ReceivedMessage], away: Carrier, queue: str) -> None:
-        """Release what was received; if that fails, its lock ends by itself, and its round finds it then."""
+        """Release the received message; if that fails, its lock expires, and its round finds the message then."""
         try:
             await receiver.release(found, timeout_s=END_S)
         except TransportError as error:

@@ -1,4 +1,4 @@
-"""Administration over HTTP, as the genuine ServiceBusAdministrationClient speaks it: what it needs of a namespace."""
+"""Administration over HTTP, as the genuine ServiceBusAdministrationClient speaks it: its view of a namespace."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class QueueInfo:
 
     description: QueueDescription
     active: int
-    "Available or locked; deferred messages are counted apart."
+    "Messages that are available or locked; deferred messages are counted apart."
     dead_lettered: int
     scheduled: int
     deferred: int
     size_bytes: int
     accessed_ms: int
-    "Last send or receive in milliseconds since 1970; 0 is never."
+    "Time of the last send or receive in milliseconds since 1970; 0: never."
     transfer: int = 0
     "Messages on their way to the entity that `forward_to` names."
     transfer_dead_lettered: int = 0
@@ -50,7 +50,7 @@ class TopicInfo:
     correlation_filters: int
     size_bytes: int
     accessed_ms: int
-    "Last send in milliseconds since 1970; 0 is never."
+    "Time of the last send in milliseconds since 1970; 0: never."
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ class SubscriptionInfo:
     transfer: int
     transfer_dead_lettered: int
     accessed_ms: int
-    "Last receive in milliseconds since 1970; 0 is never."
+    "Time of the last receive in milliseconds since 1970; 0: never."
 
 
 class AdminNamespace(Protocol):
     """One namespace as its administrator sees it. Names are given in any case and compare case-insensitively.
 
-    A coroutine returns when the change is durable. A StoreError means that nothing was changed.
+    A coroutine returns when the change is durable. A StoreError means that no change was made.
     """
 
     @property
@@ -83,22 +83,22 @@ class AdminNamespace(Protocol):
     def clock(self) -> NamespaceClock: ...
 
     async def reset(self, entities: Literal["keep", "delete"] = "keep") -> None:
-        """Empty every entity, or delete all of them. StoreError: of those that are kept nothing has changed."""
+        """Empty every entity, or delete all of them. StoreError: the entities that exist are unchanged."""
         ...
 
     async def trouble(self) -> str | None:
-        """Why changes cannot be stored at this moment; None when they can."""
+        """Return why changes cannot be stored now; None when they can."""
         ...
 
     def now_ms(self) -> int: ...
 
     def real_ms(self) -> int:
-        """Read the machine's clock, which tokens keep."""
+        """Read the machine's clock, by which tokens expire."""
         ...
 
     async def create(self, description: D) -> D:
-        """Return the description as stored, with its times. EntityExists, InvalidDescription, StoreError, and
-        EntityNotFound when the topic or subscription to which it belongs is missing."""
+        """Create an entity and return its description as stored, with its times. Raises EntityExists,
+        InvalidDescription, StoreError, and EntityNotFound when its topic or subscription is missing."""
         ...
 
     async def create_subscription(
@@ -108,41 +108,41 @@ class AdminNamespace(Protocol):
         ...
 
     async def update(self, description: D) -> D:
-        """Return the description as stored, with its times. EntityNotFound, InvalidDescription, StoreError."""
+        """Change an entity and return its stored description. Raises EntityNotFound, InvalidDescription, StoreError."""
         ...
 
     async def delete(self, path: str) -> None:
-        """Delete the entity with all that belongs to it. EntityNotFound, StoreError."""
+        """Delete the entity with all that belongs to it. Raises EntityNotFound, StoreError."""
         ...
 
     def queue_info(self, path: str) -> QueueInfo:
-        """EntityNotFound."""
+        """Return a queue and its counts, or raise EntityNotFound."""
         ...
 
     def topic_info(self, path: str) -> TopicInfo:
-        """EntityNotFound."""
+        """Return a topic and its counts, or raise EntityNotFound."""
         ...
 
     def subscription_info(self, topic: str, name: str) -> SubscriptionInfo:
-        """EntityNotFound."""
+        """Return a subscription and its counts, or raise EntityNotFound."""
         ...
 
     def rule(self, topic: str, subscription: str, name: str) -> RuleDescription:
-        """EntityNotFound."""
+        """Return a rule, or raise EntityNotFound."""
         ...
 
     def queue_keys(self) -> list[str]:
-        """Paths of all queues in lower case, sorted."""
+        """Return paths of all queues in lower case, sorted."""
         ...
 
     def topic_keys(self) -> list[str]:
-        """Paths of all topics in lower case, sorted."""
+        """Return paths of all topics in lower case, sorted."""
         ...
 
     def subscription_keys(self, topic: str) -> list[str]:
-        """Names of the topic's subscriptions in lower case, sorted. EntityNotFound."""
+        """Return the names of the topic's subscriptions in lower case, sorted, or raise EntityNotFound."""
         ...
 
     def rule_keys(self, topic: str, subscription: str) -> list[str]:
-        """Names of the subscription's rules in lower case, sorted. EntityNotFound."""
+        """Return the names of the subscription's rules in lower case, sorted, or raise EntityNotFound."""
         ...

@@ -1,6 +1,6 @@
 """The HTTP side of a namespace: administration, health, the CA certificate, and the door to the web socket.
 
-    GET /health, GET /ca.pem            for everybody; with an Authorization header they are entities of that name
+    GET /health, GET /ca.pem            without a token; with an Authorization header they are entities of that name
     GET /metrics                        the same, where the broker listens on the loopback; see `pairbus.broker.metrics`
     GET /$metrics                       Listen; the same page everywhere
     GET /$servicebus/websocket          AMQP over a web socket, when the broker gives a handler
@@ -53,8 +53,8 @@ _STATUS_OF: tuple[tuple[type[Exception], int, str], ...] = (
     (EntityExists, 409, "SubCode=40900. "),
     (InvalidDescription, 400, "SubCode=40000. "),
     (MalformedEntry, 400, "SubCode=40000. "),
-    (web.RequestPayloadError, 400, "SubCode=40000. "),  # a body that is not what its head says, or has no end
-    (ConnectionResetError, 400, ""),  # the client left in the middle of its body; nobody hears this
+    (web.RequestPayloadError, 400, "SubCode=40000. "),  # a body that does not match its header, or has no end
+    (ConnectionResetError, 400, ""),  # the client left in the middle of its body: there is no receiver for this answer
     (TokenNotValid, 401, "SubCode=40100. "),
     (StoreFull, 403, "SubCode=40300. "),  # the SDKs' quota error; they repeat a 507 three times on a full disk
     (StoreError, 500, ""),
@@ -74,10 +74,10 @@ def admin_app(  # noqa: PLR0913 - each is a part of its own
     on_request: Callable[[web.Request], None] | None = None,
     metrics: MetricsPage | None = None,
 ) -> web.Application:
-    """The application for one namespace, to be served plain and over TLS.
+    """Return the application for one namespace, to be served plain and over TLS.
 
     `hosts` are the names, besides loopback names and IP addresses, under which clients may call this broker.
-    `on_request` hears of every request when its head has been read.
+    `on_request` is called for every request when its headers have been read.
     """
     routes = _Routes(
         namespace,
@@ -142,7 +142,7 @@ class _Routes:
                     await faults.contact.http_is_open()
                     await faults.contact.http_is_late(answer.content_length or 0)
                 return answer
-        except Exception as error:  # the last line: a client gets an answer, the log gets the traceback
+        except Exception as error:  # the last resort: the client gets an answer, the log gets the traceback
             return self._error_answer(request, error)
         assert self._websocket is not None
         return await self._websocket(request)
@@ -165,7 +165,7 @@ class _Routes:
             if path == "metrics" and self._metrics is not None:
                 return await self._metrics.answer(None)
         grant = self._authorize(request, path)
-        if reading and path == "$metrics" and self._metrics is not None:  # before the faults: they must not hide it
+        if reading and path == "$metrics" and self._metrics is not None:  # before the faults, which must not hide it
             return await self._metrics.answer(grant)
         is_lost = False
         try:
@@ -182,7 +182,7 @@ class _Routes:
         return answer
 
     def _count(self, path: str, status: int) -> None:
-        """Tell the meter, but not of a caller without the right, nor of an entity that does not exist.
+        """Count a request, unless the caller lacks the right or the entity does not exist.
 
         Otherwise anybody could fill the ledger and the memory with names that they make up.
         """
@@ -268,7 +268,7 @@ class _Routes:
 
 
 def _wants_page(request: web.Request) -> bool:
-    """Tell whether a browser asks for the page, or the page asks for something."""
+    """Tell whether a request is for the page, from a browser or from the page itself."""
     if request.path.startswith(PAGE):
         return True
     is_reading = request.method in ("GET", "HEAD") and "Authorization" not in request.headers
@@ -276,7 +276,7 @@ def _wants_page(request: web.Request) -> bool:
 
 
 def _is_switch(path: str) -> bool:
-    """Whether the path is one of the tester's kit, which no namespace of Azure has, so it costs nothing."""
+    """Return whether the path is a switch of the tester's kit. Azure has no such path, so it is not counted."""
     return path.lower().startswith(SWITCHES)
 
 

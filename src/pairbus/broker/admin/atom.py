@@ -18,13 +18,14 @@ Elements = Iterable[tuple[str, object]]
 
 
 class Markup(str):
-    """A whole element, as XML already."""
+    """A whole element that is XML already."""
 
     __slots__ = ()
 
 
 def entry(url: str, title: str, author: str, created_ms: int, updated_ms: int, kind: str, elements: Elements) -> str:  # noqa: PLR0917 - each is a setting of its own
-    """One entity. The JavaScript SDK takes the name from the path of the id, the Python SDK from the title."""
+    """Write the entry of one entity. The JavaScript SDK reads the name in the path of the id, the Python SDK in the
+    title."""
     return (
         f'<entry xmlns="{ATOM}"><id>{escape(url)}?api-version=2021-05</id><title type="text">{escape(title)}</title>'
         f"<published>{format_time(created_ms)}</published><updated>{format_time(updated_ms)}</updated>"
@@ -35,7 +36,7 @@ def entry(url: str, title: str, author: str, created_ms: int, updated_ms: int, k
 
 
 def feed(title: str, entries: Iterable[str], self_url: str, next_url: str | None, now_ms: int) -> str:
-    """A page of entities. The Python SDK goes on only if there are exactly two links, the next one second."""
+    """Write a page of entities. The Python SDK goes on only if there are exactly two links, the next page's second."""
     links = f'<link rel="self" href={quoteattr(self_url)}/>'
     if next_url is not None:
         links += f'<link rel="next" href={quoteattr(next_url)}/>'
@@ -46,13 +47,13 @@ def feed(title: str, entries: Iterable[str], self_url: str, next_url: str | None
 
 
 def error_body(status: int, detail: str) -> str:
-    # A name from the request may hold characters that XML 1.0 cannot carry at all.
+    # A name from the request may hold characters that XML 1.0 cannot contain.
     printable = re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", detail)
     return f"<Error><Code>{status}</Code><Detail>{escape(printable)}</Detail></Error>"
 
 
 def inside(elements: Elements) -> str:
-    """Elements one after the other; those whose value is None are left out."""
+    """Write elements one after the other; those whose value is None are left out."""
     return "".join(_element(name, value) for name, value in elements if value is not None)
 
 

@@ -43,7 +43,7 @@ def _substance(rule: AuthorizationRule) -> tuple[object, ...]:
 
 
 def authorization_element(rules: Iterable[AuthorizationRule]) -> Markup:
-    """Write `AuthorizationRules`; only a client with Manage gets to read it."""
+    """Write `AuthorizationRules`; only clients with the right Manage can read them."""
     written = "".join(
         f'<AuthorizationRule i:type="{RULE_TYPE}">{inside(_elements(rule))}</AuthorizationRule>' for rule in rules
     )

@@ -7,7 +7,7 @@ import re
 from pairbus.broker.description import DAY_MS, UNLIMITED_MS
 
 UNLIMITED_TEXT = "P10675199DT2H48M5.4775807S"
-"The longest .NET TimeSpan; clients know it as: never. Some write its end differently, hence UNLIMITED_MS."
+"The longest .NET TimeSpan, which clients read as: never. Some write its end differently, hence UNLIMITED_MS."
 
 _HOUR_MS, _MINUTE_MS = 3_600_000, 60_000
 # Months and years have no fixed length; the service refuses them and so do we.
@@ -19,7 +19,7 @@ _DURATION = re.compile(
 
 
 def parse_duration(text: str) -> int | None:
-    """Milliseconds, or None for unlimited. Raises ValueError for anything else, signs included."""
+    """Return milliseconds, or None for unlimited. Raises ValueError for any other text, also one with a sign."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not an ISO-8601 duration such as PT30S, PT5M or P1DT12H")
@@ -30,7 +30,7 @@ def parse_duration(text: str) -> int | None:
 
 
 def parse_limited_duration(text: str) -> int:
-    """Milliseconds, for settings that cannot be unlimited."""
+    """Return milliseconds, for settings that cannot be unlimited."""
     duration_ms = parse_duration(text)
     if duration_ms is None:
         raise ValueError(f"{text!r} is unlimited; this setting needs a limit")
@@ -38,7 +38,7 @@ def parse_limited_duration(text: str) -> int:
 
 
 def format_duration(duration_ms: int | None) -> str:
-    """`P1DT2H3M4.5S`; unlimited is written the way the service does."""
+    """Write a duration as `P1DT2H3M4.5S`; unlimited is written the way the service does."""
     if duration_ms is None:
         return UNLIMITED_TEXT
     days, rest = divmod(duration_ms, DAY_MS)

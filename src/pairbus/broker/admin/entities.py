@@ -103,7 +103,7 @@ def subscription_entry(info: SubscriptionInfo, base_url: str, author: str) -> st
         ("AccessedAt", format_time(info.accessed_ms)),
         (
             "CountDetails",
-            # Scheduled messages wait in the topic, before any filter has run.
+            # Scheduled messages wait in the topic, because its filters run later.
             _count_details(info.active, info.dead_lettered, 0, info.transfer, info.transfer_dead_lettered),
         ),
         ("UserMetadata", d.user_metadata),
@@ -129,7 +129,7 @@ def namespace_entry(name: str, base_url: str, started_ms: int) -> str:
 
 
 def _absolute(path: str | None, base_url: str) -> str | None:
-    """The service shows destinations with the address of the namespace, as the SDKs have sent them."""
+    """Return a destination with the address of the namespace, as the service shows it and the SDKs send it."""
     return None if path is None else f"sb://{urlsplit(base_url).netloc}/{path}"
 
 
@@ -141,6 +141,6 @@ def _count_details(active: int, dead_lettered: int, scheduled: int, transfer: in
         ("TransferMessageCount", transfer),
         ("TransferDeadLetterMessageCount", transfer_dead),
     )
-    # The JavaScript SDK looks for the prefix on this very element, and for no other one.
+    # The JavaScript SDK looks for the prefix on this element only, and for this prefix only.
     inside = "".join(f"<d2p1:{name}>{count}</d2p1:{name}>" for name, count in counts)
     return Markup(f'<CountDetails xmlns:d2p1="{COUNTS}">{inside}</CountDetails>')

@@ -1,4 +1,4 @@
-"""Who may read the page of metrics of a namespace: everybody on the loopback, elsewhere whoever has Listen."""
+"""Access to the page of metrics of a namespace: open to all on the loopback, elsewhere to clients with Listen."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class MetricsPage:
 
     families: Callable[[], Iterable[Family]]
     is_open: bool
-    "True: nobody but this machine can reach the port."
+    "True when only this machine can reach the port."
 
     async def answer(self, grant: Grant | None) -> web.Response:
-        """Answer a request; `grant` is None when it had no token. TokenRefused: it has no right to the page."""
+        """Answer a request; `grant` is None when it had no token. TokenNotValid: the caller has no right."""
         if grant is None and not self.is_open:
             raise TokenNotValid("without a token metrics are for the loopback only; ask for /$metrics with one")
         if grant is not None and LISTEN not in grant.rights:

@@ -48,7 +48,7 @@ Info = QueueInfo | TopicInfo | SubscriptionInfo | RuleDescription
 
 
 class AdminRefusal(Exception):
-    """An answer other than success, decided by the resources; carries the HTTP status."""
+    """An answer other than success, decided by the resources; it carries the HTTP status."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -103,7 +103,7 @@ class Resources:
         return self._feed(call, [key for key in keys if key.startswith(prefix)], "")
 
     def known_path(self, path: str) -> str | None:
-        """The path of an existing entity as its creator spelled it; None when there is no such entity."""
+        """Return the path of an existing entity as its creator spelled it; None when there is no such entity."""
         try:
             return _path_of(self._info(path))
         except EntityNotFound:
@@ -213,7 +213,7 @@ class Resources:
 
 
 def _check_kind(kind: str, name: EntityName, path: str) -> None:
-    """The place of an entity and the description of it must fit."""
+    """Check that the description fits the place of the entity in the URL."""
     if name.rule is not None:
         expected: tuple[str, ...] = ("RuleDescription",)
     elif name.subscription is not None:

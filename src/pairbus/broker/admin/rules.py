@@ -25,11 +25,11 @@ _CORRELATION = {
     "ContentType": "content_type",
 }
 "Element name to attribute, in the order of the service."
-_PREFIX = "d6p1"  # of exactly four letters: the JavaScript SDK cuts five characters from every type
+_PREFIX = "d6p1"  # exactly four letters: the JavaScript SDK cuts five characters from every type
 
 
 def read_rule(element: Element, topic: str, subscription: str, name: str) -> RuleDescription:
-    """Read a `RuleDescription`; without a filter it selects every message."""
+    """Read a `RuleDescription`; a rule without a filter selects every message."""
     members = element.members()
     found, action = members.get("Filter"), members.get("Action")
     return RuleDescription(
@@ -111,7 +111,7 @@ def _properties(element: Element, name: str) -> dict[str, Value]:
 
 
 def rule_entry(rule: RuleDescription, base_url: str, author: str) -> str:
-    """One rule as an Atom entry. Both SDKs need an Action in every answer."""
+    """Write one rule as an Atom entry. The Python and the JavaScript SDK need an Action in every answer."""
     elements: Elements = (
         ("Filter", _filter(rule.filter)),
         ("Action", _action(rule.action)),

@@ -70,11 +70,11 @@ SETTINGS: dict[type, Table] = {
         "DeadLetteringOnFilterEvaluationExceptions": ("dead_letter_on_filter_error", _boolean),
     },
 }
-"The settings that a client may write, by element name."
+"Settings that a client may write, by element name."
 
 _CLEARED_BY_ABSENCE = ("ForwardTo", "UserMetadata", "ForwardDeadLetteredMessagesTo")
 _SINCE = {"MaxMessageSizeInKilobytes": "2021-05"}
-"The first API version that knows a setting; the others are as old as the oldest version here."
+"First API version that knows a setting; the other settings exist in every version."
 _ELEMENT_OF = {attribute: name for table in SETTINGS.values() for name, (attribute, _) in table.items()}
 
 
@@ -86,8 +86,8 @@ def created(new: S, element: Element, version: str, now_ms: int) -> S:
 def updated(current: S, element: Element, version: str, now_ms: int) -> S:
     """Return the current description with the settings of the request.
 
-    SDKs send the settings that they have read, without those that their version does not know: these keep their value.
-    Texts that are set or not have no other way to be cleared than by absence.
+    SDKs send back the settings that they have read. Settings that their version does not know are missing, and keep
+    their value. An optional text is cleared by leaving it out.
     """
     values = _values(current, element, version, now_ms)
     table = SETTINGS[type(current)]
@@ -111,7 +111,7 @@ def _values(current: S, element: Element, version: str, now_ms: int) -> dict[str
     for name, child in element.members().items():
         if name == "AuthorizationRules" and not isinstance(current, SubscriptionDescription) and not child.is_nil:
             values["authorization"] = read_authorization(child, current.authorization, now_ms)
-        elif name in table and child.text.strip() and not child.is_nil:  # the service ignores other elements, as here
+        elif name in table and child.text.strip() and not child.is_nil:  # other elements are ignored, as by the service
             attribute, read = table[name]
             if version < _SINCE.get(name, ""):
                 raise InvalidDescription(f"{name} needs api-version {_SINCE[name]} or newer, the request has {version}")

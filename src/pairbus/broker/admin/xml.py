@@ -38,13 +38,13 @@ class Element:
         return self.attributes.get(f"{INSTANCE} nil", "").strip().lower() in ("true", "1")
 
     def of_service(self) -> Iterator[tuple[str, Element]]:
-        """Local names and elements of the service's namespace among the children; others are ignored."""
+        """Yield the local names and elements of the service's namespace among the children; others are ignored."""
         for child in self.children:
             if (local := service_name(child.name)) is not None:
                 yield local, child
 
     def members(self) -> dict[str, Element]:
-        """The children by local name; MalformedEntry when one occurs twice."""
+        """Return the children by local name; MalformedEntry when one occurs twice."""
         found: dict[str, Element] = {}
         for local, child in self.of_service():
             if local in found:
@@ -54,7 +54,7 @@ class Element:
 
 
 def service_name(name: str) -> str | None:
-    """The local part of a name in the service's namespace, else None."""
+    """Return the local part of a name in the service's namespace, else None."""
     uri, _, local = name.rpartition(" ")
     return local if uri == SERVICE else None
 
@@ -78,7 +78,7 @@ def parse_description(body: bytes) -> tuple[str, Element]:
 
 
 def parse(body: bytes) -> Element:
-    """Read a document, or MalformedEntry. A DTD is refused before anything in it is read."""
+    """Read a document, or MalformedEntry. A DTD is refused before it is read."""
     reader = _TreeReader()
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.buffer_text = True
@@ -90,7 +90,7 @@ def parse(body: bytes) -> Element:
         parser.Parse(body, True)
     except expat.ExpatError as error:
         raise MalformedEntry(f"the request body is not well-formed XML: {error}") from None
-    assert reader.root is not None  # well-formed
+    assert reader.root is not None  # the document is well-formed
     return reader.root
 
 
@@ -98,7 +98,7 @@ def parse(body: bytes) -> Element:
 class _TreeReader:
     root: Element | None = None
     path: list[Element] = field(default_factory=list)
-    "The open elements."
+    "Elements that are open."
 
     def doctype(self, *_: object) -> None:
         raise MalformedEntry("the request body has a document type declaration; none is allowed")

@@ -35,7 +35,8 @@ _KINDS: dict[str, Any] = {
 
 
 def description_from_json(text: str) -> AnyDescription:
-    """Read a stored description; ValueError or TypeError when it cannot be read. Without a kind it is a queue."""
+    """Read a stored description; ValueError or TypeError when it cannot be read. Without a kind it describes a
+    queue."""
     values = json.loads(text)
     if not isinstance(values, dict):
         raise ValueError(f"expected is a JSON object, found {text[:40]!r}")

@@ -24,7 +24,7 @@ _AUTHORITY = re.compile(r"[a-z][a-z0-9+.-]*://[^/]*", re.IGNORECASE)
 
 
 class Description(Protocol):
-    """Settings of one entity, whatever its kind."""
+    """Settings of one entity of any kind."""
 
     KIND: ClassVar[str]
     "`queue`, `topic`, `subscription` or `rule`: the word in texts and in the durable form."
@@ -38,7 +38,7 @@ class Description(Protocol):
 
 
 def path_key(path: str) -> str:
-    """Paths compare case-insensitively."""
+    """Return the key of a path: paths compare case-insensitively."""
     return path.strip("/").lower()
 
 
@@ -47,7 +47,7 @@ def check_path(path: str, kind: str = "queue") -> str:
     path = path.strip("/")
     if not path or len(path) > PATH_LENGTH_MAX:
         raise InvalidDescription(f"{kind} path has {len(path)} characters; allowed are 1 to {PATH_LENGTH_MAX}")
-    # URLs lose segments of dots on their way: an entity with one could not be addressed by every client.
+    # URLs lose segments of dots on their way: some clients could not address an entity with such a segment.
     segments = path.lower().split("/")
     if not _PATH.fullmatch(path) or {"", ".", ".."} & set(segments):
         raise InvalidDescription(
@@ -108,6 +108,6 @@ def dump(description: Any, **replaced: Any) -> str:
 
 
 def known_values(cls: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """Keep the fields of the class: a later release may have written more."""
+    """Keep only the fields of the class: a later release may have written more."""
     names = {f.name for f in fields(cls)}
     return {name: value for name, value in values.items() if name in names}

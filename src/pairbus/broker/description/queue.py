@@ -39,7 +39,7 @@ class QueueDescription:
     IMMUTABLE: ClassVar[tuple[str, ...]] = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
 
     path: str
-    "As the creator spelled it."
+    "Path as the creator spelled it."
     lock_duration_ms: int = 60_000
     max_size_mb: int = 1024
     requires_duplicate_detection: bool = False
@@ -89,7 +89,7 @@ class QueueDescription:
             path=check_path(self.path),
             forward_to=forward_to,
             forward_dead_lettered_to=destination(self, "forward_dead_lettered_to", self.forward_dead_lettered_to),
-            # Nobody receives from an entity that forwards: it would be idle for ever.
+            # No client receives from an entity that forwards: it would count as idle for ever.
             auto_delete_on_idle_ms=None if forward_to else self.auto_delete_on_idle_ms,
             authorization=check_rules(self.path, self.authorization),
         )

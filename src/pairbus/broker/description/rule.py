@@ -65,7 +65,8 @@ class RuleDescription:
         return cls(**{**known_values(cls, values), **parts})
 
     def checked(self) -> RuleDescription:
-        """Return the description with normal names, or raise InvalidDescription. Expressions are compiled to see."""
+        """Return the description with normal names, or raise InvalidDescription. Expressions are compiled to check
+        them."""
         self._check_part("filter", self.filter)
         if self.action is not None:
             self._check_part("action", self.action)

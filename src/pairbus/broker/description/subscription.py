@@ -36,14 +36,14 @@ class SubscriptionDescription:
     topic: str
     "Path of the topic."
     name: str
-    "As the creator spelled it."
+    "Name as the creator spelled it."
     lock_duration_ms: int = 60_000
     requires_session: bool = False
     default_ttl_ms: int | None = None
     "Default and ceiling of the messages' time to live."
     dead_letter_on_expiration: bool = False
     dead_letter_on_filter_error: bool = True
-    "Whether a message whose filter fails is dead-lettered here; otherwise this subscription does not get it."
+    "True: a message whose filter fails is dead-lettered here; False: this subscription does not get it."
     max_delivery_count: int = 10
     enable_batched_operations: bool = True
     status: str = "Active"
@@ -81,6 +81,6 @@ class SubscriptionDescription:
             name=check_name(self.name, "subscription"),
             forward_to=forward_to,
             forward_dead_lettered_to=destination(self, "forward_dead_lettered_to", self.forward_dead_lettered_to),
-            # Nobody receives from an entity that forwards: it would be idle for ever.
+            # No client receives from an entity that forwards: it would count as idle for ever.
             auto_delete_on_idle_ms=None if forward_to else self.auto_delete_on_idle_ms,
         )

@@ -34,7 +34,7 @@ class TopicDescription:
     IMMUTABLE: ClassVar[tuple[str, ...]] = ("requires_duplicate_detection", "enable_partitioning")
 
     path: str
-    "As the creator spelled it."
+    "Path as the creator spelled it."
     default_ttl_ms: int | None = None
     "Default and ceiling of the messages' time to live."
     max_size_mb: int = 1024
@@ -42,7 +42,7 @@ class TopicDescription:
     duplicate_window_ms: int = 600_000
     enable_batched_operations: bool = True
     filter_before_publishing: bool = False
-    "Kept and shown; matching is always decided before a send is accepted."
+    "Setting that is kept and shown only; matching is always decided before a send is accepted."
     support_ordering: bool = True
     status: str = "Active"
     user_metadata: str | None = None

@@ -33,7 +33,7 @@ def value_from_text(kind: str, text: str) -> Value:
 
 
 def value_to_text(value: Value) -> tuple[str, str]:
-    """Give the XML schema type and the text of a value."""
+    """Return the XML schema type and the text of a value."""
     kind = type_name(value)
     match value:
         case bool():
@@ -70,7 +70,7 @@ def _boolean(text: str) -> bool:
 
 
 def _double(text: str) -> float:
-    if "_" in text:  # Python's own spelling of numbers
+    if "_" in text:  # Python allows underscores in numbers
         raise ValueError(text)
     return float(text)
 
@@ -114,7 +114,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "duration": _duration,
     "guid": lambda text: UUID(text.strip()),
     "base64Binary": lambda text: b64decode(text, validate=True),
-    # Types of .NET that the broker keeps as the next larger one:
+    # Types of .NET that the broker keeps as the next larger type:
     "byte": _integer(-(1 << 7), (1 << 7) - 1, Int),
     "unsignedByte": _integer(0, (1 << 8) - 1, Int),
     "short": _integer(-(1 << 15), (1 << 15) - 1, Int),

@@ -22,8 +22,8 @@ from pairbus.broker.topic import Topic
 
 PEEK_COUNT_MAX = 250
 DELETE_COUNT_MAX = 4000
-ANSWER_SIZE_MAX = 1 << 20  # bytes of messages in one answer; at least one message is always given
-SEQUENCE_NUMBER_MAX = (1 << 63) - 1  # an AMQP long; a ulong can ask for more
+ANSWER_SIZE_MAX = 1 << 20  # bytes of messages in one answer; it has at least one message
+SEQUENCE_NUMBER_MAX = (1 << 63) - 1  # the largest AMQP long; a request may name a larger ulong
 BODIES = (DATA, SEQUENCE, VALUE)
 SENT_TO = (Queue, Topic)
 RECEIVED_FROM = (Queue, Subscription)

@@ -1,4 +1,5 @@
-"""One `$management` node: a request's operation is a row of a table, its map is read with care, its answer given once.
+"""One `$management` node: each operation is a row of a table, the map of a request is checked, each answer is given
+once.
 
 A function of a row reads the request's map, calls the entity and answers; a key that is missing or wrong is a Refusal
 that names it.
@@ -64,7 +65,7 @@ _STATUS_OF = {
 }
 
 Told = Callable[[dict[str, Any] | None, Refusal | None], None]
-"Hears the answer: what it says, or why it was refused."
+"Called with the answer: its content, or why it was refused."
 
 
 class Answer:
@@ -79,7 +80,7 @@ class Answer:
         self._reply({"statusCode": Int(200), "statusDescription": "OK"}, body or {})
 
     def nothing(self, condition: str | None = None) -> None:
-        """Answer that there is no such message; some operations name that as a condition."""
+        """Answer that there is no such message; some operations name this as a condition."""
         self._told(None, None)
         said: dict[str, Any] = {"statusCode": Int(204), "statusDescription": "No Content"}
         self._reply(said if condition is None else {**said, "errorCondition": Symbol(condition)}, None)
@@ -104,11 +105,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """The entity that an address names, and the box in it that is read."""
+    """Entity that an address names, and the box in it that is read."""
 
     entity: Queue | Topic | Subscription
     box: Box | None
-    "None where nothing can be received."
+    "Box that is read; None where a client cannot receive."
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +135,8 @@ class ManagementNode:
         allows: Callable[[str], bool],
         is_mine: Callable[[object], bool],
     ) -> None:
-        """`find` looks the entity up and raises a Refusal when it does not exist; `is_mine` tells whether the holder of
-        a session is a link of this peer."""
+        """Make the node. `find` looks the entity up and raises a Refusal when it does not exist; `is_mine` tells
+        whether the holder of a session is a link of this peer."""
         self.address = address
         self.namespace = namespace
         self.target = find()
@@ -153,7 +154,7 @@ class ManagementNode:
         return self.path
 
     def right_of(self, request: Message) -> str:
-        """The right that the operation needs; for one that does not exist, Manage."""
+        """Return the right that the operation needs; for one that does not exist, Manage."""
         name = request.property("operation")
         operation = self._operations.get(name) if isinstance(name, str) else None
         return MANAGE if operation is None else operation.right
@@ -169,13 +170,13 @@ class ManagementNode:
 
     @property
     def sent_to(self) -> Queue | Topic:
-        """The entity of an operation that is possible where messages are sent to."""
+        """The entity, for operations on entities that are sent to."""
         assert not isinstance(self.target.entity, Subscription)
         return self.target.entity
 
     @property
     def queue(self) -> Queue | Subscription:
-        """The entity of an operation that is possible where messages are received from."""
+        """The entity, for operations on entities that are received from."""
         assert not isinstance(self.target.entity, Topic)
         return self.target.entity
 
@@ -200,7 +201,7 @@ class ManagementNode:
             if not self._allows(operation.right):
                 raise Refusal(UNAUTHORIZED_ACCESS, f"{name} on '{self.path}' needs the {operation.right} claim.")
             if self.target.entity.closed:
-                # Clients keep this link and hear of no deletion; there may be another entity of this name.
+                # Clients keep this link and are not told of a deletion; there may be another entity of this name now.
                 self.target = self._find()
             if not isinstance(self.target.entity, operation.kinds):
                 kind = self.target.entity.description.KIND
@@ -213,7 +214,7 @@ class ManagementNode:
             answer.refuse(Refusal(ARGUMENT_ERROR, error.description))
 
     def changed(self) -> None:
-        """Locks were taken or moved: when something falls due may have changed."""
+        """Note that locks were taken or renewed: the next due time may have changed."""
         self.namespace.changed(self.target.entity)
 
     def carry_out(self, change: Coroutine[Any, Any, object], answer: Answer) -> None:
@@ -237,7 +238,7 @@ class ManagementNode:
 
 
 class Fields:
-    """The map of a request, read with care."""
+    """The map of a request, with checked access."""
 
     def __init__(self, body: Any) -> None:
         if not isinstance(body, dict):
@@ -245,7 +246,7 @@ class Fields:
         self._values = body
 
     def __contains__(self, key: str) -> bool:
-        """Whether the key has a value other than null, with which clients say: not set."""
+        """Return whether the key has a value other than null; clients send null for: not set."""
         return self._values.get(key) is not None
 
     def integer(self, key: str, default: int | None = None) -> int:
@@ -255,7 +256,7 @@ class Fields:
         return int(value)
 
     def boolean(self, key: str) -> bool:
-        """Read a switch, which is off unless it was given."""
+        """Read a switch, which is off unless the request has it."""
         value = self._values.get(key)
         if value is not None and not isinstance(value, bool):
             raise Refusal(ARGUMENT_ERROR, f"'{key}' must be a boolean, is {value!r:.80}.")

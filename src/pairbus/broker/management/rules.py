@@ -21,7 +21,7 @@ from pairbus.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, S
 PAGE_SIZE_MAX = 100
 
 _RULE, _EMPTY_ACTION, _SQL_ACTION = (ULong(0x0000_0137_0000_0000 + code) for code in (4, 5, 6))
-_FILTERS = {  # a digit fewer than those above: the service's own slip, and the JavaScript SDK insists on it
+_FILTERS = {  # a digit fewer than those above: a mistake of the service that the JavaScript SDK relies on
     SqlFilter: ULong(0x0000_0013_7000_0006),
     TrueFilter: ULong(0x0000_0013_7000_0007),
     FalseFilter: ULong(0x0000_0013_7000_0008),
@@ -103,12 +103,12 @@ def _action(described: Fields) -> SqlAction | None:
 
 
 def _value(key: object, value: Any) -> Value:
-    """Give a property of a request the type that filters know."""
+    """Convert a property of a request to a type that filters know."""
     match value:
         case bool() | Timestamp() | Int() | Long() | UUID() | timedelta():
             return value
         case int():
-            # The JavaScript SDK sends unsigned numbers, and over HTTP reads whole ones of 32 bits only.
+            # The JavaScript SDK sends unsigned numbers, and over HTTP it reads whole numbers of 32 bits only.
             return Int(value) if -(1 << 31) <= value < 1 << 31 else Long(value)
         case float():
             return float(value)
@@ -146,7 +146,7 @@ def _described_filter(found: Filter) -> Described:
 
 
 def _plain(properties: Mapping[str, Value]) -> dict[str, Any]:
-    """AMQP has no durations of its own; the service sends them as ticks of 100 nanoseconds."""
+    """Convert durations to ticks of 100 nanoseconds, as the service sends them: AMQP has no type for durations."""
     return {
         key: Long(value // timedelta(microseconds=1) * 10) if isinstance(value, timedelta) else value
         for key, value in properties.items()

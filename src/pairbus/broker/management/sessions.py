@@ -1,4 +1,4 @@
-"""Operations on sessions: renewal of their locks, their states, and which there are."""
+"""Operations on sessions: renewal of their locks, their states, and lists of their ids."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _service(node: ManagementNode) -> SessionService:
 
 
 def held(node: ManagementNode, fields: Fields, now_ms: int) -> Hold | None:
-    """The client's hold on the session that its request must name; None: this is not an entity with sessions."""
+    """Return the client's hold on the session that its request must name; None: the entity has no sessions."""
     if node.queue.sessions is None or node.box is not node.queue.main:
         return None
     session_id = fields.text("session-id")

@@ -1,8 +1,8 @@
-"""The faults of one namespace at work: what the broker does when `pairbus.faults` says that a fault meets an event.
+"""The faults of one namespace at work: the broker's reaction when `pairbus.faults` says that a fault meets an event.
 
-A healthy namespace pays one look at `acts` for each run of messages. Everything else here happens while a fault is on,
-on the event loop, timed by the loop's own clock. Ending a fault (cleared, expired, used up) heals at once: each fault
-knows what it holds back (`HeldSteps`), and lets go of it.
+A healthy namespace reads `acts` once for each run of messages. All other code here runs while a fault is on, on the
+event loop, timed by the loop's own clock. Ending a fault (cleared, expired, used up) heals at once: each fault knows
+the steps that it holds back (`HeldSteps`), and releases them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NamespaceFaults:
         self.faults = Faults(dice)
         self.load = None if operations_per_s is None else Load(operations_per_s, dice, loop.time())
         self.acts = self.load is not None
-        "Whether anybody has to ask at all."
+        "True while a fault or a load limit is on; otherwise no fault needs to be asked."
         self._idle_before = namespace.strictness.idle
         self.held = HeldSteps()
         self.contact = ContactFaults(self, namespace, loop)
@@ -62,9 +62,10 @@ class NamespaceFaults:
     # ── the switches ──
 
     def add(self, kind: str, **fields: Any) -> int:
-        """Switch a fault on; its number. Fields: entity, direction, for_s, probability, count, and those of its kind.
+        """Switch a fault on and return its number. Fields: entity, direction, for_s, probability, count, and those of
+        its kind.
 
-        InvalidFault names a field that is wrong, and what is accepted.
+        InvalidFault names the wrong field and the accepted values.
         """
         return self.add_fault(Fault.read({"kind": kind, **fields})).id
 
@@ -80,20 +81,20 @@ class NamespaceFaults:
         return one
 
     def clear(self, number: int | None = None) -> int:
-        """Switch one fault off, or all of them; how many. FaultNotFound: none has this number."""
+        """Switch one fault off, or all of them, and return how many. FaultNotFound: none has this number."""
         ended = self.faults.clear(number)
         self._heal(ended)
         return len(ended)
 
     def close(self) -> None:
-        """Let go of everything: the namespace stops, and says goodbye like a healthy one."""
+        """Release all held steps: the namespace stops, and closes its connections like a healthy one."""
         self.clear()
         self.held.release_all()
 
     # ── deciding ──
 
     def meet(self, place: Place, direction: str | None, entity: str) -> Active | None:
-        """The fault that meets an event now; one whose count is used up by it meets nothing more."""
+        """Return the fault that meets an event now; a fault whose count is used up by it meets no further event."""
         one = self.faults.meet(place, direction, entity, self._loop.time())
         if one is not None and one.left == 0 and not one.fault.kind.holds:
             self._changed()
@@ -109,7 +110,7 @@ class NamespaceFaults:
             self.held.forget(ended)
 
     def is_overloaded(self, entity: str, *, is_partitioned: bool) -> bool:
-        """Whether an operation is beyond what the namespace bears in a second."""
+        """Return whether an operation is beyond the load that the namespace bears in a second."""
         if self.load is None:
             return False
         return not self.load.take(entity, is_partitioned=is_partitioned, now=self._loop.time())
@@ -117,7 +118,7 @@ class NamespaceFaults:
     # ── beginning and ending ──
 
     def _changed(self) -> None:
-        """Bring everything that depends on the set as a whole into line with it."""
+        """Update all parts that depend on the whole set of faults."""
         self._namespace.changes.note()
         self.acts = bool(len(self.faults)) or self.load is not None
         self.contact.changed()
@@ -133,7 +134,7 @@ class NamespaceFaults:
 
     @property
     def idle(self) -> Idle | None:
-        """How long senders and connections may be idle, by a fault or by the strict mode."""
+        """Idle limits of senders and connections, by a fault or by the strict mode."""
         for one in self.faults.at(Place.IDLE):
             return Idle(one.fault.arguments["link_s"], one.fault.arguments["connection_s"])
         return self._namespace.strictness.idle
@@ -147,10 +148,10 @@ class NamespaceFaults:
             logger.info("%s: fault %d ends: %s", self._namespace.name, one.id, one.fault.kind.name)
             self.held.release(one.id)
 
-    # Last in the class: it hides the builtin from the annotations behind it.
+    # Last in the class: the name hides the builtin from the annotations behind it.
 
     def list(self) -> list[dict[str, Any]]:
-        """The faults that are on, as JSON: the fields of `add`, `id`, `left_s` and `left`."""
+        """Return the faults that are on, as JSON: the fields of `add`, `id`, `left_s` and `left`."""
         now = self._loop.time()
         return [one.to_json(now) for one in self.faults.items()]
 

@@ -1,4 +1,4 @@
-"""Faults of the connection itself: refused, swallowed, late, thin."""
+"""Faults of the connection itself: connections that are refused, swallowed, slow or of low bandwidth."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Listening(Protocol):
         ...
 
     def freeze(self, key: int) -> None:
-        """Neither read from the open connections nor write to them, until `thaw` with the same key."""
+        """Stop reading from the open connections and writing to them, until `thaw` with the same key."""
         ...
 
     def thaw(self, key: int) -> None: ...
@@ -39,7 +39,7 @@ class Listening(Protocol):
 
 
 class SlowLine:
-    """Bytes to one peer that leave later, in order, and the pace of both directions."""
+    """Bytes to one peer that leave later, in order, and the bandwidth of both directions."""
 
     def __init__(self, dice: Callable[[], float]) -> None:
         self.out, self.into = Pace(dice), Pace(dice)
@@ -55,11 +55,11 @@ class SlowLine:
 
 
 class ContactFaults:
-    """Acts on new and open connections."""
+    """Faults that act on new and open connections."""
 
     def __init__(self, owner: NamespaceFaults, namespace: Namespace, loop: asyncio.AbstractEventLoop) -> None:
         self.port: Listening | None = None
-        "None until the namespace listens."
+        "Listening port; None until the namespace listens."
         self._owner = owner
         self._namespace = namespace
         self._loop = loop
@@ -73,13 +73,13 @@ class ContactFaults:
     # ── beginning and ending ──
 
     def begin(self, one: Active) -> None:
-        """A black hole that takes everything takes what is open as well."""
+        """Begin a fault: a black hole that meets every connection freezes the open ones as well."""
         if one.fault.kind.name == "black-hole" and one.fault.is_certain and self.port is not None:
             self.port.freeze(one.id)
             self._owner.held.add(one.id, self, partial(self.port.thaw, one.id))
 
     def changed(self) -> None:
-        """The set of faults is another one."""
+        """Note that the set of faults has changed."""
         certain = {one.fault.kind.name for one in self._owner.faults.at(Place.CONNECT) if one.fault.is_certain}
         if self.port is not None and self._is_refusing is not ("refuse" in certain):
             self._is_refusing = not self._is_refusing
@@ -98,14 +98,14 @@ class ContactFaults:
     # ── new connections ──
 
     def accepts(self, client: socket.socket) -> bool:
-        """Whether a connection that was just accepted may go on now; otherwise it is reset, or kept in silence."""
+        """Return whether a connection that was just accepted may go on; otherwise it is reset, or kept in silence."""
         one = self._owner.meet(Place.CONNECT, CONTACT, "")
         if one is None:
             return True
         if one.fault.kind.name == "refuse" or self._swallowed >= SWALLOWED_MAX:
             reset(client)
         else:
-            # Nothing is read, so nothing is lost: when the hole ends, the client is welcomed as if it came then.
+            # No byte is read, so none is lost: when the black hole ends, the client goes on as if it came then.
             self._swallowed += 1
             self._owner.held.add(one.id, client, partial(self._welcome, client))
         return False
@@ -118,7 +118,7 @@ class ContactFaults:
             self.port.welcome(client)
 
     async def http_is_open(self) -> None:
-        """Wait while a black hole swallows what comes on connections that are open."""
+        """Wait while a black hole swallows the bytes of open connections."""
         while holes := [
             one
             for one in self._owner.faults.at(Place.CONNECT)
@@ -146,11 +146,11 @@ class ContactFaults:
         self._loop.call_at(line.out.leaves_at(len(data), self._lines, self._loop.time()), self._leave, peer, line)
 
     def _leave(self, peer: Peer, line: SlowLine) -> None:
-        if line.waiting:  # otherwise the fault has ended, and everything has left
+        if line.waiting:  # otherwise the fault has ended, and all bytes have left
             peer.write_now(line.waiting.popleft())
 
     def read(self, peer: Peer, size: int) -> None:
-        """Do not read more from the peer before a line of that bandwidth would have passed `size` bytes."""
+        """Pause reading from the peer for as long as a line of that bandwidth takes for `size` bytes."""
         if thin := self._thin():
             line = self._slow.setdefault(peer, SlowLine(self._owner.faults.dice))
             line.end_rest(peer)
@@ -159,11 +159,11 @@ class ContactFaults:
             line.rest = self._loop.call_at(at_s, line.end_rest, peer)
 
     def _thin(self) -> list[Active]:
-        """Faults that let so many bytes a second pass."""
+        """Return the faults that limit the bandwidth."""
         return [one for one in self._lines if "bytes_per_s" in one.fault.arguments]
 
     def forget(self, peer: Peer) -> None:
-        """The connection is gone, and what it would still have got with it."""
+        """Forget a connection that is gone, with the bytes that wait for it."""
         line = self._slow.pop(peer, None)
         if line is not None:
             line.waiting.clear()

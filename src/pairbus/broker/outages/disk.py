@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class DiskFaults:
-    """Fails or slows the commits of one store."""
+    """Faults that fail or slow the commits of one store."""
 
     def __init__(self, owner: NamespaceFaults, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         self._owner = owner
@@ -24,12 +24,12 @@ class DiskFaults:
         self._loop = loop
 
     def changed(self) -> None:
-        """Ask before each commit while there is a fault of the disk, and not otherwise."""
+        """Hinder commits while there is a fault of the disk, and not otherwise."""
         faults = self._owner.faults
         self._store.hindrance = self._hinder if faults.at(Place.COMMIT) or faults.at(Place.STORE) else None
 
     def _hinder(self, takes_room: bool, done: Done) -> None:
-        """Let a commit go on late, or tell why it fails. Without room settlements and deletions still go on."""
+        """Let a commit go on late, or tell why it fails. On a full disk settlements and deletions still go on."""
         slow = self._owner.meet(Place.COMMIT, None, "")
         is_full = takes_room and self._owner.meet(Place.STORE, None, "") is not None
         error = StoreFull("The disk is full (by a fault that was switched on).") if is_full else None

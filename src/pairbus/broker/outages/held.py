@@ -8,37 +8,37 @@ Step = Callable[[], None]
 
 
 class HeldSteps:
-    """Steps that wait for the end of a fault, by the number of the fault and by the thing that they belong to."""
+    """Steps that wait for the end of a fault, by the number of the fault and by their owner."""
 
     def __init__(self) -> None:
         self._steps: dict[int, dict[object, list[Step]]] = {}
 
     def add(self, number: int, owner: object, step: Step) -> None:
-        """Take `step` when the fault ends, unless its owner is forgotten before."""
+        """Run `step` when the fault ends, unless its owner is forgotten before."""
         self._steps.setdefault(number, {}).setdefault(owner, []).append(step)
 
     def owns_any(self) -> bool:
-        """Whether anything waits."""
+        """Return whether any step waits."""
         return bool(self._steps)
 
     def owns(self, owner: object) -> bool:
-        """Whether some fault holds a step of this owner."""
+        """Return whether some fault holds a step of this owner."""
         return any(owner in owners for owners in self._steps.values())
 
     def forget(self, owner: object) -> None:
-        """The owner is gone: nothing of it goes on."""
+        """Drop all steps of an owner that is gone."""
         for number, owners in list(self._steps.items()):
             owners.pop(owner, None)
             if not owners:
                 del self._steps[number]
 
     def release_all(self) -> None:
-        """Take every step, also those of faults whose count was used up."""
+        """Run every step, also those of faults whose count was used up."""
         for number in list(self._steps):
             self.release(number)
 
     def release(self, number: int) -> None:
-        """The fault has ended: take its steps, in the order in which they came."""
+        """Run the steps of a fault that has ended, in the order in which they came."""
         for steps in self._steps.pop(number, {}).values():
             for step in steps:
                 step()

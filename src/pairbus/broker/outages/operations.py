@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from pairbus.broker.requests import Answering, RequestLink
 
 DIRECTION_OF = {SEND: "send", LISTEN: "receive", MANAGE: "manage"}
-"By the right that an operation needs."
+"Direction by the right that an operation needs."
 DETACHES = ("restart", "disable")
 "Kinds that end links at once, without waiting for an operation."
 
 
 class OperationFaults:
-    """Acts on links, messages and requests."""
+    """Faults that act on links, messages and requests."""
 
     def __init__(self, owner: NamespaceFaults, namespace: Namespace) -> None:
         self._owner = owner
         self._namespace = namespace
 
     def _refusal(self, one: Active | None, entity: str, direction: str) -> Refusal:
-        """The refusal by a fault; None: by the load."""
+        """Return the refusal by a fault; None: the refusal by the load limit."""
         kind = "throttle" if one is None else one.fault.kind.name
         return refusal_by(kind, self._namespace.name, entity, direction)
 
     # ── links ──
 
     def begin(self, one: Active) -> None:
-        """Detach links that the fault does not suffer.
+        """Detach links that the fault does not allow.
 
-        A sender of a disabled entity hears of it as the answer to its send, as it does without a fault.
+        A sender of a disabled entity is told in the answer to its send, as without a fault.
         """
         if one.fault.kind.name in DETACHES and one.fault.is_certain:
             for link in list(self._namespace.links):
@@ -66,7 +66,7 @@ class OperationFaults:
         if link.is_open:
             context.peer.detach(link, refusal)
         else:
-            context.refuse(refusal)  # it waits for a session
+            context.refuse(refusal)  # the link waits for a session
 
     def attach(self, right: str, entity: str) -> None:
         """Raise the Refusal of a link that is about to be attached."""
@@ -78,7 +78,7 @@ class OperationFaults:
     # ── sending ──
 
     def messages(self, inlet: Inlet, run: list[Delivery]) -> list[Delivery]:
-        """The deliveries of a run that may go on; the others are refused, or held until a stall ends."""
+        """Return the deliveries of a run that may go on; the others are refused, or held until a stall ends."""
         entity = inlet.queue
         is_partitioned = entity.description.enable_partitioning
         healthy: list[Delivery] = []
@@ -101,7 +101,7 @@ class OperationFaults:
         return healthy
 
     def postpone(self, entity: str, drafts: list[Draft], now_ms: int) -> None:
-        """Let messages become receivable later; one that is scheduled for an even later time keeps that."""
+        """Make messages receivable later; a message that is scheduled for an even later time keeps that time."""
         for draft in drafts:
             one = self._owner.meet(Place.VISIBILITY, "send", entity)
             if one is not None:
@@ -112,7 +112,7 @@ class OperationFaults:
     # ── receiving ──
 
     def keeps(self, outlet: Outlet, now_ms: int) -> bool:
-        """Whether a receiver gets nothing now although there is a message for it."""
+        """Return whether a fault keeps messages from this receiver."""
         if self._owner.held.owns(outlet):
             return True
         session = None if outlet.hold is None else outlet.hold.session
@@ -132,7 +132,7 @@ class OperationFaults:
     def settlements(
         self, outlet: Outlet, session: Session, deliveries: list[SentDelivery], settled: bool, state: Any
     ) -> list[SentDelivery]:
-        """The deliveries whose settlement may go on; the others are refused, or held until a stall ends."""
+        """Return the deliveries whose settlement may go on; the others are refused, or held until a stall ends."""
         healthy: list[SentDelivery] = []
         for delivery in deliveries:
             one = self._owner.meet(Place.SETTLEMENT, "receive", outlet.queue.path)
@@ -150,7 +150,7 @@ class OperationFaults:
     # ── requests ──
 
     def request(self, link: RequestLink, request: Message, reply: Answering) -> bool:
-        """Whether a request over AMQP may go on now; otherwise it is refused, or held until a stall ends."""
+        """Return whether a request over AMQP may go on now; otherwise it is refused, or held until a stall ends."""
         node = link.node
         entity, direction = node.entity, DIRECTION_OF[node.right_of(request)]
         one = self._owner.meet(Place.REQUEST, direction, entity)
@@ -170,7 +170,7 @@ class OperationFaults:
         return False
 
     async def http(self, path: str) -> tuple[bool, tuple[int, str] | None]:
-        """(whether the answer to a request over HTTP is lost, status and detail of a refusal); waits out a stall."""
+        """Return (whether the answer over HTTP is lost, status and detail of a refusal); waits for a stall to end."""
         entity = _entity_of(path)
         one = self._owner.meet(Place.HTTP, "manage", entity)
         if one is None:
@@ -186,7 +186,7 @@ class OperationFaults:
 
 
 def _entity_of(path: str) -> str:
-    """The entity that a path of HTTP is about: rules belong to their subscription, a list of entities to none."""
+    """Return the entity of an HTTP path: rules belong to their subscription, a list of entities to none."""
     if path.startswith("$"):
         return ""
     name = parse_entity(path)
@@ -194,4 +194,4 @@ def _entity_of(path: str) -> str:
 
 
 def _nothing() -> None:
-    """The end of the fault changes nothing for a link that was detached."""
+    """Do nothing: the end of the fault changes nothing for a link that was detached."""

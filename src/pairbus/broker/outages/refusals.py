@@ -1,4 +1,4 @@
-"""The words of refusals that faults give: conditions, statuses and texts as the service has them."""
+"""The texts of refusals by faults: conditions, statuses and texts as the service has them."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ _ROWS: dict[str, _Row] = {
 
 
 def refusal_by(kind: str, namespace: str, entity: str, direction: str) -> Refusal:
-    """The refusal over AMQP that a fault of this kind gives."""
+    """Return the refusal over AMQP that a fault of this kind gives."""
     row = _ROWS[kind]
     return Refusal(row.condition, row.text(namespace, entity, direction))
 
 
 def http_refusal_by(kind: str, namespace: str, path: str) -> tuple[int, str]:
-    """(status, detail) of the refusal over HTTP that a fault of this kind gives."""
+    """Return (status, detail) of the refusal over HTTP that a fault of this kind gives."""
     row = _ROWS[kind]
     return row.status, f"{row.sub_code}{row.text(namespace, path, 'manage')}"

@@ -1,4 +1,4 @@
-"""The durable contract of the broker: what a store keeps, and what it promises.
+"""The durable contract of the broker: the data that a store keeps, and its promises.
 
 Words. An *entity* is a queue, a topic or a subscription. It owns up to four *boxes*, ordered sets of messages: its own
 (`box_of(entity_id)`), its dead letters (`dead_box_of`), its transfer dead letters (`transfer_box_of`). All messages of
@@ -10,10 +10,10 @@ A message has its body in its row, or shares a *payload* with other rows: a body
 the same sequence as the rows'.
 
 Promises.
- 1. Writes are applied in the order in which `write` was called. Everything written before one `after_commit` call is
+ 1. Writes are applied in the order in which `write` was called. All writes before one `after_commit` call are
     durable when its callback gets `None`, and survives SIGKILL and loss of power.
- 2. A group of writes commits whole or not at all, and ends only at an `after_commit`: what is written between two of
-    these calls, without returning to the event loop, is in one group, so a batch is atomic. When a group fails, every
+ 2. A group of writes commits whole or not at all, and ends only at an `after_commit`: writes between two of
+    these calls, without returning to the event loop, are in one group, so a batch is atomic. When a group fails, every
     callback of it gets the `StoreError`, none of its writes happened, and the store goes on with the next group.
  3. Callbacks run on the thread that owns the store (the event loop), in the order of their `after_commit` calls.
  4. Reads see committed data only. A message whose checksum does not match is never returned; it is reported.
@@ -24,7 +24,7 @@ Promises.
  7. `DropEntity` costs the same whatever the entity holds. Its rows and states stay, and are listed after a restart,
     until the owner has deleted them, which it does in bounded steps, and writes `EraseEntity`.
 
-What the owner promises: a `Delete`, `Update` or `Move` names rows that are there, and their payloads.
+The owner promises that a `Delete`, `Update` or `Move` names rows that exist, and their payloads.
 
 Two implementations keep one contract test: `memory.MemoryStore` (the oracle, and `--data :memory:`) and
 `sqlite.SqliteStore`.
@@ -63,7 +63,7 @@ def entity_of(box: int) -> int:
 
 
 class StoredMessage:
-    """One message as it is kept. Plain slots, not a frozen dataclass: one is made for every message that passes."""
+    """One message as it is stored. Plain slots, not a frozen dataclass: one is made for every message."""
 
     __slots__ = (
         "annotations",
@@ -112,15 +112,15 @@ class StoredMessage:
         self.payload = payload
         "Number of the payload that holds the body; 0: the row has its own."
         self.origin_seq = origin_seq
-        "Sequence number in the entity that the message was first sent to; 0: in this one."
+        "Sequence number in the entity to which the message was first sent; 0: in this one."
         self.hops = hops
-        "How often the message was forwarded."
+        "Number of times that the message was forwarded."
         self.session_id = session_id
         "Session id; empty when the message belongs to no session."
         self.body = body
-        "The bare message as it came: properties, application properties, body, footer sections, never re-encoded."
+        "Bare message as it came: properties, application properties, body, footer sections, never re-encoded."
         self.annotations = annotations
-        "The sender's message annotations: encoded key/value pairs without the map's own header."
+        "Message annotations of the sender: encoded key/value pairs without the map's own header."
         self.message_id = message_id
         "Text form of the message id; empty when the sender gave none."
         self.state = state
@@ -138,10 +138,10 @@ class StoredMessage:
         self.patch = patch
         "Changes to application properties made by settlements (abandon, dead-letter): encoded key/value pairs."
         self.size = len(body) + len(annotations) + len(patch)
-        "Bytes of body, annotations and patch: asked for several times on the way of each message."
+        "Bytes of body, annotations and patch: needed several times for each message."
 
     def revised(self, **changes: Any) -> StoredMessage:
-        """A copy with other values: messages are shared by queues, stores and connections, and never changed."""
+        """Return a copy with other values: messages are shared by queues, stores and connections, and never changed."""
         values = {name: getattr(self, name) for name in self.__slots__ if name != "size"}
         return StoredMessage(**(values | changes))
 
@@ -169,7 +169,7 @@ class InsertPayload:
 
 @dataclass(slots=True)
 class Delete:
-    """Rows of one box; `payloads`: the payload of each of them that has one."""
+    """Deletion of rows of one box; `payloads`: the payload of each row that has one."""
 
     box: int
     numbers: Sequence[int]
@@ -178,7 +178,7 @@ class Delete:
 
 @dataclass(slots=True)
 class Update:
-    """Every field of the row `message.n` but its body is written again, and it is in `box` from now on."""
+    """Rewrite of the row `message.n`: every field but the body; the row is in `box` from now on."""
 
     box: int
     message: StoredMessage
@@ -186,7 +186,7 @@ class Update:
 
 @dataclass(slots=True)
 class Move:
-    """The row `n` of `box` becomes the row `message.n` of `to_box`; the body, or the payload, moves along unread.
+    """Move of the row `n` of `box` to the row `message.n` of `to_box`; the body, or the payload, moves along unread.
 
     Used where a message gets a new sequence number: activation of a scheduled message, forwarding.
     """
@@ -199,7 +199,7 @@ class Move:
 
 @dataclass(slots=True)
 class Remember:
-    """Duplicate detection: (message id, Unix ms until which it counts) pairs of one entity."""
+    """Ids for duplicate detection: (message id, Unix ms until which it counts) pairs of one entity."""
 
     entity_id: int
     ids: Sequence[tuple[str, int]]
@@ -207,7 +207,7 @@ class Remember:
 
 @dataclass(slots=True)
 class Forget:
-    """Duplicate detection: ids of one entity whose time ended at or before `until_ms`."""
+    """Deletion of the ids of one entity whose time for duplicate detection ended at or before `until_ms`."""
 
     entity_id: int
     until_ms: int
@@ -215,7 +215,7 @@ class Forget:
 
 @dataclass(slots=True)
 class SetSessionState:
-    """The state of one session is in the row `n` of the states from now on; None: that row is deleted.
+    """State of one session, in the row `n` of the states from now on; None: that row is deleted.
 
     A session keeps its row, whose number is from the same sequence as those of messages.
     """
@@ -229,7 +229,7 @@ class SetSessionState:
 
 @dataclass(slots=True)
 class PutEntity:
-    """Create an entity or replace its description (JSON text, opaque to the store)."""
+    """Creation of an entity, or its new description (JSON text, opaque to the store)."""
 
     entity_id: int
     description: str
@@ -237,14 +237,14 @@ class PutEntity:
 
 @dataclass(slots=True)
 class DropEntity:
-    """The entity is gone; its rows and remembered ids are left to be deleted in steps."""
+    """Drop of an entity; its rows and remembered ids are left to be deleted in steps."""
 
     entity_id: int
 
 
 @dataclass(slots=True)
 class EraseEntity:
-    """Nothing is left of a dropped entity."""
+    """End of a dropped entity, all of whose rows are deleted."""
 
     entity_id: int
 
@@ -272,7 +272,7 @@ class RecoveredEntity:
     entity_id: int
     description: str
     last_seq: int
-    "The highest sequence number ever committed for the entity; 0 = none."
+    "Highest sequence number ever committed for the entity; 0: none."
 
 
 @dataclass(slots=True)
@@ -281,9 +281,9 @@ class RecoveredStore:
 
     entities: list[RecoveredEntity]
     damage: list[str]
-    "One sentence for each thing that could not be read; empty when the store is intact."
+    "One sentence for each part that could not be read; empty when the store is intact."
     last_entity_id: int
-    "The highest entity id ever used, also by entities that were dropped; 0 = none."
+    "Highest entity id ever used, also by entities that were dropped; 0: none."
     dropped: list[int] = field(default_factory=list)
     "Entities that were dropped and not yet erased."
 
@@ -298,7 +298,7 @@ class IndexRow(NamedTuple):
     expires_ms: int
     scheduled_ms: int
     size: int
-    "Without the payload, where it has one."
+    "Bytes of the message, without the payload where it has one."
     payload: int
     session_id: str
 
@@ -320,87 +320,88 @@ Done = Callable[[StoreError | None], None]
 
 
 Hindrance = Callable[[bool, Done], None]
-"(whether the group needs room, done): calls `done`, not from within, when the commit may go on, or with why it fails."
+"(whether the group needs room, done): calls `done`, later, when the commit may go on, or with the error if it fails."
 
 
 class Store(Protocol):
-    """See the module's text for the promises. All methods are called on the owning thread."""
+    """A store; see the module's text for its promises. All methods are called on the owning thread."""
 
     hindrance: Hindrance | None
-    "Asked before each commit; None: nothing is in the way."
+    "Called before each commit; None: no hindrance."
 
     @property
     def commit_times(self) -> CommitTimes | None:
-        """Return how long commits take; None: there is no disk."""
+        """Durations of commits; None: there is no disk."""
         ...
 
     def recover(self) -> RecoveredStore:
-        """Read what is there. Called once, before anything else."""
+        """Read the contents of the store. Called once, before any other method."""
         ...
 
     def index(self) -> Iterator[IndexRow]:
-        """The rows of every box, those of dropped entities too, in ascending order of `n`.
+        """Yield the rows of every box, those of dropped entities too, in ascending order of `n`.
 
-        Read to its end right after `recover`, before any write: the references of payloads are counted by it.
+        The caller reads it to its end right after `recover`, before any write, because it counts the references of
+        payloads.
         """
         ...
 
     def payloads(self) -> Iterator[PayloadRow]:
-        """The payloads, ascending; only right after `recover`."""
+        """Yield the payloads, ascending; only right after `recover`."""
         ...
 
     def remembered(self, entity_id: int) -> list[tuple[str, int]]:
-        """The (message id, until_ms) pairs of an entity; only right after `recover`."""
+        """Return the (message id, until_ms) pairs of an entity; only right after `recover`."""
         ...
 
     def session_states(self) -> Iterator[StateRow]:
-        """The states of sessions, those of dropped entities too; only right after `recover`."""
+        """Yield the states of sessions, those of dropped entities too; only right after `recover`."""
         ...
 
     def load_state(self, n: int) -> bytes | None:
-        """The committed state in this row; None: the row is not there. StoreError: it is damaged."""
+        """Return the committed state in this row; None: the row is not there. StoreError: it is damaged."""
         ...
 
     def number(self, count: int = 1) -> int:
-        """The first of `count` numbers for new rows or payloads, each one higher than the one before."""
+        """Reserve `count` consecutive numbers for new rows or payloads, and return the first."""
         ...
 
     def write(self, op: Write) -> None:
-        """Add one write to the current group. It is not durable until an `after_commit` made later has been called."""
+        """Add one write to the current group. It is durable when the callback of a later `after_commit` is called."""
         ...
 
     def after_commit(self, done: Done) -> None:
-        """Call `done(None)` when everything written so far is durable, or `done(error)` when this group failed.
+        """Call `done(None)` when all writes so far are durable, or `done(error)` when this group failed.
 
-        With nothing written since the last commit it is still called, later, never from within this call.
+        Without a write since the last commit `done` is still called, later, never from within this call.
         """
         ...
 
     def probe(self, done: Done) -> None:
         """Call `done(None)` when a small write became durable just now, or `done(error)` when a send would fail.
 
-        It fails nobody else's writes, and is not part of their groups.
+        A failed probe fails no other writes: it is not part of their groups.
         """
         ...
 
     def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
-        """(the intact messages of `box` among `numbers`, ascending; the numbers of those that are damaged).
+        """Return (the intact messages of `box` among `numbers`, ascending; the numbers of those that are damaged).
 
         A number that no row of the box has is in neither list.
         """
         ...
 
     def seq_of(self, box: int, n: int) -> int:
-        """The sequence number of a row of the box; 0 when it is not there or damaged."""
+        """Return the sequence number of a row of the box; 0 when it is not there or damaged."""
         ...
 
     def payloads_of(self, numbers: Sequence[int]) -> list[int]:
-        """The payload of each of these rows that has one; those of damaged rows are left out."""
+        """Return the payload of each of these rows that has one; those of damaged rows are left out."""
         ...
 
     async def close(self) -> None:
-        """Commit what was written, call its callbacks, release the files.
+        """Commit the open writes, call their callbacks, release the files.
 
-        What comes later fails like a commit or a read that fails: with a StoreError, and nothing is stored.
+        Later calls fail like a failing commit or read: with a StoreError, and no write is stored.
         """
         ...

@@ -2,7 +2,7 @@
 
 The subscriptions of a topic hand out the same payloads at about the same time, so each is read and checked once instead
 of once for each subscription, and the messages of all of them hold the same bytes. A number is never given to a second
-payload, and a payload never changes: what is kept cannot become wrong.
+payload, and a payload never changes: a kept body cannot become wrong.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SharedBodies:
         self._connection = connection
         self._path = path
         self._kept: dict[int, bytes] = {}
-        "In the order in which they were read."
+        "Bodies in the order in which they were read."
         self._kept_bytes = 0
 
     def find(self, wanted: set[int]) -> dict[int, bytes]:
@@ -77,7 +77,7 @@ class SharedBodies:
 
 
 def _runs_of(ordered: list[int]) -> list[tuple[int, int]]:
-    """Give (first, last) of each run of numbers that follow each other; `ordered` ascends."""
+    """Return (first, last) of each run of consecutive numbers; `ordered` ascends."""
     found: list[tuple[int, int]] = []
     for number in ordered:
         if found and number == found[-1][1] + 1:

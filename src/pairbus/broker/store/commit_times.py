@@ -1,4 +1,4 @@
-"""How long commits take, for the page of metrics."""
+"""Durations of commits, for the page of metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carries out groups of writes."""
+"""Committer that carries out groups of writes."""
 
 from __future__ import annotations
 
@@ -38,35 +38,35 @@ logger = logging.getLogger("pairbus.broker.store")
 
 CHECKPOINT_BYTES = (
     32 * 1024 * 1024
-)  # a checkpoint holds commits up for about 70 ms; half of it, and it comes twice as often
-PROBE_BYTES = 1 << 20  # a disk with less refuses the next large message
+)  # a checkpoint holds commits up for about 70 ms; with half the size it comes twice as often
+PROBE_BYTES = 1 << 20  # a disk with less room refuses the next large message
 
 
 FOLD_COMMITS = 256
-"So many commits the journal may have before the counters are written to their own table."
+"Number of commits in the journal after which the counters are written to their own table."
 ORPHANS_MAX = 200  # payloads that no row shares, deleted with one commit
 
 
 class EntityNumbers(NamedTuple):
-    """Numbers that are kept of one entity beside its rows."""
+    """Numbers of one entity that are kept beside its rows."""
 
     high: int = 0
-    "The highest sequence number ever."
+    "Highest sequence number ever."
     rows: int = 0
 
 
 @dataclass(slots=True)
 class Totals:
-    """Numbers that are kept of the whole store, and of its entities, beside the rows."""
+    """Numbers of the whole store, and of its entities, that are kept beside the rows."""
 
     commits: int = 0
     last_id: int = 0
-    "The highest entity id ever."
+    "Highest entity id ever."
     last_n: int = 0
-    "The highest number of a row or payload ever."
+    "Highest number of a row or payload ever."
     counters: dict[int, EntityNumbers] = field(default_factory=dict)
     shared: dict[int, int] = field(default_factory=dict)
-    "Payload → how many rows share it."
+    "Number of rows that share a payload, by payload."
     orphans: list[int] = field(default_factory=list)
     "Payloads that no row shares."
     unfolded: set[int] = field(default_factory=set)
@@ -74,13 +74,13 @@ class Totals:
 
 
 def log_size(path: Path) -> int:
-    """Bytes of the write-ahead log of the database at `path`."""
+    """Return bytes of the write-ahead log of the database at `path`."""
     log_path = path.with_name(path.name + "-wal")
     return log_path.stat().st_size if log_path.exists() else 0
 
 
 class Committer:
-    """Commits groups on one connection, one after the other."""
+    """Committer of groups on one connection, one after the other."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, totals: Totals, commits: CommitFile) -> None:
         self._path = path
@@ -93,15 +93,15 @@ class Committer:
         "Counters as the group in hand changes them; None: erased."
         self._sharing: dict[int, int] = {}
         self._last_id = self._last_n = 0
-        self._fold_at = totals.commits + 1  # the numbers of lost commits leave a gap, which must not be there for long
-        # Estimate of what the write-ahead log holds since the last checkpoint. What a killed process left in it counts:
-        # otherwise the log of one that is killed often would only ever grow.
+        self._fold_at = totals.commits + 1  # the numbers of lost commits leave a gap, which must soon be closed
+        # Estimate of the bytes in the write-ahead log since the last checkpoint. Bytes that a killed process left in it
+        # count: otherwise the log of a process that is killed often would only grow.
         self._log_bytes = log_size(path)
         self._ask_at_bytes = 0
-        "How long the log is when the disk is asked again for its room: asking after each commit costs 5 % of it."
+        "Size of the log at which free disk space is checked again: checking after each commit would cost 5 % of it."
 
     def commit(self, group: CommitGroup) -> StoreError | None:
-        """All of the group, durable, or nothing of it and the reason."""
+        """Commit the whole group durably, or none of it and return the reason."""
         if group.takes_room:
             return self._attempt(group) if self._has_room() else full(self._path)
         error = self._attempt(group)
@@ -114,17 +114,17 @@ class Committer:
         return error
 
     def probe(self) -> StoreError | None:
-        """Why a send would fail now; None when there is room for one and a small write, the counters, is durable."""
+        """Return why a send would fail now; None when there is room for one and a small write became durable."""
         if not self._has_room() or (self._reserve.free_bytes() < PROBE_BYTES and not self._has_unused()):
             return full(self._path)
         return self._attempt(CommitGroup())
 
     def _has_room(self) -> bool:
-        """Whether something new may be stored (see reserve.py)."""
+        """Return whether new data may be stored (see reserve.py)."""
         return self._reserve.hold() or self._has_unused()
 
     def _has_unused(self) -> bool:
-        """Whether the database has room in it."""
+        """Return whether the database has unused room in it."""
         try:
             [pages] = self._connection.execute("PRAGMA page_count").fetchone()
             [unused] = self._connection.execute("PRAGMA freelist_count").fetchone()
@@ -151,7 +151,7 @@ class Committer:
             self._roll_back()
             logger.error("%s: a group of writes failed: %s", self._path, error)
             return store_error(error, self._path)
-        except Exception as error:  # a value that SQLite cannot bind, no memory: the group's senders must hear of it
+        except Exception as error:  # a value that SQLite cannot bind, no memory: the group's senders must be told
             self._roll_back()
             logger.exception("%s: a group of writes was wrong", self._path)
             return StoreError(f"{self._path}: {error}")
@@ -177,14 +177,14 @@ class Committer:
         totals.unfolded.update(self._changed)
 
     def tidy_up_if_due(self) -> None:
-        """Between two groups, when nobody waits for a commit: the journal is put together, the log copied back."""
+        """Fold the journal and copy the log back, when due: called between two groups, when no commit waits."""
         if self._totals.commits >= self._fold_at:
             self._fold()
         if self._log_bytes >= CHECKPOINT_BYTES or self._is_log_long_for_the_disk():
             self._checkpoint("PASSIVE")
 
     def _is_log_long_for_the_disk(self) -> bool:
-        """Whether a disk with little room asks for a shorter log (see reserve.py)."""
+        """Return whether a disk with little room needs a shorter log (see reserve.py)."""
         if not self._reserve.size:
             return True
         short = self._reserve.size // 4
@@ -204,7 +204,7 @@ class Committer:
         )
         try:
             self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
-        except sqlite3.Error as error:  # nothing is lost: the log keeps what was not copied
+        except sqlite3.Error as error:  # no loss: the log keeps the pages that were not copied
             logger.warning("%s: the write-ahead log was not copied into the database: %s", self._path, error)
 
     def _roll_back(self) -> None:
@@ -218,13 +218,13 @@ class Committer:
     # ── counters ──
 
     def _counter(self, entity_id: int) -> EntityNumbers:
-        """The counters of an entity as this group changes them; the known ones stay until the commit succeeds."""
+        """Return the counters of an entity as this group changes them; the old ones stay until the commit succeeds."""
         if entity_id in self._changed:
             return self._changed[entity_id] or EntityNumbers()
         return self._totals.counters.get(entity_id, EntityNumbers())
 
     def _write_journal(self, number: int) -> None:
-        """One row for the commit, however many entities it changed."""
+        """Write one row for the commit, however many entities it changed."""
         changes = pack_changes(
             (entity_id, *counters) for entity_id, counters in self._changed.items() if counters is not None
         )
@@ -234,7 +234,7 @@ class Committer:
         self._log_bytes += 2 * PAGE_BYTES
 
     def _fold(self) -> None:
-        """Write what the journal says to the counters' own table. Of the journal the last commit stays."""
+        """Write the counters of the journal to their own table. Only the last commit stays in the journal."""
         totals = self._totals
         flat: list[Any] = []
         for entity_id in sorted(totals.unfolded & totals.counters.keys()):
@@ -246,7 +246,7 @@ class Committer:
             self._insert("counters", "id, high, rows, crc", 4, flat, "INSERT OR REPLACE")
             self._connection.execute("DELETE FROM journal WHERE number < ?", (totals.commits,))
             self._connection.execute("COMMIT")
-        except sqlite3.Error as error:  # nothing is lost: the journal keeps what was not folded
+        except sqlite3.Error as error:  # no loss: the journal keeps the counters that were not folded
             self._roll_back()
             logger.warning("%s: the journal of counters was not put together: %s", self._path, error)
             return
@@ -341,7 +341,7 @@ class Committer:
         self._last_id = max(self._last_id, op.entity_id)
 
     def _drop_entity(self, entity_id: int) -> None:
-        """Drop the entity, and leave the mark that its rows are to be deleted."""
+        """Drop the entity, and mark its rows for deletion."""
         self._describe(entity_id, "")
 
     def _describe(self, entity_id: int, description: str) -> None:

@@ -1,10 +1,9 @@
-"""The folder of a store: who owns it, and which files in it are the store's.
+"""The folder of a store: its owner, and the files in it that are the store's.
 
 `lock`     held while a store is open; it holds the owner's process id for the message to the second one.
 `commits`  the number of the last commit (disk/commit_file.py), by which a loss is noticed.
 
-Bodies are nobody else's business: folders have mode 0700 and files 0600, whatever the umask and whichever release
-made them.
+Bodies are private: folders have mode 0700 and files 0600, whatever the umask and whichever release made them.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ def own(folder: Path) -> FolderLock:
 
 
 def is_store_file(path: Path) -> bool:
-    """Whether a file in the folder of a store is one of the store's."""
+    """Return whether a file in the folder of a store is one of the store's."""
     return path.name in ("lock", "reserve") or path.name.startswith(("commits", "messages.db", "messages.new"))
 
 
 def is_data_file(path: Path) -> bool:
-    """Whether a file or folder in the data folder of a broker is one of the broker's."""
+    """Return whether a file or folder in the data folder of a broker is one of the broker's."""
     if path.is_dir():
         return any((path / name).exists() for name in ("lock", "messages.db"))
     return path.name.lstrip(".").startswith(("ca.pem", "server.pem", "server.key", "control.sock"))

@@ -7,7 +7,7 @@ inserts and 500 deletes, of however many entities, is a handful of statements.
 Law. Putting together may reorder writes only where no order can be told apart afterwards. The writes of rows collect in
 an open `RowStep`, which will be carried out as: all payloads, all inserts, all moves, all updates, all deletes. A write
 that would come out differently that way (an insert of a number that the step already moves, updates or deletes) closes
-the step, as does what happens to whole entities; what follows opens a new one.
+the step, as does a write to whole entities; the next write of a row opens a new step.
 
 Rows are packed here, on the owner's thread: a message that its owner changes later is stored as it was when written.
 """
@@ -35,7 +35,7 @@ from pairbus.broker.store import (
 )
 from pairbus.broker.store.records import COLUMN_COUNT, head_crc, pack_head, pack_rows, payload_crc, text_crc
 
-LARGE = 200  # writes of one kind; below that the fixed price of a commit still counts
+LARGE = 200  # writes of one kind; with fewer the fixed cost of a commit still matters
 
 
 class RowStep:
@@ -51,20 +51,20 @@ class RowStep:
         self.moves: dict[int, tuple[int, int, int, bytes, int]] = {}
         "n → (n, new n, new box, head, head_crc)"
         self.targets: set[int] = set()
-        "The new numbers of the moves."
+        "New numbers of the moves."
         self.updates: dict[int, tuple[int, int, bytes, int]] = {}
         "n → (n, box, head, head_crc): of two updates of one row the later counts."
         self.deletes: set[int] = set()
         self.last_n = 0
         self.counts: dict[int, int] = {}
-        "Entity → how many rows more or fewer it has."
+        "Change of the number of rows, by entity."
         self.highs: dict[int, int] = {}
-        "Entity → highest sequence number of a new row."
+        "Highest sequence number of a new row, by entity."
         self.shared: dict[int, int] = {}
-        "Payload → how many rows more or fewer share it."
+        "Change of the number of rows that share a payload, by payload."
 
     def is_free(self, numbers: Iterable[int]) -> bool:
-        """Whether nothing that is carried out after the inserts has to do with these numbers."""
+        """Return whether no step after the inserts touches these numbers."""
         if not (self.deletes or self.updates or self.moves):
             return True
         return not any(n in self.deletes or n in self.updates or n in self.moves or n in self.targets for n in numbers)
@@ -101,7 +101,7 @@ class CommitGroup:
 
     def __init__(self) -> None:
         self.takes_room = False
-        "Whether something new is stored: settlements and deletions only change or move what is there."
+        "True when new data is stored: settlements and deletions only change or move existing data."
         self.steps: list[CommitStep] = []
         self.callbacks: list[Done] = []
         self._open: RowStep | None = None
@@ -109,7 +109,7 @@ class CommitGroup:
 
     @property
     def is_large(self) -> bool:
-        """Worth a commit of its own: more writes would hardly make a message cheaper."""
+        """True when the group is worth a commit of its own: more writes would hardly make a message cheaper."""
         step = self._open
         return step is not None and (len(step.rows) >= LARGE * COLUMN_COUNT or len(step.deletes) >= LARGE)
 
@@ -134,7 +134,7 @@ class CommitGroup:
             case Forget():
                 self._remembering = None
                 self.steps.append(op)
-            case SetSessionState():  # in a table of its own: nothing that is put together can come before or after it
+            case SetSessionState():  # in a table of its own: no other write of the group can depend on its order
                 self.steps.append(op)
                 self.takes_room |= op.state is not None
             case PutEntity() | DropEntity() | EraseEntity():

@@ -1,5 +1,5 @@
-"""The store without a disk: what the contract means, in its plainest form. The oracle of the contract test, the twin
-for tests of everything above the store, and the broker's `--data :memory:`."""
+"""The store without a disk: the contract in its plainest form. The oracle of the contract test, the twin for tests of
+all code above the store, and the broker's `--data :memory:`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TAKES_ROOM = (Insert, InsertPayload, PutEntity, Remember)
 
 
 def _snapshot(op: Write) -> Write:
-    """The write with messages of its own: what the caller changes afterwards was not written."""
+    """Return the write with its own copies of messages: later changes by the caller are not written."""
     match op:
         case Insert(box, messages):
             return Insert(box, [message.revised() for message in messages])
@@ -56,10 +56,10 @@ def _snapshot(op: Write) -> Write:
 
 
 class MemoryStore:
-    """See the contract in `pairbus.broker.store`.
+    """Store in memory; see the contract in `pairbus.broker.store`.
 
-    `schedule` is how a commit is put off: it gets a callable to call later. Without it a commit runs soon on the
-    running event loop; where none runs, nothing is committed until `commit` is called, so that a test decides when.
+    `schedule` puts a commit off: it gets a callable to call later. Without it a commit runs soon on the running event
+    loop; where no loop runs, commits wait until `commit` is called, so that a test decides when.
     """
 
     def __init__(self, schedule: Callable[[Callable[[], None]], object] | None = None) -> None:
@@ -84,7 +84,7 @@ class MemoryStore:
         self._closed: StoreError | None = None
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
         self._released: set[int] = set()
-        "Payloads that a row of the current group let go of; another row of the group may share them."
+        "Payloads that a row of the current group released; another row of the group may share them."
 
     # ── for tests ──
 
@@ -100,13 +100,13 @@ class MemoryStore:
             done(failure)
 
     def fail_next(self, error: StoreError) -> None:
-        """The next group fails with this error, and nothing of it is applied."""
+        """Let the next group fail with this error: none of its writes is applied."""
         self._failure = error
 
     # ── the contract ──
 
     def recover(self) -> RecoveredStore:
-        self._closed = None  # opened again, with what it kept
+        self._closed = None  # opened again, with its old contents
         entities = [
             RecoveredEntity(entity_id, description, self._last_seq[entity_id])
             for entity_id, description in sorted(self._descriptions.items())
@@ -198,7 +198,7 @@ class MemoryStore:
         schedule(self._commit_scheduled)
 
     def _commit_scheduled(self) -> None:
-        if not self._scheduled:  # someone was faster with `commit`
+        if not self._scheduled:  # a call of `commit` came first
             return
         if self.hindrance is None:
             self.commit()
@@ -209,7 +209,7 @@ class MemoryStore:
         self.hindrance(takes_room, partial(self._commit_hindered, writes, callbacks))
 
     def _commit_hindered(self, writes: list[Write], callbacks: list[Done], error: StoreError | None) -> None:
-        """Commit a group that had to wait, or not at all; then those that came behind it."""
+        """Commit a group that had to wait, or fail it; then the groups behind it."""
         failure = self._closed or error or self._apply_all(writes)
         for done in callbacks:
             done(failure)
@@ -236,7 +236,7 @@ class MemoryStore:
         return None
 
     def _set(self, target: dict[Any, Any], key: Any, value: Any) -> None:
-        """Every change passes here, so that a failing group can be taken back."""
+        """Set or remove an entry; every change passes here, so that a failing group can be undone."""
         before = target.get(key, _GONE)
         if value is _GONE and before is _GONE:
             return

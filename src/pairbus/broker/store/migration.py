@@ -2,9 +2,9 @@
 
 Version 1 had a table for each box, `box_N`, and one row of counters for each queue. The new store is built in a folder
 beside the old file, whole and durable, and takes the old file's place by one rename. Until then the old store is
-untouched: whatever happens, a kill or a full disk, the next start begins again.
+untouched: after a kill or a full disk the next start begins again.
 
-The log of the old database is copied into it before: behind the rename it would be read as the new one's.
+Before that, the log of the old database is copied into it: after the rename it would be read as the log of the new one.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _STORE_COUNTER = 0
 
 
 def clear_remains(folder: Path) -> None:
-    """Remove what a migration that was interrupted has left."""
+    """Remove the files of a migration that was interrupted."""
     shutil.rmtree(folder / FOLDER_NAME, ignore_errors=True)
 
 
 def migrate(path: Path, noted: int | None, progress: PacedTelling) -> None:
-    """Replace the store of version 1 at `path`. StoreError: it could not be done, and the old one is as it was.
+    """Replace the store of version 1 at `path`. StoreError: it failed, and the old store is unchanged.
 
     `noted`: the number in the file of commits; the new store counts on above it.
     """
@@ -84,7 +84,7 @@ def _copy_log_back(path: Path) -> None:
 
 
 def _build(path: Path, work: Path, noted: int, progress: PacedTelling) -> int:
-    """Write the whole new store; returns how many messages it has."""
+    """Write the whole new store and return how many messages it has."""
     create(work / FILE_NAME)
     old = _Old(path)
     try:
@@ -111,7 +111,7 @@ def _build(path: Path, work: Path, noted: int, progress: PacedTelling) -> int:
 
 
 def _copy_queue(old: _Old, committer: Committer, queue_id: int, expected: int, n: int, progress: PacedTelling) -> int:
-    """Copy the messages of a queue under the row numbers behind `n`; returns the last one used."""
+    """Copy the messages of a queue under the row numbers behind `n`, and return the last one used."""
     first = n
     for old_box, box in ((queue_id * 2, box_of(queue_id)), (queue_id * 2 + 1, dead_box_of(queue_id))):
         messages: list[StoredMessage] = []
@@ -140,7 +140,7 @@ def _commit(committer: Committer, *ops: Write) -> None:
 
 
 class _Old:
-    """The old database. What does not match its checksum ends the migration."""
+    """The old database. A row that does not match its checksum ends the migration."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -151,7 +151,7 @@ class _Old:
         self._connection.close()
 
     def counters(self) -> dict[int, tuple[int, int, int]]:
-        """Queue → (highest sequence number, messages, dead letters); 0: (commits, highest queue id, 0)."""
+        """Return queue → (highest sequence number, messages, dead letters); 0 → (commits, highest queue id, 0)."""
         found = {}
         for counter_id, high, live, dead, crc in self._rows("SELECT id, high, live, dead, crc FROM counters"):
             self._check(crc32(_COUNTERS.pack(counter_id, high, live, dead)) == crc, f"the counters of {counter_id}")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class PacedTelling:
-    """Lets a sentence through about once a second, and none in the first second."""
+    """Filter that lets a sentence through about once a second, and none in the first second."""
 
     def __init__(self, say: Callable[[str], None] | None, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._say = say

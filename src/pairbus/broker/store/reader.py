@@ -1,4 +1,4 @@
-"""Reading messages while the store runs. Every row is checked against its checksum; a damaged one is told about, and
+"""Reading messages while the store runs. Every row is checked against its checksum; a damaged one is reported, and
 never returned."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class StoreReader:
         except sqlite3.Error as error:
             logger.error("%s: %s cannot be read: %s; trying one by one", self._path, box_name(box), error)
             rows, bad = self._rows_one_by_one(ordered)
-        if ordered[-1] - ordered[0] + 1 != len(ordered):  # a range may have brought neighbours along
+        if ordered[-1] - ordered[0] + 1 != len(ordered):  # a range may include other numbers
             wanted = set(ordered)
             rows = [row for row in rows if row[0] in wanted]
         messages, altered = messages_of(box, [row for row in rows if row[1] == box], self._bodies.find)
@@ -85,7 +85,7 @@ class StoreReader:
         return [row.payload for row in found if row is not None and row.payload]
 
     def _rows(self, ordered: list[int], columns: str = COLUMNS) -> list[StoredRow]:
-        """The rows with these numbers, and perhaps some between them, ascending."""
+        """Return the rows with these numbers, and perhaps some between them, ascending."""
         first, last = ordered[0], ordered[-1]
         if last - first < 2 * len(ordered):
             sql = f"SELECT {columns} FROM messages WHERE n BETWEEN ? AND ? ORDER BY n"

@@ -1,4 +1,4 @@
-"""How one message becomes one row, and how a row proves that it is what was written.
+"""Conversion of a message to a row, and the checksums that prove that a row is as it was written.
 
 A row is (n, box, head, head_crc, body_crc, body). `head` holds every field but the body in one blob, so that a row
 costs six bindings instead of eighteen. `head_crc` covers the head and is seeded with box and n: a row that turns up
@@ -26,7 +26,7 @@ _WORD = 0xFFFFFFFF
 _SPREAD = 0x9E3779B1  # the golden ratio in 32 bits: neighbouring boxes get seeds that lie far apart
 
 StoredRow = tuple[Any, Any, Any, Any, Any, Any]
-"A row as it was read: of a damaged file, so any column may be of any type."
+"Row as it was read, perhaps from a damaged file: any column may be of any type."
 
 COLUMNS = "n, box, head, head_crc, body_crc, body"
 COLUMN_COUNT = 6
@@ -65,7 +65,7 @@ def head_crc(box: int, n: int, head: bytes) -> int:
 
 
 def pack_rows(box: int, messages: Sequence[StoredMessage]) -> list[Any]:
-    """The columns of all messages in one flat list, as a multi-row INSERT binds them.
+    """Return the columns of all messages in one flat list, as a multi-row INSERT binds them.
 
     Every message passes here: hence `pack_head` and `head_crc` once more, with local names and without the calls.
     """
@@ -106,9 +106,9 @@ def pack_rows(box: int, messages: Sequence[StoredMessage]) -> list[Any]:
 def messages_of(
     box: int, rows: Iterable[StoredRow], payloads: Callable[[set[int]], Mapping[int, bytes]]
 ) -> tuple[list[StoredMessage], list[int]]:
-    """(the messages of the intact rows of the box, the numbers of the damaged ones).
+    """Return (the messages of the intact rows of the box, the numbers of the damaged ones).
 
-    `payloads`: find the intact ones of these; a row whose payload is not among them is damaged.
+    `payloads` finds the intact bodies among these numbers; a row whose payload is missing is damaged.
     Every delivered message passes here: hence a loop with local names and a bare object instead of a call for each.
     """
     messages: list[StoredMessage] = []
@@ -162,7 +162,7 @@ def messages_of(
 def _with_bodies(
     messages: list[StoredMessage], payloads: Mapping[int, bytes], damaged: list[int]
 ) -> list[StoredMessage]:
-    """Put the payloads into the messages that share one; those whose payload is not there are damaged."""
+    """Put the payloads into the messages that share one; a message whose payload is missing is damaged."""
     whole: list[StoredMessage] = []
     for message in messages:
         if message.payload:
@@ -177,7 +177,7 @@ def _with_bodies(
 
 
 def index_rows_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[IndexRow], list[tuple[int, Any]]]:
-    """(the index rows of (n, box, head, head_crc, size of the body) rows, (n, box) of those that are damaged).
+    """Return the index rows of (n, box, head, head_crc, size of the body) rows, and (n, box) of those that are damaged.
 
     Every stored message passes here at a start: hence `index_row_of` once more, with local names and without the call.
     """
@@ -226,7 +226,7 @@ def counters_crc(entity_id: int, high: int, rows: int) -> int:
 
 
 def pack_changes(changes: Iterable[tuple[int, int, int]]) -> bytes:
-    """(entity id, high, rows) triples of one commit."""
+    """Pack the (entity id, high, rows) triples of one commit."""
     return b"".join([_CHANGE.pack(*change) for change in changes])
 
 

@@ -37,7 +37,7 @@ from pairbus.broker.store.schema import TABLES, damaged, store_error
 INDEX_ROWS = 4096  # between two looks at the clock
 SHOWN = 10
 LARGE_FILE_BYTES = 512 * 1024 * 1024
-"A file of this size takes a noticeable time to check, during which no progress can be told: it is announced before."
+"Size from which a file is announced: checking it takes a noticeable time, during which no progress can be told."
 
 _BOX_NAMES = {
     MAIN: "entity {}",
@@ -56,7 +56,7 @@ def some_of(numbers: Sequence[int]) -> str:
 
 
 class Recovery:
-    """Reads on a connection that cannot write what there is, once."""
+    """Reader of the contents of a store, once, on a connection that cannot write."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, progress: PacedTelling) -> None:
         self._connection = connection
@@ -67,10 +67,11 @@ class Recovery:
         self.dropped: list[int] = []
 
     def recover(self) -> list[RecoveredEntity]:
-        """The entities; fills `damage`, `totals` and `dropped`. StoreDamaged when writing on would do more harm.
+        """Return the entities; fills `damage`, `totals` and `dropped`. StoreDamaged when further writes would do more
+        harm.
 
-        The structure is checked as a whole first: a page that two tables believe to own would let the next write
-        destroy an intact message. It costs half a second for a million messages.
+        The structure is checked as a whole first: if two tables claim the same page, the next write could destroy an
+        intact message. The check takes half a second for a million messages.
         """
         try:
             size = self._path.stat().st_size
@@ -99,7 +100,7 @@ class Recovery:
                 raise damaged(self._path, f"the table {name} is not there or not as it was made")
 
     def _read_totals(self, ids: list[int]) -> None:
-        """The counters as they were when they were last written, then what each commit since has changed."""
+        """Read the counters as they were last written, then the changes of each commit since."""
         totals = self.totals
         known = set(ids)
         bad = set()
@@ -139,7 +140,7 @@ class Recovery:
         return is_whole and last is not None
 
     def _count_again(self, ids: list[int]) -> None:
-        """Highest sequence numbers and counts from the rows themselves: a look at every head."""
+        """Count highest sequence numbers and rows again, from the head of every row."""
         if not ids:
             return
         found: dict[int, EntityNumbers] = {}
@@ -174,7 +175,7 @@ class Recovery:
         return entities
 
     def index(self) -> Iterator[IndexRow]:
-        """Adds to `damage` what it finds, and counts the references of payloads, when it comes to the end."""
+        """Yield the rows; at the end, add to `damage` and count the references of payloads."""
         sql = "SELECT n, box, head, head_crc, length(body) FROM messages ORDER BY n"
         total = 0
         found: Counter[Any] = Counter()
@@ -199,7 +200,7 @@ class Recovery:
         self._tell_damage(found, bad)
 
     def _find_orphans(self, *, has_damage: bool) -> None:
-        """A row whose head is damaged may share any of them: then they are left to a salvage."""
+        """Find payloads that no row shares. A row with a damaged head may share any: then they are kept."""
         if not has_damage:
             shared = self.totals.shared
             ids = self._connection.execute("SELECT id FROM payloads")

@@ -1,7 +1,7 @@
-"""Copies what is intact of a damaged store into a new one. The damaged store is read and left as it is.
+"""Salvage: copies the intact rows of a damaged store into a new one. The damaged store is read and left as it is.
 
-A table of which some pages cannot be read is walked by ranges of its key: what can be read of a range is taken, the
-rest is cut in two and tried again, the large pieces first, until single rows are left or too many tries have failed.
+A table with unreadable pages is read by ranges of its key: the readable rows of a range are taken, the rest is cut in
+two and tried again, the large pieces first, until single rows are left or too many tries have failed.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from pairbus.errors import StoreError
 
 GROUP_ROWS = 500
 MAX_FAILURES = 500_000
-"Failed tries for one table, about ten seconds of them. What lies behind the last one counts as lost."
+"Failed tries for one table, about ten seconds of them. Rows behind the last one count as lost."
 MAX_FUTILE_FAILURES = 500
-"The same while not one range could be read: then the root of the table is gone, and with it all of it."
+"Failed tries while no range could be read: then the root of the table is gone, and the whole table with it."
 LAST_KEY = 2**40
-"Where to look when the store no longer says what its highest number is."
+"Highest key to look for when the store no longer says what its highest number is."
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class SalvagedEntity:
 class SalvageReport:
     entities: list[SalvagedEntity] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    "One sentence for each thing other than messages that could not be copied as it was."
+    "One sentence for each item other than a message that could not be copied unchanged."
 
 
 def salvage(folder: Path, to_folder: Path) -> SalvageReport:
@@ -101,12 +101,12 @@ class _Source:
 
     def close(self, *, with_log: bool) -> None:
         self._connection.close()
-        if not with_log:  # opening made an empty one
+        if not with_log:  # opening made an empty log
             self.path.with_name(self.path.name + "-wal").unlink(missing_ok=True)
         self.path.with_name(self.path.name + "-shm").unlink(missing_ok=True)
 
     def walk(self, table: str, key: str, columns: str, last_key: int = LAST_KEY) -> Iterator[Any]:
-        """Every row that can be read, each once, in no order. A table that is gone has none."""
+        """Yield every row that can be read, each once, in no order. A table that is gone has none."""
         sql = f"SELECT {columns} FROM {table} WHERE {key} BETWEEN ? AND ? ORDER BY {key}"
         ranges = deque([(0, last_key)])
         failures, allowed = 0, MAX_FUTILE_FAILURES
@@ -115,7 +115,7 @@ class _Source:
             try:
                 for row in self._connection.execute(sql, (first, last)):
                     allowed = MAX_FAILURES
-                    if first <= row[0] <= last:  # a damaged page can bring keys that do not belong there
+                    if first <= row[0] <= last:  # a damaged page can contain keys that do not belong there
                         yield row
                         first = row[0] + 1
                 allowed = MAX_FAILURES
@@ -126,7 +126,7 @@ class _Source:
                     ranges += ((first, middle), (middle + 1, last))
 
     def totals(self) -> tuple[Totals, bool]:
-        """(what is known of the store beside its rows, whether the last commits are known)."""
+        """Return (the numbers that are known of the store beside its rows, whether the last commits are known)."""
         totals = Totals()
         for entity_id, high, rows, crc in self.walk("counters", "id", "id, high, rows, crc"):
             if type(high) is int and type(rows) is int and counters_crc(entity_id, high, rows) == crc:
@@ -145,12 +145,12 @@ class _Source:
         return totals, is_known
 
     def entities(self, notes: list[str]) -> dict[int, str]:
-        """Descriptions by entity id. One that does not match its checksum is kept when it is still JSON."""
+        """Return descriptions by entity id. One that does not match its checksum is kept when it is still JSON."""
         found: dict[int, str] = {}
         for entity_id, description, crc in self.walk("entities", "id", "id, description, crc"):
             text = description.decode("utf-8", "replace") if type(description) is bytes else ""
             if text_crc(entity_id, text.encode()) == crc:
-                if text:  # otherwise it was deleted
+                if text:  # an empty text: it was deleted
                     found[entity_id] = text
             elif _is_json(text):
                 found[entity_id] = text
@@ -215,7 +215,7 @@ def _fill(
 ) -> None:
     path = to_folder / FILE_NAME
     create(path)
-    # The new store counts its own commits and messages; what was the highest number must stay so.
+    # The new store counts its own commits and messages; the highest numbers must stay the highest.
     totals = Totals(last_id=max([*entities, known.last_id], default=0), last_n=known.last_n)
     totals.counters = {
         entity_id: EntityNumbers(high=known.counters[entity_id].high)
@@ -245,7 +245,7 @@ def _fill(
 
 
 def _copy_rows(source: _Source, committer: Committer, entities: dict[int, str], last_key: int) -> dict[int, int]:
-    """Returns how many messages of each entity were copied."""
+    """Copy the rows and return how many messages of each entity were copied."""
     payloads: dict[int, bytes] = {}
     for op in source.payloads(last_key):
         _commit(committer, op)

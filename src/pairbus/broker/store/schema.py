@@ -12,7 +12,7 @@
     payloads    bodies that several messages share
     states      the states of sessions, see states.py
 
-Every row carries a checksum. A new entity makes no table: what is made at run time is rows. `AUTOINCREMENT` and keys on
+Every row carries a checksum. A new entity makes no table, only rows. `AUTOINCREMENT` and keys on
 message ids are left out on purpose: appending at the end of a table touches one page, whatever entities the rows belong
 to; inserting at random places touches one page for each row.
 """
@@ -31,10 +31,10 @@ from pairbus.errors import StoreDamaged, StoreError, StoreForeign, StoreFull, St
 FILE_NAME = "messages.db"
 APPLICATION_ID = 0x50616972  # "Pair"
 VERSION = 2
-OLDEST_VERSION = 1  # that can be migrated
+OLDEST_VERSION = 1  # oldest version that can be migrated
 PAGE_BYTES = 16_384
-"""With 1 KB messages an insert costs the writer a quarter less than with pages of 4096. Still larger pages gain little
-more, and every commit writes at least two of them."""
+"""Page size. With 1 KB messages an insert costs the writer a quarter less than with pages of 4096. Still larger pages
+gain little more, and every commit writes at least two of them."""
 
 TABLES = {
     "entities": "CREATE TABLE entities (id INTEGER PRIMARY KEY, description TEXT, crc INTEGER)",
@@ -62,7 +62,7 @@ _MAGIC = b"SQLite format 3\0"
 
 
 def create(path: Path) -> None:
-    """A new, empty database. It gets its name when it is complete, so that a half-made one is never found."""
+    """Create a new, empty database. It gets its name when it is complete, so that a half-made one is never found."""
     draft = path.with_suffix(".new")
     draft.unlink(missing_ok=True)
     os.close(open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL))  # SQLite gives its other files the same mode
@@ -86,7 +86,7 @@ def create(path: Path) -> None:
 
 
 def recognise(path: Path, *, ours: bool) -> int:
-    """Refuse a file that is not a store, or a newer one, from its first bytes; returns the version otherwise.
+    """Refuse a file that is not a store, or a newer one, from its first bytes; otherwise return its version.
 
     `ours` says that the folder has the other marks of a store: then an unknown header is damage, not a foreign file.
     """
@@ -110,7 +110,7 @@ def recognise(path: Path, *, ours: bool) -> int:
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write, not even the checkpoint that closing a database otherwise makes."""
+    """Open a connection that cannot write, not even the checkpoint that closing a database otherwise makes."""
     connection = _connect_read_only(path)
     try:
         connection.execute("PRAGMA cache_size = -2048")
@@ -121,7 +121,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
 
 
 def open_damaged(path: Path) -> sqlite3.Connection:
-    """The same for a file of which as much as possible is to be read.
+    """Open a damaged file for reading as much as possible.
 
     With `writable_schema` SQLite ignores that the file is shorter than it should be, and after a first statement that
     fails on a damaged list of tables it goes on with those that it understood.
@@ -141,11 +141,11 @@ def _connect_read_only(path: Path) -> sqlite3.Connection:
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
-    """The writer's connection. It is opened on the owner's thread and from then on used on the writer's alone."""
+    """Open the writer's connection, on the owner's thread; from then on only the writer's thread uses it."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=128)
     try:
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA wal_autocheckpoint = 0")  # the writer does it after it has told of the commit
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # the writer makes it after it has told of the commit
         connection.execute("PRAGMA secure_delete = OFF")  # a freed page need not be written again
         connection.execute("PRAGMA cache_size = -4096")
         connection.execute("PRAGMA temp_store = MEMORY")
@@ -170,7 +170,7 @@ def full(path: Path) -> StoreFull:
 
 
 def store_error(error: sqlite3.Error, path: Path) -> StoreError:
-    """The one place that knows SQLite's errors."""
+    """Convert an error of SQLite. The only place that knows SQLite's errors."""
     # Errors of the sqlite3 module itself (a closed connection, a bad binding) carry no code.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_FULL:

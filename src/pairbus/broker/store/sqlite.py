@@ -1,6 +1,6 @@
 """The durable store: one SQLite file in a folder, one thread that writes, group commit.
 
-What the event loop writes collects in a group. When the writer is idle, the group is handed over at the end of the
+The writes of the event loop collect in a group. When the writer is idle, the group is handed over at the end of the
 current turn of the loop, so a lone message waits for nothing, or at once when it has become large; while the writer is
 busy the next group grows, so under load many messages share one commit. The result of a group comes back in one call.
 
@@ -42,7 +42,7 @@ from pairbus.errors import StoreError
 
 
 class SqliteStore:
-    """See the contract in `pairbus.broker.store`.
+    """Store in a SQLite file; see the contract in `pairbus.broker.store`.
 
     `loop` is the event loop that owns the store; without it, the one that runs when the first write is made.
     `progress` gets a sentence about once a second while recovery takes longer than a second.
@@ -69,14 +69,14 @@ class SqliteStore:
         self._in_flight: CommitGroup | None = None
         self._handing_over = False
         self._closed: StoreError | None = None
-        "Error for calls that come after the end."
+        "Error for calls after the end; None: the store is open."
         self._idle: asyncio.Future[None] | None = None
         self._last_n = 0
 
     # ── opening and closing ──
 
     def recover(self) -> RecoveredStore:
-        """Also opens the store. `index` and `remembered` add what they find to the same list of damage."""
+        """Open the store and read its contents. `index` and `remembered` add their damage to the same list."""
         assert self._reader is None, "recover is called once"
         try:
             self._folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ class SqliteStore:
             noted = 0
             create(self._path)
         version = recognise(self._path, ours=known)
-        tighten_folder(self._folder, is_store_file)  # not before: a foreign folder is left as it is
+        tighten_folder(self._folder, is_store_file)  # not before: a folder of another program is left as it is
         progress = PacedTelling(self._progress)
         if version < VERSION:
             migrate(self._path, noted, progress)
@@ -144,7 +144,7 @@ class SqliteStore:
             await self._idle
         self._closed = StoreError(f"The store in {self._folder} is closed.")
         if self._reader is not None:
-            self._reader.close()  # first: the connection that closes last removes the log, and this one cannot
+            self._reader.close()  # first: the last connection to close removes the log, and this one cannot
         if self._thread is not None:
             await self._thread.close()
         elif self._committer is not None:
@@ -152,7 +152,7 @@ class SqliteStore:
         self._release()
 
     def _release(self) -> None:
-        """Harmless when there is nothing to release, or no longer."""
+        """Release the files and the lock; harmless when there are none."""
         if self._reader is not None:
             self._reader.close()
         lock, self._lock = self._lock, None
@@ -168,7 +168,7 @@ class SqliteStore:
 
     def after_commit(self, done: Done) -> None:
         if self._in_flight is not None and not self._group.steps:
-            # Everything written so far is in the group that the writer has: its fate is the answer.
+            # All writes so far are in the group that the writer has: its result is the answer.
             self._in_flight.callbacks.append(done)
             return
         self._group.callbacks.append(done)
@@ -190,7 +190,7 @@ class SqliteStore:
 
     def _hand_over_scheduled(self) -> None:
         self._handing_over = False
-        if self._in_flight is None:  # otherwise a large group went ahead, and `_finished` fetches what came behind it
+        if self._in_flight is None:  # otherwise a large group went ahead, and `_finished` fetches the rest
             self._hand_over()
 
     def _hand_over(self) -> None:
@@ -206,7 +206,7 @@ class SqliteStore:
             self.hindrance(group.takes_room, partial(self._commit_hindered, group))
 
     def _commit_hindered(self, group: CommitGroup, error: StoreError | None) -> None:
-        """Commit a group that had to wait, or not at all."""
+        """Commit a group that had to wait, or fail it."""
         if error is not None:
             self._finished(group, error)
         else:
@@ -229,7 +229,7 @@ class SqliteStore:
         for done in group.callbacks:
             try:
                 done(error)
-            except Exception as fault:  # one callback's bug must not keep the others from hearing; it is reported
+            except Exception as fault:  # one callback's bug must not keep the others from being called; it is reported
                 context = {"message": "a callback of the store failed", "exception": fault}
                 self._running_loop().call_exception_handler(context)
         if self._idle is not None and self._in_flight is None and not self._group.steps and not self._idle.done():

@@ -1,4 +1,4 @@
-"""The SQL statements of a commit, in a few fixed sizes, so that SQLite's prepared ones are found again.
+"""The SQL statements of a commit, in a few fixed sizes, so that prepared statements are reused.
 
 Inserts are split into powers of two; where a row can be repeated or left empty without effect (updates, moves, deletes)
 the list is padded instead.
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 
-MAX_ROWS = 256  # of one statement
+MAX_ROWS = 256  # rows of one statement
 RUN_LENGTH = 32
-"From so many neighbouring numbers on a range is worth a statement of its own."
+"Number of consecutive numbers from which a range has a statement of its own."
 
 
 def power_of_two_parts(count: int) -> Iterator[int]:
-    """count as a sum of powers of two, the largest first, none above MAX_ROWS."""
+    """Yield powers of two whose sum is count, the largest first, none above MAX_ROWS."""
     size = MAX_ROWS
     while count:
         while size > count:
@@ -29,7 +29,7 @@ def padded_size(count: int) -> int:
 
 
 def runs_of(seqs: Collection[int]) -> tuple[list[tuple[int, int]], list[int]]:
-    """(long runs of neighbouring numbers, every other number)."""
+    """Return (long runs of consecutive numbers, every other number)."""
     ordered = sorted(seqs)
     if ordered[-1] - ordered[0] + 1 == len(ordered):
         return [(ordered[0], ordered[-1])], []

@@ -1,7 +1,7 @@
 """Rows of session states: (n, entity_id, updated_ms, session_id, head_crc, state_crc, state).
 
-`head_crc` covers everything but the state and is seeded with n, so that the list of states is read and checked without
-the states, which stand last.
+`head_crc` covers all columns but the state and is seeded with n, so that the list of states is read and checked without
+the states, which are the last column.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def head_crc(n: int, entity_id: int, updated_ms: int, session_id: bytes) -> int:
 
 
 def carry_out(connection: sqlite3.Connection, op: SetSessionState) -> int:
-    """Write one state; the bytes that it adds to the log, without its page."""
+    """Write one state and return the bytes that it adds to the log, without its page."""
     if op.state is None:
         connection.execute("DELETE FROM states WHERE n = ?", (op.n,))
         return 0
@@ -37,7 +37,7 @@ def carry_out(connection: sqlite3.Connection, op: SetSessionState) -> int:
 
 
 def row_of(n: Any, entity_id: Any, updated_ms: Any, session_id: Any, crc: Any, size: Any) -> StateRow | None:
-    """The row as it was read; None: it is damaged."""
+    """Return the row as it was read; None: it is damaged."""
     try:
         if head_crc(n, entity_id, updated_ms, session_id) != crc:
             return None
@@ -47,7 +47,7 @@ def row_of(n: Any, entity_id: Any, updated_ms: Any, session_id: Any, crc: Any, s
 
 
 def rows(connection: sqlite3.Connection, damaged: list[int]) -> Iterator[StateRow]:
-    """The states that are intact as far as their heads say; the numbers of the others go into `damaged`."""
+    """Yield the states whose heads are intact; the numbers of the others go into `damaged`."""
     for columns in connection.execute(f"SELECT {HEAD_COLUMNS}, length(state) FROM states ORDER BY n"):
         row = row_of(*columns)
         if row is None:
@@ -57,7 +57,7 @@ def rows(connection: sqlite3.Connection, damaged: list[int]) -> Iterator[StateRo
 
 
 def load(connection: sqlite3.Connection, n: int) -> bytes | None:
-    """The state in a row; None: there is no such row. StoreError: it is damaged."""
+    """Return the state in a row; None: there is no such row. StoreError: it is damaged."""
     for expected, state in connection.execute("SELECT state_crc, state FROM states WHERE n = ?", (n,)):
         if type(state) is not bytes or crc32(state) != expected:
             raise StoreError(f"The state of a session is damaged (row {n}).")

@@ -3,7 +3,7 @@
 A thread that waits for the interpreter lock asks for it only after a whole switch interval without any release, and an
 event loop releases it for a microsecond at every system call: too short for the waiting thread to wake up, yet enough
 to start its interval again. With the usual 5 ms, commits beside a busy loop were measured to take seconds. So while a
-group is being written the interval is shorter than what a loop does between two system calls.
+group is being written the interval is shorter than the work of a loop between two system calls.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _switching = PromptSwitching()
 
 
 class WriterThread:
-    """Commits groups in the order of `commit` calls on a thread of its own; `finished` is called on the loop."""
+    """Thread that commits groups in the order of `commit` calls; `finished` is called on the loop."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class WriterThread:
         self._finished = finished
         self._inbox: SimpleQueue[CommitGroup | Done | None] = SimpleQueue()
         self._closed: asyncio.Future[None] = loop.create_future()
-        # A daemon: a process that ends without closing its store must not hang; SQLite is made for that.
+        # A daemon: a process that ends without closing its store must not hang; SQLite survives that.
         self._thread = Thread(target=self._run, name="pairbus-store", daemon=True)
         self._thread.start()
 
@@ -70,12 +70,12 @@ class WriterThread:
         self._inbox.put(group)
 
     def probe(self, done: Done) -> None:
-        """Have a small write tried behind the groups that wait; `done` is called on the loop."""
+        """Try a small write behind the groups that wait; `done` is called on the loop."""
         _switching.begin()
         self._inbox.put(done)
 
     async def close(self) -> None:
-        """Ends after everything that was handed in before."""
+        """Stop the thread after all groups that were handed in before."""
         self._inbox.put(None)
         await self._closed
         self._thread.join()
@@ -87,7 +87,7 @@ class WriterThread:
                     self._loop.call_soon_threadsafe(self._finished, work, self._committer.commit(work))
                 else:
                     self._loop.call_soon_threadsafe(work, self._committer.probe())
-            except RuntimeError:  # the loop was closed without closing the store: nobody is left to tell
+            except RuntimeError:  # the loop was closed without closing the store: there is no caller to tell
                 _switching.end()
                 self._committer.close()
                 return

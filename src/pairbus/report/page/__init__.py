@@ -18,7 +18,7 @@ from pairbus.report.page.words import Calendar, Local
 
 __all__ = ["render", "summary"]
 
-# The page loads nothing and runs no script, and the browser enforces this, whatever text a message id has.
+# The page loads no files and runs no script, and the browser enforces this, whatever text a message id has.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 CONTENTS = (
     ("states", "What happened"),
@@ -35,7 +35,7 @@ CONTENTS = (
 def render(report: Report, local: Local | None = None) -> str:
     """Make the HTML page; it needs no network, script or other file.
 
-    `local` gives the local time that stands beside UTC: `datetime.astimezone` for the clock of this machine.
+    `local` returns the local time that is shown beside UTC: `datetime.astimezone` for the clock of this machine.
     """
     calendar = Calendar.of(report.begins, report.ends, local)
     incidents = incidents_of(report.availability.outages, report.ends)

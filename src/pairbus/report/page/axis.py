@@ -31,9 +31,9 @@ LANES_MAX = 12
 CLOSER_MAX = 6
 HINTS = 60
 SAME = 0.01
-"""Part of the width within which two bars are taken for equal: some pixels."""
+"""Part of the width within which two bars count as equal: some pixels."""
 SEEN = 0.08
-"""Part of the height that failed sends have at least: one of them among thousands must be seen."""
+"""Least part of the height of failed sends: one of them among thousands must be visible."""
 STATES = {"SUSPECT": ("suspect", "suspect"), "FAILED_OVER": ("failed", "failed over")}
 """State → colour and words."""
 SENDS = (("healthy", "accepted directly"), ("backlog", "diverted"), ("failed", "failed"))
@@ -72,7 +72,7 @@ class ChartFrame:
 
 
 def happened(report: Report, calendar: Calendar, incidents: Sequence[Incident]) -> Html:
-    """The section of pictures over time, with all their numbers as tables."""
+    """Return the section of pictures over time, with all their numbers as tables."""
     troubled = dict.fromkeys(span.entity for span in report.availability.states)
     others = [one.entity for one in report.availability.entities if one.entity not in troubled]
     names = [*troubled, *(one for one in others if not is_own(one))]
@@ -150,7 +150,7 @@ def _marks(incident: Incident, calendar: Calendar, window: Calendar) -> list[Tic
 
 
 def lanes_of(names: Sequence[str], bars: dict[str, list[plots.Bar]]) -> list[ChartRow]:
-    """Lanes in the order of their first entities; entities whose bars look the same share one."""
+    """Return lanes in the order of their first entities; entities whose bars look the same share one."""
     lanes: list[ChartRow] = []
     for one in names:
         mine = bars.get(one, [])
@@ -177,7 +177,7 @@ def _lane_title(lane: ChartRow) -> Html:
 
 
 def _bars(report: Report, calendar: Calendar, window: Calendar) -> dict[str, list[plots.Bar]]:
-    """Bars by entity, for times when it was not healthy, or healthy with messages still coming home."""
+    """Return bars by entity, for times when it was not healthy, or healthy with messages still coming home."""
     bars: dict[str, list[plots.Bar]] = defaultdict(list)
 
     def add(entity: str, begins: str, ends: str, colour: str, words: str) -> None:
@@ -221,7 +221,7 @@ def _plot_row(title: str, words: object, plot: Html) -> Html:
 
 
 def within(points: Sequence[Point], window: Calendar) -> list[Point]:
-    """Points of a window, and one on each side of it."""
+    """Return the points of a window, and one on each side of it."""
     times = [moment(point.time) for point in points]
     first, end = bisect_left(times, window.begins), bisect_left(times, window.ends)
     return list(points[max(first - 1, 0) : end + 1])
@@ -248,7 +248,7 @@ def _rate_row(points: Sequence[RatePoint], frame: ChartFrame) -> Html:
 
 
 def _steps(points: Sequence[RatePoint], values: Sequence[float], window: Calendar) -> Iterator[tuple[float, float]]:
-    """Steps of a rate; spans that are left out are zero."""
+    """Yield the steps of a rate; spans that are left out are zero."""
     ends = window.begins
     yield 0.0, 0.0
     for point, value in zip(points, values, strict=True):
@@ -265,7 +265,7 @@ def _share(window: Calendar, seconds: float) -> float:
 
 
 def _hints(points: Sequence[BacklogPoint], shares: Sequence[float], calendar: Calendar) -> Iterator[plots.Bar]:
-    """Tooltips of the curve: the window is cut into HINTS pieces, and each shows its deepest backlog."""
+    """Yield tooltips of the curve: the window is cut into HINTS pieces, and each shows its deepest backlog."""
     for number in range(HINTS):
         left, right = number / HINTS, (number + 1) / HINTS
         first, end = bisect_left(shares, left), bisect_left(shares, right)

@@ -68,10 +68,10 @@ def _kinds_table(report: Report, *, own: bool) -> Html:
 
 
 def _whole(report: Report) -> Html:
-    """The parts of the bill as a bar, and as a table that is never folded."""
+    """Return the parts of the bill as a bar, and as a table that is never folded."""
     bill, currency = report.bill, report.prices.currency
     whole = sum((bill.parts[part].money for part in PARTS), Decimal(0))
-    free = whole == 0  # all operations are included ones: the bar then shows operations instead of money
+    free = whole == 0  # all operations are included in the price: the bar then shows operations instead of money
     amounts = [(part, bill.parts[part]) for part in PARTS]
     stack = [
         plots.Stack(
@@ -162,7 +162,7 @@ def _by_time(report: Report) -> Html:
 
 
 def by_time(lines: Sequence[BillLine]) -> list[tuple[str, Parts]]:
-    """(Hour, day or month; money by part) without gaps, in the finest step that has at most COLUMNS_MAX columns."""
+    """Return (hour, day or month; money by part) without gaps, in the finest step with at most COLUMNS_MAX columns."""
     hours = sorted({moment(line.hour) for line in lines})
     if not hours:
         return []
@@ -189,7 +189,7 @@ def _bucket_label(key: str) -> str:
 
 
 def _by_entity(report: Report) -> Html:
-    """Lanes of the application's entities, and below them those of pairing's own queues."""
+    """Return lanes of the application's entities, and below them those of pairing's own queues."""
     sums: dict[str, Parts] = defaultdict(lambda: defaultdict(Decimal))
     for line in report.bill.lines:
         sums[_together(line.entity)][line.part] += line.money
@@ -252,7 +252,7 @@ def _by_incident(report: Report, calendar: Calendar, incidents: Sequence[Inciden
 
 
 def _by_outage(report: Report, calendar: Calendar, incidents: Sequence[Incident]) -> Html:
-    """The same for each outage, where that is not the same."""
+    """Return the cost of each outage, where incidents have several outages."""
     if not report.bill.outages or all(len(incident.outages) == 1 for incident in incidents):
         return Html("")
     rows = [
@@ -275,7 +275,7 @@ def _bill_cells(begins: str, bills: Sequence[OutageBill], calendar: Calendar, cu
 
 
 def _rules(report: Report) -> Html:
-    """The prices and rules of the estimate."""
+    """Return the prices and rules of the estimate."""
     prices = report.prices
     counting = {
         "documented": "documented: settlements are free, so a message that was moved costs four operations",
@@ -308,7 +308,7 @@ def _rules(report: Report) -> Html:
 
 
 def _kinds(lines: Sequence[BillLine]) -> list[tuple[tuple[str, str, str, str, str], Amount]]:
-    """Sums of the lines over all hours, the most expensive first."""
+    """Return sums of the lines over all hours, the most expensive first."""
     sums: dict[tuple[str, str, str, str, str], Amount] = {}
     for line in lines:
         key = (_together(line.entity), line.namespace, line.side, line.kind, line.part)
@@ -318,7 +318,7 @@ def _kinds(lines: Sequence[BillLine]) -> list[tuple[tuple[str, str, str, str, st
 
 
 def _together(entity: str) -> str:
-    """The common name of all backlog queues of a namespace: senders choose among them at random."""
+    """Return the common name of all backlog queues of a namespace: senders choose among them at random."""
     match = BACKLOG_QUEUE.fullmatch(entity)
     return f"{match[1]}/…" if match else entity
 

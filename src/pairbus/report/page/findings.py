@@ -22,18 +22,19 @@ class Figure:
 
 
 def waiting(report: Report) -> int:
-    """Messages that were not home when the ledger ended."""
+    """Return the number of messages that were not home when the ledger ended."""
     backlog = report.availability.backlog
     return backlog[-1].waiting if backlog else sum(outage.waiting for outage in report.availability.outages)
 
 
 def added(report: Report) -> Decimal:
-    """Cost that pairing added to that of the application alone."""
+    """Return the cost that pairing added to that of the application alone."""
     return report.bill.total.money - report.bill.alone.money
 
 
 def headline(report: Report) -> str:
-    """The report in a sentence: 2 outages of orders; 1 204 messages diverted, all home, none lost; pairing added …"""
+    """Return the report in a sentence: 2 outages of orders; 1 204 messages diverted, all home, none lost; pairing added
+    …"""
     cost = f"pairing added {money(added(report), report.prices.currency)} (estimate)"
     said = "; ".join([_outages(report), _messages(report), cost]) + "."
     return said[0].upper() + said[1:]
@@ -114,9 +115,10 @@ def figures(report: Report) -> list[Figure]:
 
 
 def lost(report: Report) -> Figure:
-    """The figure of lost messages: accepted ones that are neither home, nor waiting, nor dead-lettered.
+    """Return the figure of lost messages: accepted ones that are neither home, nor waiting, nor dead-lettered.
 
-    A ledger cannot tell of one: whatever is not home and not dead-lettered waits. Rows that are missing might.
+    A ledger cannot show a lost message: each one that is not home and not dead-lettered waits. Missing rows might hide
+    one.
     """
     total, source, left = report.availability.total, report.source, waiting(report)
     missing = source.lost_rows + source.damaged
@@ -154,7 +156,7 @@ def _delay(report: Report) -> Figure:
 
 
 def comparison(report: Report) -> str:
-    """A sentence that compares the cost with that of geo-replication."""
+    """Return a sentence that compares the cost with that of geo-replication."""
     bill, currency = report.bill, report.prices.currency
     ours, theirs = bill.with_pairing, bill.geo_replication
     said = (

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 VOID = {"br", "meta", "link", "hr"}
-# Not allowed in HTML, or not in UTF-8: half a surrogate pair can come out of a JSON file.
+# Not allowed in HTML, or not in UTF-8: a JSON file may contain half a surrogate pair.
 UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -41,5 +41,5 @@ def tag(name: str, /, *children: object, **attributes: object) -> Html:
 
 
 def name(value: str) -> Html:
-    """The name of an entity or file, isolated so that right-to-left letters in it do not reorder the text around it."""
+    """Return the name of an entity or file, isolated so that right-to-left letters do not reorder the text."""
     return tag("bdi", value)

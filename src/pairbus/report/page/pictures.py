@@ -61,19 +61,19 @@ def delays(report: Report) -> Html:
 
 
 def _shown(bars: Sequence[tuple[float, int]]) -> tuple[float, Sequence[tuple[float, int]]]:
-    """Where the columns begin, and the columns: empty first bars only say where the data begin."""
+    """Return where the columns begin, and the columns: empty first bars only say where the data begin."""
     first = next((number for number, (_, messages) in enumerate(bars) if messages), 0)
     return (bars[first - 1][0] if first else 0.0), bars[first:]
 
 
 def _growing(bins: Sequence[tuple[float, int]]) -> str:
-    """Words of the caption for columns that are equally wide on the page but not in time; else empty."""
+    """Return words of the caption for columns that are equally wide on the page but not in time; else empty."""
     steps = [after - before for (before, _), (after, _) in pairwise(bins)]
     return "; columns to the right are longer spans of time" if steps and max(steps) > 1.5 * min(steps) else ""
 
 
 def _bin_ticks(limits: Sequence[float]) -> list[Tick]:
-    """Ticks at the limits between columns: all of them when they are few, else some at equal distances."""
+    """Return ticks at the limits between columns: all of them when they are few, else some at equal distances."""
     columns = len(limits) - 1
     every = -(-columns // LABELS_MAX)
     return [
@@ -83,7 +83,7 @@ def _bin_ticks(limits: Sequence[float]) -> list[Tick]:
 
 
 def _place(value: float, limits: Sequence[float]) -> float:
-    """Position of a delay among columns of equal width, from 0 to 1."""
+    """Return the position of a delay among columns of equal width, from 0 to 1."""
     number = min(max(bisect_left(limits, value), 1), len(limits) - 1)
     low, high = limits[number - 1], limits[number]
     within = (value - low) / (high - low) if high > low else 1.0

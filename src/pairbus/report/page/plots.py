@@ -46,12 +46,12 @@ class YAxis:
 
 
 def part(share: float) -> str:
-    """A share as a percentage for SVG: 0.12345 → 12.35%"""
+    """Return a share as a percentage for SVG: 0.12345 → 12.35%"""
     return f"{share * 100:.2f}".rstrip("0").rstrip(".") + "%"
 
 
 def picture(title: str, description: str, height: int, *content: object, class_: str = "plot") -> Html:
-    """An svg with a title and a description for screen readers."""
+    """Return an svg with a title and a description for screen readers."""
     return tag(
         "svg",
         tag("title", title),
@@ -88,7 +88,7 @@ def y_axis(axis: YAxis, height: int) -> Html:
 
 
 def lane(title: str, bars: Sequence[Bar], ticks: Sequence[Tick], marks: Sequence[Tick] = (), height: int = 18) -> Html:
-    """A line of a timeline: healthy except where it has bars."""
+    """Return a line of a timeline: healthy except where it has bars."""
     drawn = (
         tag(
             "rect",
@@ -108,7 +108,7 @@ def lane(title: str, bars: Sequence[Bar], ticks: Sequence[Tick], marks: Sequence
 
 
 def axis_below(ticks: Sequence[Tick]) -> Html:
-    """The labels of a timeline, under its last lane."""
+    """Return the labels of a timeline, under its last lane."""
     return tag("svg", time_axis(ticks, -6, lines=False), class_="axis", width="100%", height=14, aria_hidden="true")
 
 
@@ -120,7 +120,7 @@ class Curve:
     colour: str
     steps: bool = True
     is_solid: bool = False
-    "True: an area without a line, which is not seen where it is zero."
+    "True: an area without a line, which is invisible where it is zero."
 
 
 def curves(
@@ -134,7 +134,7 @@ def curves(
     hints: Sequence[Bar] = (),
     height: int = 90,
 ) -> Html:
-    """Curves over a time axis whose labels are elsewhere."""
+    """Return curves over a time axis whose labels are elsewhere."""
     frame = tag(
         "svg",
         *(piece for curve in shown for piece in _drawn(curve, axis, height)),
@@ -172,12 +172,12 @@ def _drawn(curve: Curve, axis: YAxis, height: int) -> Iterator[Html]:
 
 
 def mark_lines(marks: Sequence[Tick], height: int) -> Html:
-    """Marks without labels."""
+    """Return marks without labels."""
     return join(tag("line", x1=part(mark.at), x2=part(mark.at), y1=-8, y2=height + 8, class_="mark") for mark in marks)
 
 
 def marks_above(marks: Sequence[Tick]) -> Html:
-    """Labels of marks, over the first lane of a figure, one below the other."""
+    """Return labels of marks, over the first lane of a figure, one below the other."""
     height = 15 * len(marks)
     drawn = join(_marked(marks, height, from_y=0))
     return tag("svg", drawn, class_="plot marks", width="100%", height=height, aria_hidden="true")
@@ -208,7 +208,7 @@ def columns(
     marks: Sequence[Tick] = (),
     height: int = 160,
 ) -> Html:
-    """Stacked columns side by side; `marks` are vertical lines across them, with a label on top."""
+    """Return stacked columns side by side; `marks` are vertical lines across them, with a label on top."""
     width = 1 / max(len(stacks), 1)
 
     def drawn() -> Iterator[Html]:
@@ -239,7 +239,7 @@ def columns(
 
 
 def _marked(marks: Sequence[Tick], height: int, from_y: int) -> Iterator[Html]:
-    """Marks with labels, one below the other from `from_y` on, so that labels of near marks can be read."""
+    """Yield marks with labels, one below the other from `from_y` on, so that labels of near marks can be read."""
     heads = [from_y + 15 * number for number in range(len(marks))]
     for mark, y in zip(marks, heads, strict=True):
         yield tag("line", x1=part(mark.at), x2=part(mark.at), y1=y, y2=height, class_="mark")
@@ -251,7 +251,7 @@ def _marked(marks: Sequence[Tick], height: int, from_y: int) -> Iterator[Html]:
 
 
 def stacked_lane(title: str, stack: Sequence[Stack], whole: float, height: int = 18) -> Html:
-    """A lane with the parts of a whole from left to right."""
+    """Return a lane with the parts of a whole from left to right."""
 
     def drawn() -> Iterator[Html]:
         left = 0.0
@@ -274,7 +274,7 @@ def stacked_lane(title: str, stack: Sequence[Stack], whole: float, height: int =
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> Html:
-    """A legend of colours, from (colour, words) of each entry."""
+    """Return a legend of colours, from (colour, words) of each entry."""
     return tag(
         "ul",
         *(tag("li", tag("span", class_=f"swatch {colour}", aria_hidden="true"), words) for colour, words in entries),

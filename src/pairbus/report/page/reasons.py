@@ -1,4 +1,4 @@
-"""Reasons of outages in words: a table from what clients write to what an operator says."""
+"""Reasons of outages in words: a table from the texts of clients to the words of operators."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _PATTERNS = [(re.compile(pattern, re.IGNORECASE), words) for pattern, words in W
 
 
 def in_words(reason: str) -> str:
-    """Say a reason in a few words."""
+    """Describe a reason in a few words."""
     return next((words for pattern, words in _PATTERNS if pattern.search(reason)), OTHER)
 
 
 def said_once(reasons: Iterable[str]) -> str:
-    """Say all reasons of an incident, each once, the most frequent first."""
+    """Describe all reasons of an incident, each once, the most frequent first."""
     counts: dict[str, int] = {}
     for reason in reasons:
         counts[in_words(reason)] = counts.get(in_words(reason), 0) + 1

@@ -30,7 +30,7 @@ class Tick:
 
 
 def time_ticks(calendar: Calendar, wanted: int = 8) -> list[Tick]:
-    """Ticks at round times of UTC; every second one is minor."""
+    """Return ticks at round times of UTC; every second one is minor."""
     length_s = calendar.seconds
     if length_s <= 0:
         return [Tick(0.0, f"{calendar.begins:%H:%M:%S}")]
@@ -55,7 +55,7 @@ def _time_label(at: datetime, step_s: float) -> str:
 
 
 def number_ticks(top: float, wanted: int = 4, *, whole: bool = False) -> list[float]:
-    """Round numbers from 0 to the first that is not below `top`; only whole ones when `whole`."""
+    """Return round numbers from 0 to the first that is at least `top`; only whole ones when `whole`."""
     if top <= 0:
         return [0.0, 1.0]
     rough = top / wanted
@@ -70,7 +70,7 @@ def count_labels(values: Sequence[float]) -> list[str]:
 
 
 def duration_ticks(top_s: float, wanted: int = 4) -> tuple[list[float], list[str]]:
-    """Ticks and their labels, all in one unit: 0, 5, 10, 15 min."""
+    """Return ticks and their labels, all in one unit: 0, 5, 10, 15 min."""
     for unit_s, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (1, "s")):
         if top_s >= 2 * unit_s or unit == "s":
             break

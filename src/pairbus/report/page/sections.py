@@ -43,7 +43,7 @@ def key_figures(report: Report) -> Html:
 
 
 def outages(report: Report, calendar: Calendar, incidents: Sequence[Incident]) -> Html:
-    """Incidents in a row each, which unfolds to the outages of its entities."""
+    """Return a row for each incident, which unfolds to the outages of its entities."""
     if not incidents:
         return section("outages", "Incidents", nothing("No outage in this period."))
     entities = {outage.entity for incident in incidents for outage in incident.outages}
@@ -98,7 +98,7 @@ def _diverted_after(incident: Incident) -> str:
 
 
 def _raw(incident: Incident) -> Html:
-    """Reasons as the clients wrote them, each once."""
+    """Return the reasons as the clients wrote them, each once."""
     texts = list(dict.fromkeys(outage.reason for outage in incident.outages))
     shown = (tag("li", tag("span", reason, class_="reason")) for reason in texts[:REASONS_MAX])
     left = len(texts) - REASONS_MAX

@@ -18,7 +18,8 @@ INCIDENTS_MAX = 10
 
 
 def summary(report: Report, local: Local | None = None) -> Text:
-    """Summary for `rich.console.Console.print`; its `.plain` is the text without colours. `local` as for the page."""
+    """Return the summary for `rich.console.Console.print`; `.plain` is the text without colours. `local` as for the
+    page."""
     from rich.text import Text
 
     calendar = Calendar.of(report.begins, report.ends, local)

@@ -12,7 +12,7 @@ ROWS_MAX = 10
 """Rows of a table that is not folded."""
 SHOWN_MAX = 200
 """Rows of a folded table; the files have all of them."""
-# 0, $0, CHF 0, 0 bytes, 0 s, 0 %: the forms of nothing that pairbus.report.page.words writes.
+# 0, $0, CHF 0, 0 bytes, 0 s, 0 %: the forms of zero that pairbus.report.page.words writes.
 NOTHING = re.compile(r"–|[^\d<]{0,4}0(\u202f(bytes|s|%))?")
 
 
@@ -60,22 +60,22 @@ def _row(cells: Sequence[object], right: Sequence[str | None]) -> Html:
 
 
 def folded(summary: object, content: object, *, is_open: bool = False, class_: str | None = None) -> Html:
-    """Content that the reader can unfold."""
+    """Return content that the reader can unfold."""
     return tag("details", tag("summary", summary), content, open=is_open, class_=class_)
 
 
 def long_table(summary: str, caption: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
-    """A folded table; with more than SHOWN_MAX rows it is cut, and a note says so."""
+    """Return a folded table; with more than SHOWN_MAX rows it is cut, and a note says so."""
     return folded(summary, cut_table(caption, heads, rows))
 
 
 def fitting_table(summary: str, caption: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
-    """A table that is folded when it has more than ROWS_MAX rows."""
+    """Return a table that is folded when it has more than ROWS_MAX rows."""
     return table(caption, heads, rows) if len(rows) <= ROWS_MAX else long_table(summary, caption, heads, rows)
 
 
 def cut_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
-    """A table of at most SHOWN_MAX rows, with a note when it has more."""
+    """Return a table of at most SHOWN_MAX rows, with a note when it has more."""
     shown = table(caption, heads, rows[:SHOWN_MAX])
     if len(rows) <= SHOWN_MAX:
         return shown
@@ -84,10 +84,10 @@ def cut_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[object
 
 
 def folds(*parts: object) -> Html:
-    """Folded content side by side; what is unfolded takes the whole width."""
+    """Return folded content side by side; unfolded content takes the whole width."""
     return tag("div", *parts, class_="folds") if any(parts) else Html("")
 
 
 def pairs(entries: Iterable[tuple[object, object]], class_: str = "pairs") -> Html:
-    """A list of terms and their values."""
+    """Return a list of terms and their values."""
     return tag("dl", *(tag("div", tag("dt", term), tag("dd", meaning)) for term, meaning in entries), class_=class_)

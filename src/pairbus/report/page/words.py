@@ -18,29 +18,29 @@ BACKLOG_QUEUES = "/x-servicebus-transfer/"
 """Part of the path of every backlog queue."""
 
 Local = Callable[[datetime], datetime]
-"""Turns a time into that of the reader's clock, as `datetime.astimezone` does for this machine."""
+"""Function that turns a time into that of the reader's clock, as `datetime.astimezone` does for this machine."""
 
 
 def count(number: int) -> str:
-    """A number with spaces between thousands: 1 204"""
+    """Return a number with spaces between thousands: 1 204"""
     return f"{number:,}".replace(",", THIN)
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """A number with its noun: 1 outage, 2 outages, no outage"""
+    """Return a number with its noun: 1 outage, 2 outages, no outage"""
     many = plural or f"{noun}s"
     return f"no {noun}" if number == 0 else f"{count(number)}{WIDE}{noun if number == 1 else many}"
 
 
 def listed(names: Sequence[str], shown: int = 3) -> str:
-    """Names in a sentence: orders, payments and shipping; orders, payments, shipping and 4 more"""
+    """Return names in a sentence: orders, payments and shipping; orders, payments, shipping and 4 more"""
     if len(names) > shown + 1:
         return f"{', '.join(names[:shown])} and {len(names) - shown} more"
     return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
 
 
 def duration(seconds: float) -> str:
-    """A length of time: 820 ms, 12.4 s, 8 min 24 s, 2 h 05 min, 3 d 4 h"""
+    """Return a length of time: 820 ms, 12.4 s, 8 min 24 s, 2 h 05 min, 3 d 4 h"""
     if seconds < 0:
         return f"−{duration(-seconds)}"
     if seconds < 0.9995:
@@ -59,7 +59,7 @@ def duration(seconds: float) -> str:
 
 
 def percent(value: float) -> str:
-    """A percentage, rounded down, with enough digits to tell 99.9987 from 100."""
+    """Return a percentage, rounded down, with enough digits to tell 99.9987 from 100."""
     if value >= 100:
         return f"100{THIN}%"
     missing = Decimal(repr(100 - value))
@@ -69,7 +69,7 @@ def percent(value: float) -> str:
 
 
 def size(number: int) -> str:
-    """A number of bytes in units of 1000, as bandwidth is sold: 1.2 MB"""
+    """Return a number of bytes in units of 1000, as bandwidth is sold: 1.2 MB"""
     value = float(number)
     for unit in ("bytes", "kB", "MB", "GB", "TB"):
         if value < 999.5 or unit == "TB":
@@ -79,7 +79,7 @@ def size(number: int) -> str:
 
 
 def money(amount: Decimal, currency: str) -> str:
-    """An amount: $1 204.50, $0.0123; two decimal places from one on, three significant digits below."""
+    """Return an amount: $1 204.50, $0.0123; two decimal places from one on, three significant digits below."""
     sign = "−" if amount < 0 else ""
     amount = abs(amount)
     if amount == 0:
@@ -96,7 +96,7 @@ def money(amount: Decimal, currency: str) -> str:
 
 
 def share(part: Decimal | int, whole: Decimal | int) -> str:
-    """A share in percent: 12 %, <1 %; 0 % when the whole is 0."""
+    """Return a share in percent: 12 %, <1 %; 0 % when the whole is 0."""
     if not whole or not part:
         return f"0{THIN}%"
     value = float(100 * part / whole)
@@ -104,13 +104,13 @@ def share(part: Decimal | int, whole: Decimal | int) -> str:
 
 
 def times(larger: Decimal, smaller: Decimal) -> str:
-    """Ratio of two amounts: 66, 1.4, 12 000."""
+    """Return the ratio of two amounts: 66, 1.4, 12 000."""
     ratio = larger / smaller
     return count(round(ratio)) if ratio >= 10 else f"{ratio:.1f}"
 
 
 def shortened(name: str, length: int = 48) -> str:
-    """A name without its middle when it is long: backlog queues differ at their end."""
+    """Return a name without its middle when it is long: backlog queues differ at their end."""
     if len(name) <= length:
         return name
     kept = (length - 1) // 2
@@ -118,7 +118,7 @@ def shortened(name: str, length: int = 48) -> str:
 
 
 def plain(words: str) -> str:
-    """Text for a terminal: one line with ordinary spaces, and without control characters of ids and reasons."""
+    """Return text for a terminal: one line with ordinary spaces, and without control characters of ids and reasons."""
     return "".join(char if char.isprintable() else "\ufffd" for char in words.replace(THIN, " ").replace(WIDE, " "))
 
 
@@ -134,7 +134,7 @@ class Calendar:
     begins: datetime
     ends: datetime
     local: Local | None = None
-    "Gives the local time beside UTC; None: none is shown."
+    "Function that returns the local time beside UTC; None: none is shown."
 
     @classmethod
     def of(cls, begins: str, ends: str, local: Local | None = None) -> Calendar:
@@ -145,15 +145,16 @@ class Calendar:
         return (self.ends - self.begins).total_seconds()
 
     def time(self, text: str) -> str:
-        """A time as 12:00:05; with tenths in a period below five minutes, with the day in a period of several days."""
+        """Return a time as 12:00:05; with tenths in a period below five minutes, with the day in one of several
+        days."""
         return self._written(moment(text))
 
     def both(self, text: str) -> str:
-        """A time with its zone, and the local one if it differs: 12:00:05 UTC (13:00:05 CET)"""
+        """Return a time with its zone, and the local one if it differs: 12:00:05 UTC (13:00:05 CET)"""
         return f"{self.time(text)} UTC{self.local_of(text)}"
 
     def local_of(self, text: str) -> str:
-        """The local time in brackets, as something to add: ` (13:00:05 CET)`; empty when it is that of UTC."""
+        """Return the local time in brackets: ` (13:00:05 CET)`; empty when it is that of UTC."""
         at = self._local(moment(text))
         return "" if at is None else f" ({self._written(at)} {at.tzname()})"
 
@@ -167,15 +168,15 @@ class Calendar:
         return clock if len(days) == 1 else f"{at.day} {at:%b} {clock}"
 
     def between(self, window: Calendar) -> str:
-        """A part of the period: 10:59:43 to 11:29:51 UTC"""
+        """Return a part of the period: 10:59:43 to 11:29:51 UTC"""
         return f"{self.time(window.begins.isoformat())} to {self.time(window.ends.isoformat())} UTC"
 
     def period(self) -> str:
-        """The period: 1 March 2026, 09:00:00 to 15:00:00 UTC"""
+        """Return the period: 1 March 2026, 09:00:00 to 15:00:00 UTC"""
         return f"{_period(self.begins, self.ends)} UTC"
 
     def local_period(self) -> str:
-        """The period by the local clock, or an empty text: 1 March 2026, 10:00:00 to 16:00:00 CET"""
+        """Return the period by the local clock, or an empty text: 1 March 2026, 10:00:00 to 16:00:00 CET"""
         first, last = self._local(self.begins), self._local(self.ends)
         return f"{_period(first, last)} {last.tzname()}" if first and last else ""
 
