@@ -21,11 +21,11 @@ EVENTS_MAX = 10_000  # events that an iterator may be behind; older ones are dro
 
 
 class PairedServiceBusClient(PairedClientFace["PairedSender"]):
-    """Sends to the primary, or to backlog queues of the secondary while the primary is away; receives from the primary.
+    """A client that sends to the primary, or to backlog queues of the secondary while the primary is away.
 
-    Belongs to one event loop, and to the next one when that has ended; safe to share between its tasks.
-    `from_connection_strings` and `from_credential` make the clients of the SDK too; the constructor takes clients of
-    the SDK, which it then owns and closes.
+    It receives from the primary. It belongs to one event loop, and to the next one when that has ended; its tasks may
+    share it. `from_connection_strings` and `from_credential` make the clients of the SDK too; the constructor takes
+    clients of the SDK, which it then owns and closes.
     """
 
     AIO = True
@@ -115,7 +115,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
 
 
 class PairedSender(PairedSenderFace):
-    """Sends to one queue or topic. Any number of tasks may share it: their sends are pipelined."""
+    """A sender to one queue or topic. Any number of tasks may share it: their sends are pipelined."""
 
     def __init__(self, client: PairedServiceBusClient, path: str, client_identifier: str | None = None) -> None:
         super().__init__(client, path, client_identifier)

@@ -60,7 +60,7 @@ Request = Callable[[float, float], Awaitable[Any]]
 
 
 class Sends:
-    """Carries out the calls of one client. `closing` is set when the client is being closed."""
+    """The calls of one client, carried out. `closing` is set when the client is being closed."""
 
     def __init__(
         self,

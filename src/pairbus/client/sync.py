@@ -28,10 +28,10 @@ LISTENER_CLOSE_S = 2.0  # time for the listener to hear the last events when a c
 
 
 class PairedServiceBusClient(PairedClientFace["PairedSender"]):
-    """Sends to the primary, or to backlog queues of the secondary while the primary is away; receives from the primary.
+    """A client that sends to the primary, or to backlog queues of the secondary while the primary is away.
 
-    Safe to share between threads. `from_connection_strings` and `from_credential` make the clients of the SDK too; the
-    constructor takes clients of the SDK, which it then owns and closes.
+    It receives from the primary. Threads may share it. `from_connection_strings` and `from_credential` make the clients
+    of the SDK too; the constructor takes clients of the SDK, which it then owns and closes.
     """
 
     AIO = False
@@ -123,7 +123,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
 
 
 class PairedSender(PairedSenderFace):
-    """Sends to one queue or topic. Any number of threads may share it: their sends are pipelined."""
+    """A sender to one queue or topic. Any number of threads may share it: their sends are pipelined."""
 
     def __init__(self, client: PairedServiceBusClient, path: str, client_identifier: str | None = None) -> None:
         super().__init__(client, path, client_identifier)

@@ -206,7 +206,7 @@ class Ledger:
             return self._written_rows >= wanted
 
     def close(self, timeout_s: float) -> bool:
-        """Flush, then end the thread. Later calls are ignored. Returns the same as `flush`."""
+        """Flush, then end the thread. Later calls are ignored. Return the same as `flush`."""
         ends_s = time.monotonic() + timeout_s
         flushed = self.flush(timeout_s)
         with self._lock:

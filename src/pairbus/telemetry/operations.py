@@ -77,7 +77,7 @@ EndOperation = Callable[[OperationStart | None, Any], OperationEnd]
 
 
 class Recording:
-    """Tells whether a reader takes the records: asked once a second until there is one, and true from then on."""
+    """State of recording: whether a reader takes the records, asked once a second until there is one."""
 
     def __init__(self) -> None:
         self._is_on = False
