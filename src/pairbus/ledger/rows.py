@@ -1,7 +1,7 @@
 """The schema of the ledger: a row, and its encoding as a line. No clock, no file.
 
 A field that has no meaning for a row is absent from its line and None in `Row`. A reader ignores fields that it does
-not know, so a field may be added without a new version; a change of a meaning raises `SCHEMA`.
+not know, so a field may be added without a new version; a change of a meaning needs a higher `SCHEMA`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredenti
 get_proxy_info: Callable[..., tuple[Any, ...]] | None
 try:
     from websocket._url import get_proxy_info
-except ImportError:  # uamqp is an extra of the SDK
+except ImportError:  # websocket-client is an extra of the SDK
     get_proxy_info = None
 
 DEFAULT_PROXY_PORT = 80
