@@ -60,7 +60,7 @@ def host_and_port(text: str, name: str) -> tuple[str, int | None]:
 
 
 def _values(text: str) -> dict[str, str]:
-    """Values by the proper names of their keys. Unknown keys are ignored, as the SDKs do."""
+    """Return the values by the proper names of their keys. Unknown keys are ignored, as in the SDKs."""
     values: dict[str, str] = {}
     for part in text.strip().split(";"):
         key, equals, value = part.partition("=")
@@ -80,7 +80,7 @@ def _values(text: str) -> dict[str, str]:
 
 def _flag(values: dict[str, str]) -> bool:
     text = values.get("UseDevelopmentEmulator", "false")
-    # Both SDKs take only `true` for yes and anything else for no, so that `True` would turn TLS on.
+    # The SDKs take only `true` for yes and any other text for no, so `True` would turn TLS on.
     if text not in ("true", "false"):
         raise ConfigError(f"connection string: UseDevelopmentEmulator must be 'true' or 'false', not {text!r}")
     return text == "true"

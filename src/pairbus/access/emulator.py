@@ -16,9 +16,10 @@ CA_SIZE_MAX = 64 * 1024  # a certificate has less than 1 KB
 
 
 def with_port(text: str, authority: str) -> str:
-    """The connection string with a port added to its endpoint, because a connection string of an emulator may omit it.
+    """Return the connection string with the port added to its endpoint.
 
-    Without a port the SDK uses 5672 for AMQP and 443 for HTTPS; the broker has one port for both.
+    A connection string of an emulator may omit the port. The SDK then uses 5672 for AMQP and 443 for HTTPS, but the
+    broker has one port for both.
     """
     parts = [part.partition("=") for part in text.strip().split(";") if part.strip()]
     return ";".join(

@@ -1,7 +1,7 @@
-"""Who may talk HTTP to a broker on this machine: the check against DNS rebinding and foreign web pages.
+"""The check of HTTP requests to a broker on this machine, against DNS rebinding and foreign web pages.
 
 A web page anywhere can make a browser send requests to localhost, and by rebinding its own DNS name it can even
-read the answers. The well-known development key would then open every queue. Two headers give the page away, and
+read the answers. The well-known development key would then open every queue. Two headers reveal the page, and
 no script can forge them: Host names the page's own domain after a rebinding, Origin names it otherwise.
 """
 
@@ -18,7 +18,7 @@ _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,
 
 
 class ForeignRequest(Exception):
-    """A request that did not mean this broker; carries the HTTP status to answer with."""
+    """A request that was not meant for this broker; carries the HTTP status to answer with."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -26,11 +26,11 @@ class ForeignRequest(Exception):
 
 
 def check_request_source(host_headers: Sequence[str], origin: str | None, hosts: frozenset[str]) -> None:
-    """Passes requests to a loopback name, one of `hosts` (lower-case) or an IP address; else ForeignRequest."""
+    """Accept requests to a loopback name, one of `hosts` (lower-case) or an IP address; else raise ForeignRequest."""
     if len(host_headers) != 1:
         raise ForeignRequest(400, "the request must have exactly one Host header")
     host = _host_of(host_headers[0])
-    # An address cannot be rebound: whoever serves a page from it is the machine behind it.
+    # An address cannot be rebound: a page from this address comes from the machine that has the address.
     if host is None or not (host in LOOPBACK_HOSTS or host in hosts or _address(host)):
         raise ForeignRequest(
             421, f"this broker is not {host_headers[0]!r}; use localhost, or start the broker with --allowed-host"

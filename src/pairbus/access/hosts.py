@@ -8,7 +8,7 @@ LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 def is_loopback(host: str) -> bool:
-    """True for a host, a name or an address without brackets, that only this machine can reach."""
+    """Return True for a host (a name, or an address without brackets) that only this machine can reach."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -16,5 +16,5 @@ def is_loopback(host: str) -> bool:
 
 
 def in_url(host: str) -> str:
-    """The host as a URL has it: IPv6 addresses in brackets."""
+    """Return the host as a URL has it: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host

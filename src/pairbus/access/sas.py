@@ -89,7 +89,7 @@ class Grant:
     "Path of the queue or topic to which the key belongs; empty for a key of the namespace."
 
     def covers(self, path: str) -> bool:
-        """True when the path is the scope or lies below it, segment by segment."""
+        """Return True when the path is the scope or lies below it, segment by segment."""
         plain = _plain_path(path)
         if self.entity_path and not _belongs_to(plain, self.entity_path):
             return False
@@ -133,9 +133,9 @@ def parse(token: str) -> SasToken:
 
 
 def verify(token: SasToken, keys: Iterable[SharedAccessKey], now_s: float, skew_s: float = 0) -> SharedAccessKey:
-    """The key that signed the token, or TokenRefused: unknown key name, wrong signature, expired.
+    """Return the key that signed the token; TokenNotValid: unknown key name, wrong signature, expired.
 
-    `skew_s` is how long after its expiry a token still passes.
+    `skew_s`: seconds after its expiry during which a token is still accepted.
     """
     named = [key for key in keys if key.name == token.key_name]
     if not named:
@@ -151,10 +151,10 @@ def verify(token: SasToken, keys: Iterable[SharedAccessKey], now_s: float, skew_
 
 
 def resource_path(resource: str) -> str:
-    """The path of a resource or audience URL, in the form in which scopes are compared; the host is ignored.
+    """Return the path of a resource or audience URL, in the form in which scopes are compared; the host is ignored.
 
     One broker is reached as localhost, 127.0.0.1 or by a container's name; a token signed for one of them is valid
-    for all, because the key is what proves the right. A text without a scheme starts with the host.
+    for all, because the key proves the right. A text without a scheme starts with the host.
     """
     without_scheme = _SCHEME.sub("", resource, count=1)
     path = without_scheme.partition("/")[2]
@@ -185,7 +185,7 @@ class KeyRing:
         return f"<KeyRing {' '.join(self._keys)}>"
 
     def check(self, token_text: str, audience_path: str, now_s: float, *, skew_s: float = 0) -> Grant:
-        """Grant of a token at a path (`resource_path` has that of an audience URL); TokenRefused when there is none."""
+        """Return the grant of a token at a path (`resource_path` of the audience URL); else TokenNotValid."""
         token = parse(token_text)
         scope = resource_path(token.resource)
         entity = self._entity_of(scope, token.key_name)
@@ -199,7 +199,7 @@ class KeyRing:
         return grant
 
     def _entity_of(self, scope: str, key_name: str) -> str:
-        """The queue or topic whose key of this name may sign for the scope; empty when there is none."""
+        """Return the queue or topic whose key of this name may sign for the scope; empty when there is none."""
         segments = scope.split("/")
         for count in range(len(segments), 0, -1):
             path = "/".join(segments[:count])
@@ -208,7 +208,7 @@ class KeyRing:
         return ""
 
     def login(self, name: str, key_text: str) -> Grant | None:
-        """Grant for the name of a key and the key itself, for SASL PLAIN; None when no key has both."""
+        """Return the grant for the name of a key and the key itself, for SASL PLAIN; None when no key has both."""
         key = self._keys.get(name)
         if key is not None and _opens(key, key_text):
             return Grant(_effective(key), NEVER_S, "")
@@ -225,7 +225,7 @@ def _opens(key: SharedAccessKey, key_text: str) -> bool:
 
 
 def _belongs_to(path: str, entity_path: str) -> bool:
-    """True when the path is the queue or topic, its subscription or its `$` node; `a/b` is another queue than `a`."""
+    """Return True when the path is the queue or topic, its subscription or its `$` node; `a/b` is not of queue `a`."""
     if path == entity_path:
         return True
     below = path.removeprefix(f"{entity_path}/") if path.startswith(f"{entity_path}/") else ""
@@ -233,7 +233,7 @@ def _belongs_to(path: str, entity_path: str) -> bool:
 
 
 def _effective(key: SharedAccessKey) -> frozenset[str]:
-    """Rights of a key; Manage includes Send and Listen."""
+    """Return the rights of a key; Manage includes Send and Listen."""
     return frozenset(RIGHTS) if MANAGE in key.rights else key.rights
 
 

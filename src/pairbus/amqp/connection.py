@@ -1,14 +1,14 @@
 """A connection without I/O: bytes in → events out; calls in → bytes out. Client and server are the same core.
 
-    events = connection.receive_data(data, now)     # never raises for what the bytes are
+    events = connection.receive_data(data, now)     # never raises, whatever the bytes are
     connection.…                                    # act on the events
     transport.write(connection.data_to_send())
     connection.next_timer() / connection.handle_timer(now)
 
 Laws.
- 1. Whatever arrives, `receive_data` returns events; what breaks the protocol ends in one ConnectionFailed, with the
-    close that tells the peer already in the output, and everything after it is ignored.
-    What the user still says after our close goes nowhere: it may have been on its way when the peer failed.
+ 1. `receive_data` returns events, whatever arrives. Bytes that break the protocol end in one ConnectionFailed, with the
+    close that tells the peer already in the output; all bytes after them are ignored.
+    Frames that the user still writes after our close are dropped: they may have been under way when the peer failed.
  2. The core never reads a clock: `now` is seconds on any monotonic clock of the user's.
  3. Memory is bounded by the settings: one frame, `channel_max` sessions, `link_max` links, `partial_bytes_max` bytes
     of messages that are not whole yet, `unsettled_max` deliveries per link.
@@ -78,7 +78,7 @@ class _Phase(Enum):
 
 
 class Connection:
-    """One end of a connection: a server's with SaslServer, a client's with SaslClient or None (no SASL)."""
+    """One end of a connection: the server's with SaslServer, the client's with SaslClient or None (no SASL)."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Connection:
     ) -> None:
         self.settings = settings
         self.paced = paced
-        "Messages of several frames are not written at once: the user calls `feed` as its socket takes them."
+        "True: messages of several frames are not written at once; the user calls `feed` as its socket takes them."
         self.ring: deque[Session] = deque()
         "Sessions of a paced connection that have something to write and a window to write it into, each in turn."
         self.state = EndpointState.FRESH
@@ -107,19 +107,19 @@ class Connection:
         self._buffer = FrameBuffer(settings.max_frame_size)
         self._out: list[bytes] = []
         self._kept_back: list[bytes] = []
-        "Frames that must wait until the protocol headers are exchanged and our open is said."
+        "Frames that must wait until the protocol headers are exchanged and our open is sent."
         self._frames_out: list[bytes] | deque[bytes] = self._kept_back
-        "Where frames go: first kept back, then to the output, after our close nowhere."
+        "Target of new frames: first `_kept_back`, then the output; after our close frames are dropped."
         self.partial_bytes = 0
-        "Held by links that wait for the rest of a message."
+        "Bytes held by links that wait for the rest of a message."
         self._sessions: dict[int, Session] = {}
         self._by_remote_channel: dict[int, Session] = {}
         self._ended_channels: set[int] = set()
         "Channels of the peer whose sessions have ended: frames on them are late, not wrong. At most `channel_max`."
         self.sessions_to_renew: list[Session] = []
-        "Sessions whose window is renewed when everything that was read has been looked at."
+        "Sessions whose window is renewed when all bytes that were read have been handled."
         self._last_received: float | None = None
-        "None until the first call that tells the time."
+        "Time of the last bytes from the peer; None until the first call that tells the time."
         self._last_sent = self.now = 0.0
         if not self._is_server:
             self._out.append(SASL_HEADER if sasl is not None else AMQP_HEADER)
@@ -133,19 +133,19 @@ class Connection:
 
     @property
     def is_over(self) -> bool:
-        """Nothing that arrives will be looked at any more."""
+        """True when bytes that arrive are no longer looked at."""
         return self._phase is _Phase.DEAD
 
     @property
     def last_received(self) -> float:
-        """When bytes last came in, on the user's clock; minus infinity before the first."""
+        """Time when bytes last came in, on the user's clock; minus infinity before the first."""
         return -inf if self._last_received is None else self._last_received
 
     @property
     def sessions(self) -> list[Session]:
         return list(self._sessions.values())
 
-    # ── what the user does ──
+    # ── calls of the user ──
 
     def open(self) -> None:
         """Send our open. A client need not wait for the SASL exchange: frames are kept back until it is over."""
@@ -187,7 +187,7 @@ class Connection:
         raise ProtocolError(RESOURCE_LIMIT_EXCEEDED, f"all {channel_max + 1} channels are in use")
 
     def data_to_send(self) -> bytes:
-        """Everything to be written now; the output is empty afterwards."""
+        """Return all bytes to be written now; the output is empty afterwards."""
         if not self._out:
             return b""
         data = b"".join(self._out)
@@ -202,7 +202,7 @@ class Connection:
     def feed(self, events: list[AmqpEvent]) -> bool:
         """Put one frame of a large message into the output, each session in turn; False when there is none.
 
-        A session that has written all of its own is told of by SessionFlow.
+        When a session has written all its frames, SessionFlow tells the user.
         """
         while self.ring:
             session = self.ring.popleft()
@@ -215,7 +215,7 @@ class Connection:
         return False
 
     def next_timer(self) -> float | None:
-        """When `handle_timer` wants to be called, on the clock of `now`."""
+        """Return the time at which `handle_timer` wants to be called, on the clock of `now`."""
         if self._phase is _Phase.DEAD:
             return None
         if self._last_received is None:
@@ -229,7 +229,7 @@ class Connection:
         return min(times, default=None)
 
     def _sign_of_life_due(self) -> float | None:
-        """Only between our open and our close are we allowed to give one."""
+        """Return the time of our next sign of life; None when none is allowed, before our open and after our close."""
         if self.state is EndpointState.OPEN and self.remote_open is not None and self.remote_open.idle_time_out:
             return self._last_sent + self.remote_open.idle_time_out * self.settings.sign_of_life_share * 1e-3
         return None
@@ -249,7 +249,7 @@ class Connection:
             self.write(EMPTY_FRAME)
         return []
 
-    # ── what sessions and links do ──
+    # ── calls of sessions and links ──
 
     def write(self, data: bytes) -> None:
         self._frames_out.append(data)
@@ -278,7 +278,7 @@ class Connection:
         if count >= self.settings.link_max:
             raise ProtocolError(RESOURCE_LIMIT_EXCEEDED, f"{count} links are attached")
 
-    # ── what the peer says ──
+    # ── frames of the peer ──
 
     def receive_data(self, data: bytes, now: float) -> list[AmqpEvent]:
         if not data:
@@ -307,7 +307,7 @@ class Connection:
     def _on_header(self, header: bytes) -> None:
         expected = SASL_HEADER if self._expects_sasl else AMQP_HEADER
         if header == AMQP_HEADER and self._is_server:
-            expected = AMQP_HEADER  # a client that skips SASL is as welcome: tokens decide
+            expected = AMQP_HEADER  # a client that skips SASL is accepted too: tokens decide
         if self.trace is not None:
             self.trace("<-", 0, f"header {header!r}")
         if header != expected:
@@ -337,7 +337,7 @@ class Connection:
             self._kept_back.clear()
 
     def _receive_sasl(self, data: bytes) -> bytes:
-        """Read SASL frames until the exchange is over; what follows them is given back."""
+        """Read SASL frames until the exchange is over; return the bytes behind them."""
         for frame_type, _, buf, start, end in self._buffer.frames(data):
             if frame_type != SASL_FRAME:
                 raise ProtocolError(FRAMING_ERROR, f"frame type {frame_type} during SASL")
@@ -438,7 +438,7 @@ class Connection:
             raise ProtocolError(DECODE_ERROR, f"{performative.NAME} is no AMQP frame")
 
     def _check_late(self, channel: int, what: str) -> None:
-        """A frame on a channel without a session is ignored where there was one, and wrong where there was none."""
+        """Accept a late frame, on a channel whose session has ended; ProtocolError when the channel never had one."""
         if channel not in self._ended_channels:
             raise ProtocolError(NOT_ALLOWED, f"{what} on channel {channel} without a session")
 
@@ -509,7 +509,7 @@ class Connection:
         return error if self.settings.word_error is None else self.settings.word_error(error)
 
     def _cut(self) -> None:
-        """Nothing more is said, except what is kept back."""
+        """Send no more frames, except those that are kept back."""
         for session in self._sessions.values():
             session.cut()
         self._frames_out = deque(maxlen=0)

@@ -1,4 +1,4 @@
-"""AMQP values → bytes. Every value that `decode` can give is taken, so that what came in can always go out again.
+"""AMQP values → bytes. Every value that `decode` can return is accepted, so that a received value can always be sent.
 
 A plain Python value encodes as its natural type: int → long, float → double, str → string, bytes → binary,
 dict → map, list → list, UUID → uuid, bool, None. The shortest form of each type is chosen.
@@ -34,7 +34,7 @@ _TWO_UINTS = struct.Struct(">II")
 
 
 def encode(value: Any) -> bytes:
-    """The value as AMQP bytes. TypeError for what AMQP has no type for: that is the caller's mistake, not a peer's."""
+    """Return the value as AMQP bytes. TypeError when AMQP has no type for it: the caller's mistake, not a peer's."""
     encoder = _ENCODERS.get(type(value))
     if encoder is None:
         raise TypeError(f"no AMQP type for {type(value).__name__}: {value!r}")
@@ -42,19 +42,19 @@ def encode(value: Any) -> bytes:
 
 
 def encode_pairs(pairs: dict[Any, Any]) -> bytes:
-    """The keys and values of a map, one behind the other, without the map's own head."""
+    """Return the keys and values of a map, one behind the other, without the map's own head."""
     return b"".join([encode(part) for pair in pairs.items() for part in pair])
 
 
 def map_of(pairs: bytes, count: int) -> bytes:
-    """A map of `count` elements (keys and values both count) whose elements are already encoded."""
+    """Return a map of `count` elements (keys and values both count) whose elements are already encoded."""
     if count <= 0xFF and len(pairs) < 0xFF:
         return b"\xc1" + bytes((len(pairs) + 1, count)) + pairs
     return b"\xd1" + _TWO_UINTS.pack(len(pairs) + 4, count) + pairs
 
 
 def list_of(parts: list[bytes]) -> bytes:
-    """A list whose elements are already encoded."""
+    """Return a list whose elements are already encoded."""
     if not parts:
         return b"\x45"
     body = b"".join(parts)
@@ -68,7 +68,7 @@ def _bool_out(value: bool) -> bytes:
 
 
 def _small(code: int, fmt: str, small_code: int | None, zero_code: int | None, low: int, high: int) -> Any:
-    """Encoder of an integer type: zero and small values have shorter forms."""
+    """Return the encoder of an integer type: zero and small values have shorter forms."""
     pack = struct.Struct(fmt).pack
     wide = bytes((code,))
 
@@ -117,7 +117,7 @@ def _list_out(value: list[Any]) -> bytes:
 
 
 def _array_out(value: Array) -> bytes:
-    """Every element in the array's one constructor, which is the wide one of its type."""
+    """Encode every element with the one constructor of the array, which is the wide one of its type."""
     constructor = b""
     elements: list[Any] = value
     while elements and isinstance(elements[0], Described):
@@ -144,7 +144,7 @@ def _sized(raw: bytes) -> bytes:
 
 
 def _compound_element(encoded: bytes) -> bytes:
-    """An encoded list or map as an element of an array of the 32-bit constructor."""
+    """Return an encoded list or map as an element of an array that has the 32-bit constructor."""
     if encoded[0] == 0x45:
         return _TWO_UINTS.pack(4, 0)
     if encoded[0] in (0xC0, 0xC1):
@@ -209,5 +209,5 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
 
 
 def encode_pair(key: str, value: str) -> bytes:
-    """One string key with its string value, as a piece of a map."""
+    """Encode one string key with its string value, as a piece of a map."""
     return encode_string(key) + encode_string(value)

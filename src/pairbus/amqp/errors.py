@@ -1,4 +1,4 @@
-"""Errors on the wire: one exception, carrying the AMQP condition to answer with."""
+"""Errors of the protocol: one exception, which carries the AMQP condition to answer with."""
 
 from __future__ import annotations
 

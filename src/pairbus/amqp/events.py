@@ -26,14 +26,14 @@ class ConnectionOpened(AmqpEvent):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionClosed(AmqpEvent):
-    """The peer's close. It has been answered; nothing more will come."""
+    """The peer's close. It has been answered; no more events follow."""
 
     error: Error | None
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFailed(AmqpEvent):
-    """The peer broke the protocol, failed SASL or fell silent. Send what is left of the output, then hang up."""
+    """The peer broke the protocol, failed SASL or fell silent. Send the rest of the output, then close the socket."""
 
     error: ProtocolError
 
@@ -72,7 +72,7 @@ class LinkDetached(AmqpEvent):
 
 @dataclass(frozen=True, slots=True)
 class LinkFlow(AmqpEvent):
-    """The peer changed credit or asks for a drain on a link on which we send. It may come before we have attached."""
+    """The peer changed credit or asks for a drain on a link on which we send. May come before we have attached."""
 
     link: SenderLink
 
@@ -106,7 +106,7 @@ class Delivery(AmqpEvent):
         self.settled = settled
         self.payload = payload
         self.too_large = False
-        "The message was larger than the link allows; its bytes were not kept and must be rejected."
+        "True: the message was larger than the link allows; its bytes were not kept and it must be rejected."
 
     def __repr__(self) -> str:
         return f"<Delivery {self.delivery_id} on {self.link.name} {len(self.payload)} B>"
@@ -133,7 +133,7 @@ class Disposed(AmqpEvent):
 
 @dataclass(frozen=True, slots=True)
 class SettlementAnswered(AmqpEvent):
-    """The sending peer's word on settlements that we sent unsettled (`ReceiverLink.settle`); nobody else gets one."""
+    """The sending peer's answer to settlements that we sent unsettled (`ReceiverLink.settle`)."""
 
     session: Session
     first: int

@@ -35,15 +35,15 @@ class FrameBuffer:
         self.max_frame_size = max_frame_size
         self._held = bytearray()
         self._need = 8
-        "Bytes that must be held before anything can be given out; saves looking at a slow peer's every byte."
+        "Bytes that must be held before a frame can be given out; saves a look at every byte of a slow peer."
         self.position = 0
-        "Where the next frame begins; the caller of `frames` may move it behind frames that it has read itself."
+        "Position of the next frame; the caller of `frames` may move it behind frames that it has read itself."
 
     def __len__(self) -> int:
         return len(self._held)
 
     def take_header(self, data: bytes) -> tuple[bytes | None, bytes]:
-        """(a protocol header once 8 bytes are there, the bytes behind it)."""
+        """Return (the protocol header, or None before 8 bytes are there; the bytes behind it)."""
         self._held += data
         if len(self._held) < HEADER_SIZE:
             return None, b""
@@ -52,7 +52,7 @@ class FrameBuffer:
         return header, rest
 
     def frames(self, data: bytes) -> Iterator[Frame]:
-        """Each whole frame. ProtocolError when a head is wrong; the frames before it have been given out by then.
+        """Yield each whole frame. ProtocolError when a head is wrong; the frames before it have been given out by then.
 
         Between two frames the caller may stop asking and take the rest with `unread`.
         """
@@ -81,7 +81,7 @@ class FrameBuffer:
                 self._held += data[self.position :]
 
     def unread(self) -> bytes:
-        """Give back the bytes that are held: the next ones are no frames but a protocol header."""
+        """Return the bytes that are held: the next ones are not frames but a protocol header."""
         rest = bytes(self._held)
         self._held.clear()
         self._need = 8

@@ -1,10 +1,10 @@
-"""How connections, sessions and links are opened and closed: one table for all three (AMQP 2.4.6, 2.5.5, 2.6.3).
+"""States of connections, sessions and links, from open to close: one table for all (AMQP 2.4.6, 2.5.5, 2.6.3).
 
-`open` stands for open, begin or attach; `close` for close, end or detach. Law: nothing else may change a state, and a
+`open` stands for open, begin or attach; `close` for close, end or detach. Law: only this table changes a state, and a
 row that is not here is an error: the peer's when it arrived (ProtocolError), ours when we sent it (AssertionError).
 
-What is CLOSED takes no more words: `open`, `begin`, `attach`, `end` and `detach` on it do nothing. A peer may open and
-close in one breath, and then its user hears of the opening when the endpoint is already gone.
+A CLOSED endpoint sends no more frames: `open`, `begin`, `attach`, `end` and `detach` on it do nothing. A peer may open
+and close at once, and then the user is told of the opening when the endpoint is already gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class EndpointState(Enum):
     "The peer sent open, we have not."
     OPEN = auto()
     CLOSING = auto()
-    "We sent close; whatever arrives before the peer's close is ignored."
+    "We sent close; frames that arrive before the peer's close are ignored."
     CLOSE_ASKED = auto()
     "The peer sent close, we have not."
     WITHDRAWN = auto()
@@ -42,7 +42,7 @@ TRANSITIONS = {
     (EndpointState.FRESH, Step.GOT_OPEN): EndpointState.OFFERED,
     (EndpointState.OPENING, Step.GOT_OPEN): EndpointState.OPEN,
     (EndpointState.OPENING, Step.SENT_CLOSE): EndpointState.CLOSING,  # giving up before the peer answered
-    (EndpointState.OPENING, Step.GOT_CLOSE): EndpointState.CLOSE_ASKED,  # a refusal without the courtesy of an open
+    (EndpointState.OPENING, Step.GOT_CLOSE): EndpointState.CLOSE_ASKED,  # a refusal without an open before it
     (EndpointState.OFFERED, Step.SENT_OPEN): EndpointState.OPEN,
     (EndpointState.OFFERED, Step.GOT_CLOSE): EndpointState.WITHDRAWN,
     (EndpointState.WITHDRAWN, Step.SENT_OPEN): EndpointState.CLOSE_ASKED,
@@ -55,7 +55,7 @@ TRANSITIONS = {
 
 
 def after(state: EndpointState, step: Step, what: str) -> EndpointState:
-    """The next state; `what` names the endpoint in the error."""
+    """Return the next state; `what` names the endpoint in the error."""
     following = TRANSITIONS.get((state, step))
     if following is not None:
         return following

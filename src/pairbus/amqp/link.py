@@ -1,7 +1,7 @@
 """Links: attach and detach, credit, drain, and messages made of several transfers (AMQP 2.6).
 
 Credit is spent when a delivery starts, and a released delivery does not give it back (2.6.7). A receiver here does not
-enforce the credit that it granted: the Python SDK's sender ignores credit. What bounds memory instead is the limit on
+enforce the credit that it granted: the Python SDK's sender ignores credit. Memory is bounded instead by the limit on
 unsettled deliveries, the size limit of the link, and the reader that stops reading.
 """
 
@@ -73,7 +73,7 @@ class Link:
         max_message_size: int | None = None,
         properties: dict[Any, Any] | None = None,
     ) -> None:
-        """Send our attach: the first word of a client, the answer of a server."""
+        """Send our attach: the first frame of a client, the answer of a server."""
         if self.state is EndpointState.CLOSED:
             return
         self.state = after(self.state, Step.SENT_OPEN, f"link {self.name}")
@@ -94,9 +94,9 @@ class Link:
         )
 
     def refuse(self, error: Error, *, bare: bool = False) -> None:
-        """Answer a peer's attach with no: an attach without termini, then a closing detach (2.6.3).
+        """Refuse a peer's attach: send an attach without termini, then a closing detach (2.6.3).
 
-        `bare`: of the attach nothing is said but name, handle and role.
+        `bare`: the attach has only name, handle and role.
         """
         attach = self.remote_attach
         assert attach is not None
@@ -108,7 +108,7 @@ class Link:
         self.detach(error)
 
     def detach(self, error: Error | None = None, *, closed: bool = True) -> None:
-        """Send our detach; as an answer with the `closed` of the peer's, or the peer must attach again (2.6.6)."""
+        """Send our detach; as an answer, with the same `closed`, or the peer must attach again (2.6.6)."""
         if self.state is EndpointState.CLOSED:
             return
         self.state = after(self.state, Step.SENT_CLOSE, f"link {self.name}")
@@ -117,7 +117,7 @@ class Link:
         self.session.release(self)
 
     def cut(self) -> None:
-        """The link is going, or all that is around it: forget messages that are half sent or half received."""
+        """Forget messages that are half sent or half received, because the link, session or connection ends."""
         self.session.forget_output(self)
 
     def on_attach(self, attach: Attach) -> None:
@@ -151,7 +151,7 @@ class SenderLink(Link):
         self.granted = 0
         "The credit that the receiver's last flow named."
         self.seen_count = 0
-        "The delivery count in it: what the receiver had seen of us then."
+        "Delivery count in that flow: number of our deliveries that the receiver had seen then."
         self._initial_delivery_count = 0
 
     def _on_attaching(self, max_message_size: int | None) -> None:
@@ -159,12 +159,12 @@ class SenderLink(Link):
 
     @property
     def sendable(self) -> bool:
-        """One more delivery can go out now without waiting for credit or for the session's window."""
+        """True when one more delivery can go out now without waiting for credit or for the session's window."""
         return self.credit > 0 and self.state is EndpointState.OPEN and self.session.window_open
 
     @property
     def room(self) -> int:
-        """How many deliveries of one frame each can go out now."""
+        """Number of deliveries of one frame each that can go out now."""
         return min(self.credit, self.session.room) if self.state is EndpointState.OPEN else 0
 
     def send_run(self, payloads: Sequence[bytes], tags: Sequence[bytes]) -> None:
@@ -175,14 +175,14 @@ class SenderLink(Link):
         self.session.send_transfers(self, payloads, tags)
 
     def send(self, payload: bytes, tag: bytes, *, message_format: int = 0, settled: bool = False) -> int:
-        """Send one whole message and give its delivery id. The caller has looked at `sendable`."""
+        """Send one whole message and return its delivery id. The caller has looked at `sendable`."""
         assert self.state is EndpointState.OPEN, self
         self.credit -= 1
         self.delivery_count = (self.delivery_count + 1) & MASK
         return self.session.send_transfer(self, payload, tag, message_format, settled)
 
     def drained(self) -> None:
-        """Nothing more to send: give back what is left of the credit (2.6.7)."""
+        """Give back the rest of the credit, because there is no more to send (2.6.7)."""
         self.delivery_count = (self.delivery_count + self.credit) & MASK
         self.credit = 0
         self.send_flow()
@@ -193,7 +193,7 @@ class SenderLink(Link):
         seen = self._initial_delivery_count if flow.delivery_count is None else flow.delivery_count
         on_their_way = (self.delivery_count - seen) & MASK
         if on_their_way > 0x7FFFFFFF:
-            on_their_way = 0  # the receiver counts more than we sent: its credit is all we can go by
+            on_their_way = 0  # the receiver counts more than we sent: only its credit is of use
         self.seen_count = seen
         self.granted = flow.link_credit or 0
         self.credit = max(self.granted - on_their_way, 0)
@@ -209,9 +209,9 @@ class ReceiverLink(Link):
     def __init__(self, session: Session, name: str, handle: int) -> None:
         super().__init__(session, name, handle)
         self.max_message_size = 0
-        "0 = no limit of its own. Larger messages arrive as deliveries that are `too_large` and carry no bytes."
+        "0: no limit of its own. Larger messages arrive as deliveries that are `too_large` and carry no bytes."
         self.auto_credit = 0
-        "Keep the sender supplied with this much credit; 0 = the user grants by hand."
+        "Credit that the sender is kept supplied with; 0: the user grants it by hand."
         self.unsettled = 0
         self._partial: bytearray | None = None
         "Bytes of a message that is not whole yet."
@@ -235,7 +235,7 @@ class ReceiverLink(Link):
     def settle(self, first: int, last: int, state: bytes, count: int, *, settled: bool = True) -> None:
         """Settle the `count` deliveries of this link among the ids first … last, with an encoded outcome.
 
-        Not `settled`: the sender is asked to do it and to say so, which arrives as SettlementAnswered.
+        Not `settled`: the sender is asked to settle them; its answer arrives as SettlementAnswered.
         """
         self.unsettled -= count
         if not settled:
@@ -247,7 +247,7 @@ class ReceiverLink(Link):
         self.delivery_count = attach.initial_delivery_count or 0
 
     def on_flow(self, flow: Flow, events: list[AmqpEvent]) -> None:
-        # The credit that a sender's flow names is its own view and is ignored, but a drain is answered by it.
+        # The credit in a sender's flow is the sender's own view and is ignored, but such a flow answers a drain.
         if self.drain and flow.drain and flow.delivery_count is not None:
             self.delivery_count = flow.delivery_count
             self.credit = flow.link_credit or 0
@@ -283,7 +283,7 @@ class ReceiverLink(Link):
             self._partial_head = (delivery_id, tag, message_format or 0, settled)
         elif delivery_id is not None and delivery_id != self._partial_head[0]:
             raise ProtocolError(ILLEGAL_STATE, f"link {self.name}: delivery {delivery_id} inside another")
-        elif settled and not self._partial_head[3]:  # may be said on any frame of the delivery (2.7.5)
+        elif settled and not self._partial_head[3]:  # any frame of the delivery may have `settled` (2.7.5)
             self._partial_head = (*self._partial_head[:3], True)
         if aborted:
             self._drop_partial()
@@ -297,8 +297,10 @@ class ReceiverLink(Link):
     def on_run(
         self, mould: TransferMould, buf: bytes, pos: int, count_max: int, frame_size_max: int, events: list[AmqpEvent]
     ) -> int:
-        """`on_transfer` for the frames from `pos` on that fit the mould of the one before them, which was the last of
-        its delivery; at most `count_max`. Returns where they end."""
+        """Do `on_transfer` for at most `count_max` frames from `pos` on, and return the position behind them.
+
+        They fit the mould of the frame before them, which was the last of its delivery.
+        """
         unpack, head_size, before, between, behind, _, message_format, settled = mould
         if self.auto_credit:
             count_max = min(count_max, self.credit - (self.auto_credit >> 1) - 1)
@@ -324,7 +326,7 @@ class ReceiverLink(Link):
         return pos
 
     def _add_to_partial(self, partial: bytearray, payload: bytes) -> None:
-        """Only the size of a message beyond the limit matters: that it is too large."""
+        """Keep the bytes of a message until it is whole; a message beyond the limit is only marked as too large."""
         connection = self.session.connection
         if self._partial_is_too_large or 0 < self.max_message_size < len(partial) + len(payload):
             self._partial_is_too_large = True
@@ -367,13 +369,13 @@ class ReceiverLink(Link):
 
 
 def address_of(terminus: Source | Target | Any) -> str | None:
-    """The address of a source or target, when it has one that is text."""
+    """Return the address of a source or target; None when it has none that is text."""
     address = getattr(terminus, "address", None)
     return address if isinstance(address, str) else None
 
 
 def ranges(ids: list[int]) -> list[tuple[int, int]]:
-    """Delivery ids in ascending order as (first, last) of each consecutive run; they wrap around at 32 bits."""
+    """Return (first, last) of each consecutive run of delivery ids in ascending order; ids wrap around at 32 bits."""
     if not ids:
         return []
     if (ids[-1] - ids[0]) & MASK == len(ids) - 1:

@@ -1,6 +1,6 @@
-"""The sections of a message (AMQP 3.2). Whoever only passes a message on walks its sections and keeps them as bytes.
+"""The sections of a message (AMQP 3.2). Code that only passes a message on keeps its sections as bytes.
 
-`sections` finds where each section stands without decoding any; `Message` decodes all of them, for the few messages
+`sections` finds the position of each section and decodes none; `Message` decodes all of them, for the few messages
 that are read here: requests and answers of `$cbs` and `$management`, and those that tests look at.
 """
 
@@ -41,7 +41,7 @@ from pairbus.amqp.types import (
 HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES = 0x70, 0x71, 0x72, 0x73
 APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, FOOTER = 0x74, 0x75, 0x76, 0x77, 0x78
 BATCH_FORMAT = 0x80013700
-"message-format of a batch: every data section holds a whole encoded message."
+"The message-format of a batch: every data section holds a whole encoded message."
 
 _REPEATED = (DATA, SEQUENCE)
 
@@ -88,16 +88,16 @@ Row = tuple[int, int, int, int]
 
 
 def sections(payload: bytes) -> list[Row]:
-    """(section code, where its descriptor begins, where its value begins, where it ends), in order of the wire.
+    """Return (section code, start of its descriptor, start of its value, end) of each section, in order of the wire.
 
     ProtocolError when the bytes are not a row of known sections in the standard's order, with one kind of body.
-    Every message that passes is walked here: hence the usual forms are measured in place.
+    Every message goes through this function; so the usual forms are measured in place, which is faster.
     """
     return _walk(payload, _MAY_FOLLOW)
 
 
 def in_order(payload: bytes) -> tuple[bytes, list[Row]]:
-    """Give the payload with its sections in the standard's order, the same object when they are, and its `sections`.
+    """Return the payload with its sections in the standard's order (the same object if they are), and its `sections`.
 
     The Python SDK writes delivery annotations behind the body, the JavaScript one may write the body behind the footer.
     """
@@ -136,13 +136,14 @@ def _walk(payload: bytes, may_follow: frozenset[int]) -> list[Row]:
     return found
 
 
-_SIZE_8 = b"\xa0\xc0\xc1"  # a binary, a list, a map whose size stands in one byte
+_SIZE_8 = b"\xa0\xc0\xc1"  # a binary, a list, a map whose size is in one byte
 
 
 def _orders() -> frozenset[int]:
-    """before << 8 | code for every section that may follow another (3.2); before is 0 at the beginning.
+    """Return before << 8 | code for every section that may follow another (3.2); before is 0 at the beginning.
 
-    In the standard's order, each at most once; data and sequence may repeat, and only one kind of body may be there.
+    Sections come in the standard's order, each at most once; data and sequence may repeat. Only one kind of body is
+    allowed.
     """
     pairs = set()
     for before in (0, *range(HEADER, FOOTER + 1)):
@@ -168,7 +169,7 @@ def _unusual_section(payload: bytes, pos: int) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class Message:
-    """A message decoded whole. At most one of data, sequences and value is there."""
+    """A message with all its sections decoded. It has at most one of data, sequences and value."""
 
     header: Header | None = None
     delivery_annotations: dict[Any, Any] | None = None
@@ -183,13 +184,13 @@ class Message:
 
     @property
     def body(self) -> Any:
-        """The value, or the data as one run of bytes, or the lists of the sequences."""
+        """The value, or the data as one bytes object, or the lists of the sequences."""
         if self.has_value:
             return self.value
         return self.sequences if self.sequences else b"".join(self.data)
 
     def property(self, name: str) -> Any:
-        """An application property; None when it is not there."""
+        """Return an application property; None when the message has none of this name."""
         return (self.application_properties or {}).get(name)
 
     def encode(self) -> bytes:
@@ -211,7 +212,7 @@ class Message:
 
     @classmethod
     def decode(cls, payload: bytes) -> Message:
-        """ProtocolError when the bytes are no message."""
+        """Decode a message; ProtocolError when the bytes are not a message."""
         message = cls()
         payload, found = in_order(payload)
         for code, _, value_at, end in found:
@@ -256,24 +257,24 @@ def _composite(kind: type[Any], values: list[Any]) -> Any:
 
 
 def section(code: int, encoded: bytes) -> bytes:
-    """A section around a value that is already encoded."""
+    """Return a section around a value that is already encoded."""
     return b"\x00\x53" + bytes((code,)) + encoded
 
 
 def encode_batch(messages: list[bytes]) -> bytes:
     """Return the payload of a batch (format BATCH_FORMAT) of encoded messages.
 
-    Message-id, group-id and partition key of the first message stand before all of them, as the SDKs have it: entities
-    with sessions and partitions find the place of the whole batch by them.
+    Message-id, group-id and partition key of the first message stand before all messages, as in the SDKs: by them,
+    entities with sessions and partitions find the place of the whole batch.
     """
     envelope = batch_envelope(messages[0]) if messages else b""
     return envelope + b"".join([section(DATA, encode_binary(message)) for message in messages])
 
 
 def batch_envelope(message: bytes) -> bytes:
-    """The sections before the messages of a batch that begins with `message`; none when that is no message.
+    """Return the sections before the messages of a batch that begins with `message`; empty when that is not a message.
 
-    Only what stands before the body is looked at: there, every client keeps the standard's order.
+    Only the sections before the body are looked at: there, every client keeps the standard's order.
     """
     annotations = properties = b""
     pos, total, code = 0, len(message), 0
@@ -286,7 +287,7 @@ def batch_envelope(message: bytes) -> bytes:
                 properties = _id_section(_fields(message, value_at))
             pos = skip(message, value_at)
     except (IndexError, ProtocolError):
-        return b""  # the peer will refuse the batch, and say why
+        return b""  # the peer will refuse the batch with a reason
     return annotations + properties
 
 
@@ -296,7 +297,7 @@ _PARTITION_KEY = encode_symbol("x-opt-partition-key")
 
 
 def _partition_section(message: bytes, value_at: int) -> bytes:
-    """The partition key among the annotations at `value_at`, as a section of its own."""
+    """Return the partition key among the annotations at `value_at`, as a section of its own."""
     if message.find(_PARTITION_KEY, value_at) < 0:
         return b""
     annotations, _ = decode(message, value_at)
@@ -307,7 +308,7 @@ def _partition_section(message: bytes, value_at: int) -> bytes:
 
 
 def _id_section(fields: list[bytes]) -> bytes:
-    """Message id and group id alone among all thirteen properties, null or not, as the SDK writes them."""
+    """Return a properties section with only message id and group id; all thirteen fields are there, as in the SDK."""
     message_id, group_id = (_as_text(fields[at]) if at < len(fields) else b"\x40" for at in (0, _GROUP_ID))
     if message_id == group_id == b"\x40":
         return b""
@@ -326,7 +327,7 @@ def _as_text(field: bytes) -> bytes:
 
 
 def _fields(message: bytes, value_at: int) -> list[bytes]:
-    """The elements of the list at `value_at`, each as its bytes."""
+    """Return the elements of the list at `value_at`, each as its bytes."""
     form = message[value_at]
     if form == 0xC0:
         count, at = message[value_at + 2], value_at + 3
@@ -343,6 +344,6 @@ def _fields(message: bytes, value_at: int) -> list[bytes]:
 
 
 def header_section(ttl_ms: int, delivery_count: int) -> bytes:
-    """A header that says how often the message was delivered before; a time to live of 0 is not said."""
+    """Return a header with the number of earlier deliveries, and with the time to live unless it is 0."""
     ttl = encode_uint(min(ttl_ms, 0xFFFFFFFF)) if ttl_ms else b"\x40"
     return b"\x00\x53\x70" + list_of([b"\x40", b"\x40", ttl, b"\x40", encode(UInt(delivery_count))])

@@ -1,8 +1,8 @@
 """Deliveries that do not go out at once: larger than a frame, or held up by the peer's window.
 
-Frames of one session stay in order, and so do the deliveries of its links. Between sessions there is a ring: in a
-paced connection `Connection.feed` writes one frame of the next session in turn each time it is asked, so that a message
-of many megabytes lets the others through. An unpaced connection writes whatever the windows allow at once.
+Frames of one session stay in order, and so do the deliveries of its links. The sessions are in a ring: in a
+paced connection each call of `Connection.feed` writes one frame of the next session in turn, so that a message
+of many megabytes lets the others through. An unpaced connection writes at once all that the windows allow.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pairbus.amqp.transfers import FIRST_HEAD_MAX, LATER_HEAD_MAX
 if TYPE_CHECKING:
     from pairbus.amqp.link import SenderLink
 
-PIECE_MAX = 32_768  # of a frame in a paced connection, whatever the peer takes: others wait for one frame at most
+PIECE_MAX = 32_768  # of a frame in a paced connection, even if the peer takes more: others wait for one frame at most
 
 
 class OutgoingDelivery:
-    """One delivery, of which the next frame begins at `at`."""
+    """One delivery; its next frame begins at `at`."""
 
     __slots__ = ("aborted", "at", "delivery_id", "link", "message_format", "payload", "settled", "tag")
 
@@ -39,7 +39,7 @@ class OutgoingDelivery:
         return self.at > 0
 
     def next_frame(self, limit: int) -> tuple[bytes, bytes, bool]:
-        """The head and the payload of the next frame of at most `limit` bytes, and whether more frames follow."""
+        """Return head and payload of the next frame of at most `limit` bytes, and True when more frames follow."""
         at, size = self.at, len(self.payload)
         if self.aborted:
             return self._abort(), b"", False
@@ -53,5 +53,5 @@ class OutgoingDelivery:
         return heads.first(self.delivery_id, self.tag, self.message_format, self.settled, more, len(piece)), piece, more
 
     def _abort(self) -> bytes:
-        """The one frame that takes back what went before it (2.6.14)."""
+        """Return the one frame that takes back the frames before it (2.6.14)."""
         return self.link.heads.abort(None if self.is_begun else self.delivery_id, self.tag)

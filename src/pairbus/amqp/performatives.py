@@ -1,9 +1,9 @@
 """Performatives, termini, outcomes and errors as field tables, in the order of the standard (AMQP 2.7, 2.8, 3.4, 3.5).
 
-A row is a field: its name, its kind, its default. From the rows come decoder, encoder, defaults and checks. The two
-performatives that every message needs have written-out codecs in `transfers`.
+A row is a field: its name, its kind, its default. Decoder, encoder, defaults and checks are made from the rows. The
+two performatives that every message needs have hand-written codecs in `transfers`.
 
-Law: what a row accepts from the wire, it can also write. A server echoes the termini that a peer chose.
+Law: a row can write every value that it accepts from the wire. A server echoes the termini that a peer chose.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pairbus.amqp.types import (
 
 
 class FieldKind:
-    """One type of field: what is accepted, and how it is written."""
+    """One type of field: the values that are accepted, and how they are written."""
 
     def __init__(self, name: str, accepts: Callable[[Any], bool], write: Callable[[Any], bytes]) -> None:
         self.name = name
@@ -55,7 +55,7 @@ def _is(*types: type) -> Callable[[Any], bool]:
 
 
 def _is_symbol(value: Any) -> bool:
-    """Also a string that could be one: some peers write names as strings."""
+    """Return True for a symbol, and for a string that could be one: some peers write names as strings."""
     return isinstance(value, str) and value.isascii()
 
 
@@ -64,7 +64,7 @@ def _is_symbols(value: Any) -> bool:
 
 
 def _is_fields(value: Any) -> bool:
-    """The keys of annotations may also be numbers (3.2.10)."""
+    """Return True for a map whose keys are symbols or, as in annotations, numbers (3.2.10)."""
     return isinstance(value, dict) and all(_is_symbol(key) or type(key) is ULong for key in value)
 
 
@@ -97,7 +97,7 @@ ANY = FieldKind("*", lambda value: True, encode)
 
 
 class _Composed(FieldKind):
-    """A field that holds one of the composites named by `codes`; none named: any."""
+    """A field that holds one of the composites named by `codes`; without codes, any composite."""
 
     def __init__(self, name: str, *codes: int) -> None:
         super().__init__(name, lambda value: isinstance(value, Described), lambda value: bytes(value.encode()))
@@ -365,7 +365,7 @@ class SaslMechanisms(Composite):
 
 @composite(0x41, "sasl-init")
 class SaslInit(Composite):
-    """The `initial_response` of PLAIN is a key: nothing that prints a frame shows it."""
+    """A client's choice of a mechanism. The `initial_response` of PLAIN is a key and is never printed."""
 
     mechanism: str = row(SYMBOL, required=True)
     initial_response: bytes | None = row(BINARY, shown=False)
@@ -408,7 +408,7 @@ def from_described(described: Described) -> Composite | UnknownState:
 
 
 def decode_performative(buf: bytes, pos: int) -> tuple[Composite, int]:
-    """The performative at `pos` and where it ends (which is where a transfer's payload begins)."""
+    """Return the performative at `pos` and the position behind it (where a transfer's payload begins)."""
     value, end = decode(buf, pos)
     if isinstance(value, Described):
         performative = from_described(value)

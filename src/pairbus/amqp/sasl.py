@@ -1,6 +1,6 @@
 """The SASL exchange that precedes AMQP (AMQP 5.3), for both ends.
 
-Service Bus authorises by tokens on `$cbs`, so a server here mostly says yes; what it checks is left to `check`.
+Service Bus authorises by tokens on `$cbs`, so a server here mostly accepts; `check` decides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OK, AUTH_FAILED = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class SaslServer:
-    """Mechanisms that a server offers, and who decides."""
+    """Mechanisms that a server offers, and the function that decides."""
 
     mechanisms: tuple[str, ...] = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
     check: Callable[[str, bytes], bool] = lambda mechanism, response: True
@@ -42,7 +42,7 @@ class SaslClient:
     hostname: str | None = None
 
     def answer(self, performative: Composite) -> SaslInit | None:
-        """The next word to the server; None when the server has said yes."""
+        """Return the next frame for the server; None when the server has accepted."""
         if isinstance(performative, SaslMechanisms):
             offered = performative.sasl_server_mechanisms
             offered = [offered] if isinstance(offered, str) else offered

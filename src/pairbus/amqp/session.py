@@ -1,10 +1,10 @@
 """Sessions: windows, delivery ids, handles; a session owns its links (AMQP 2.5).
 
-A session is over when our end, or our close of the connection, has been sent. From then on whatever its links say goes
-nowhere: a user who answers late (a commit was under way) does no harm.
+A session is over when our end, or our close of the connection, has been sent. From then on frames of its links are
+dropped: a user who answers late (a commit was under way) does no harm.
 
-Windows count transfer frames. What does not fit the peer's window or one frame waits here in `_outgoing`; users of the
-core ask `window_open` or `room` before they send, so that at most the last delivery or run of a link ever waits.
+Windows count transfer frames. Deliveries that do not fit the peer's window or one frame wait in `_outgoing`; users of
+the core ask `window_open` or `room` before they send, so that at most the last delivery or run of a link ever waits.
 
 Frames of the peer on a handle whose link has ended are late, not wrong: they count for the window and mean nothing.
 """
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pairbus.amqp.connection import Connection
 
 NOTHING: deque[OutgoingDelivery] = deque()
-"Deliveries of every session that has none outgoing and never had; each deque would take 0.7 KB."
+"Empty deque, shared by all sessions that never had an outgoing delivery; a deque takes 0.7 KB."
 _L = TypeVar("_L", bound=Link)
 
 
@@ -67,10 +67,10 @@ class Session:
         self.state = EndpointState.FRESH
         self.unsettled_max = settings.unsettled_max
         self.asks_settlement = False
-        "We have sent an unsettled settlement, so the sending peer's dispositions are answers to somebody."
+        "True: we have sent an unsettled settlement, so the sending peer's dispositions are answers to it."
         self._window = settings.incoming_window
         self._window_low = self._window // 3 if settings.checks_window else self._window >> 1
-        "The window is renewed when this much of it is left."
+        "Rest of the window at which the window is renewed."
         self._incoming_window = settings.incoming_window
         self._next_incoming_id = 0
         self._next_outgoing_id = settings.next_outgoing_id
@@ -106,26 +106,26 @@ class Session:
 
     @property
     def room(self) -> int:
-        """How many more frames can go out at once."""
+        """Number of frames that can go out at once."""
         return 0 if self._outgoing else self._remote_window
 
     @property
     def has_pieces(self) -> bool:
-        """A delivery waits for its turn, and the peer's window is open."""
+        """True when a delivery waits for its turn and the peer's window is open."""
         return self._remote_window > 0 and bool(self._outgoing)
 
     def outgoing_ids(self) -> frozenset[int]:
-        """The deliveries whose last frame was not written: the peer cannot have taken them."""
+        """Return the ids of deliveries whose last frame was not written: the peer cannot have accepted them."""
         return self._dropped.union(delivery.delivery_id for delivery in self._outgoing)
 
     @property
     def sent_unsettled(self) -> int:
         return len(self._sent)
 
-    # ── what the user does ──
+    # ── calls of the user ──
 
     def begin(self) -> None:
-        """Send our begin: the first word of a client, the answer of a server."""
+        """Send our begin: the first frame of a client, the answer of a server."""
         if self.state is EndpointState.CLOSED:
             return
         self.state = after(self.state, Step.SENT_OPEN, f"session {self.channel}")
@@ -150,7 +150,7 @@ class Session:
         self.connection.release(self)
 
     def cut(self) -> None:
-        """Nothing more goes out on this session."""
+        """Send no more frames on this session."""
         self.is_over = True
         self._write = _say_nothing
         self._remote_window = 0
@@ -167,7 +167,7 @@ class Session:
         """Answer the peer's unsettled disposition of our deliveries first … last: they are settled with `state`."""
         self.send_disposition(SENDER, first, last, True, state)
 
-    # ── what links do ──
+    # ── calls of links ──
 
     def send_performative(self, performative: Composite) -> None:
         if not self.is_over:
@@ -241,7 +241,7 @@ class Session:
                 pass
 
     def write_piece(self) -> bool:
-        """Write the next frame of what is outgoing; False when there is none, or no window for it."""
+        """Write the next frame of the outgoing deliveries; False when there is none, or no window for it."""
         if not self.has_pieces:
             return False
         head, piece, more = self._outgoing[0].next_frame(self.connection.transfer_size_max)
@@ -254,7 +254,7 @@ class Session:
         return True
 
     def abort(self, delivery_id: int) -> bool:
-        """Take a delivery back of which the last frame is not written; False when it is too late."""
+        """Take back a delivery whose last frame is not written; False when it is too late."""
         for delivery in self._outgoing:
             if delivery.delivery_id == delivery_id:
                 delivery.aborted = True
@@ -263,20 +263,20 @@ class Session:
         return False
 
     def forget_output(self, link: Link) -> None:
-        """A link that is being detached sends nothing more, also not what waits for the window."""
+        """Drop the deliveries of a link that is being detached, also those that wait for the window."""
         if self._outgoing:
             self._dropped |= {delivery.delivery_id for delivery in self._outgoing if delivery.link is link}
             self._outgoing = deque(delivery for delivery in self._outgoing if delivery.link is not link)
 
     def release(self, link: Link) -> None:
-        """Free the name and the handle of a link that both ends have let go of."""
+        """Free the name and the handle of a link that both ends have detached."""
         if link.state is EndpointState.CLOSED:
             self._by_handle.pop(link.handle, None)
             if self._by_name.get((link.name, link.role)) is link:  # a new link may have taken the name already
                 del self._by_name[link.name, link.role]
             self._forget_sent(link)
 
-    # ── what the peer says ──
+    # ── frames of the peer ──
 
     def on_begin(self, begin: Begin) -> None:
         self.state = after(self.state, Step.GOT_OPEN, f"session {self.channel}")
@@ -288,7 +288,7 @@ class Session:
         self.state = after(self.state, Step.GOT_CLOSE, f"session {self.channel}")
 
     def _break_off(self, condition: str, description: str, events: list[AmqpEvent]) -> None:
-        """End the session, and nothing else, because the peer went beyond one of its limits."""
+        """End the session, not the connection, because the peer went beyond one of the session's limits."""
         self.end(self.connection.worded(Error(condition, description)))
         events.append(SessionEnded(self, None))
 
@@ -303,7 +303,7 @@ class Session:
         if holder is not None:
             if holder.state is EndpointState.CLOSING and holder.name == attach.name:
                 # The Python SDK answers a refusal with the same attach once more and only then with its detach, as
-                # one does who has detached without closing before (2.6.6). The link is going already.
+                # after a detach without closing (2.6.6). The link is already on its way out.
                 return
             raise ProtocolError(HANDLE_IN_USE, f"handle {attach.handle} is attached already")
         link = self._by_name.get((attach.name, not attach.role))
@@ -342,7 +342,7 @@ class Session:
         seen = first if flow.next_incoming_id is None else flow.next_incoming_id
         on_their_way = (self._next_outgoing_id - seen) & MASK
         if on_their_way > 0x7FFFFFFF:
-            on_their_way = 0  # the peer counts more than we sent: its window is all we can go by
+            on_their_way = 0  # the peer counts more than we sent: only its window is of use
         was_open = self.window_open
         self._remote_window = max(flow.incoming_window - on_their_way, 0)
         if self._outgoing:
@@ -359,10 +359,10 @@ class Session:
             events.append(SessionFlow(self))
 
     def on_transfers(self, buf: bytes, pos: int, end: int, events: list[AmqpEvent]) -> int:
-        """The transfer at `pos` of a frame that ends at `end`, and those behind it that are like it.
+        """Read the transfer at `pos` of a frame that ends at `end`, and the transfers behind it that are like it.
 
-        Returns where the frames end that were read. A run stops short of everything that calls for more than counting:
-        a window or credit to be renewed, a limit, a frame that is not whole.
+        Return the position behind the frames that were read. A run stops before every frame that needs more than
+        counting: a window or credit to be renewed, a limit, a frame that is not whole.
         """
         self.on_transfer(buf, pos, end, events)
         if self.is_over:
@@ -401,12 +401,12 @@ class Session:
         if link is None or link.role is SENDER:
             raise ProtocolError(UNATTACHED_HANDLE, f"transfer on handle {handle}")
         if link.state is EndpointState.OPEN or link.state is EndpointState.OFFERED:
-            # A peer that does not wait for our attach is heard all the same: whether its bytes come in one piece with
-            # its attach, before the user could answer, must not matter.
+            # A transfer of a peer that does not wait for our attach is read as well: it must not matter whether its
+            # bytes come together with its attach, before the user could answer.
             link.on_transfer(delivery_id, tag, message_format, settled, more, aborted, buf[at:end], events)  # type: ignore[attr-defined]
 
     def renew_window(self) -> None:
-        """Let the peer send on; a session that is over says nothing."""
+        """Let the peer send on, unless the session is over."""
         self._incoming_window = self._window
         self.send_flow()
 
@@ -416,19 +416,19 @@ class Session:
         span = (last - first) & MASK
         if span > 0x7FFFFFFF:
             raise ProtocolError(ILLEGAL_STATE, f"disposition from {first} back to {disposition.last}")
-        if disposition.role is SENDER:  # its word on what we received; whoever settles at once does not wait for it
+        if disposition.role is SENDER:  # about messages that we received; not awaited by receivers that settle at once
             if self.asks_settlement:
                 events.append(SettlementAnswered(self, first, last, disposition.settled, disposition.state))
             return
         state = disposition.state
         if not disposition.settled and (state is None or isinstance(state, Received)):
-            return  # how far the receiver got: nothing is decided
+            return  # only the receiver's progress: no outcome yet
         ids: Iterable[int]
         if span == 0:
             ids = (first,)
         elif span < len(sent):
             ids = range(first, last + 1) if first <= last else [(first + step) & MASK for step in range(span + 1)]
-        else:  # a range wider than what is out costs no more than it
+        else:  # a wide range costs no more than the deliveries that are not settled
             ids = [i for i in sent if (i - first) & MASK <= span]
         take = sent.pop
         deliveries = [delivery for delivery_id in ids if (delivery := take(delivery_id, None)) is not None]
@@ -442,8 +442,8 @@ class Session:
         del self._by_remote_handle[detach.handle]
         self._ended_handles |= {detach.handle}
         link.on_detach()
-        # What the peer says from now on about deliveries of this link means nothing; the user decides what becomes of
-        # them. The Python SDK does so on a broken link, and then settles by another way.
+        # Dispositions of the peer for deliveries of this link are ignored from now on; the user decides about the
+        # deliveries. The Python SDK sends such ones on a broken link, and then settles in another way.
         self._forget_sent(link)
         events.append(LinkDetached(link, detach.closed, detach.error))
 
@@ -452,7 +452,7 @@ class Session:
             self._sent = {i: sent for i, sent in self._sent.items() if sent.link is not link}
 
     def _link(self, remote_handle: int) -> Link | None:
-        """The link behind the peer's handle; None when it has ended."""
+        """Return the link with this handle of the peer; None when the link has ended."""
         link = self._by_remote_handle.get(remote_handle)
         if link is None and remote_handle not in self._ended_handles:
             raise ProtocolError(UNATTACHED_HANDLE, f"handle {remote_handle} is not attached")
@@ -460,4 +460,4 @@ class Session:
 
 
 def _say_nothing(data: bytes) -> None:
-    """Where the words of a session go that is over."""
+    """Drop a frame: takes the place of the writer in a session that is over."""

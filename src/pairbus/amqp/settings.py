@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from pairbus.amqp.performatives import Error
 
 Trace = Callable[[str, int, str], None]
-"(direction '<-' or '->', channel, text): told of every frame when tracing is on."
+"Called with (direction '<-' or '->', channel, text) for every frame when tracing is on."
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """Most of it goes into open and begin; every limit of the core is here."""
+    """Fields of open and begin, and every limit of the core."""
 
     container_id: str
     hostname: str | None = None
@@ -37,12 +37,12 @@ class ConnectionSettings:
     next_outgoing_id: int = 0
     outgoing_window: int = 0x7FFFFFFF
     session_link_max: int | None = None
-    "Links per session, one more of which ends the session; None: only `handle_max` counts."
+    "Links per session; one more ends the session. None: only `handle_max` counts."
     checks_window: bool = False
-    "Transfers beyond the window end their session; the window is then renewed after a read, when a third is left."
+    "True: transfers beyond the window end their session, and the window is renewed after a read, when a third is left."
     sign_of_life_share: float = 0.5
     "Part of the peer's idle time-out after which it gets a sign of life."
     idle_time_out_min_ms: int = 20
-    "A peer that wants more than a hundred signs of life in a second does not get them (2.4.5)."
+    "Shortest idle time-out of a peer that is accepted: less would mean over a hundred signs of life a second (2.4.5)."
     word_error: Callable[[Error], Error] | None = None
-    "Gives the errors of the core their last form."
+    "Function that gives the errors of the core their final text."

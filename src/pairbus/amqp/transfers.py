@@ -1,9 +1,9 @@
-"""Transfer and disposition written out for speed: every message needs one of each.
+"""Transfer and disposition, hand-written for speed: every message needs one of each.
 
-What is the same from one message to the next is done once. A sending link encodes the constant parts of its frame head
+Work that is the same for all messages is done once. A sending link encodes the constant parts of its frame head
 once for each shape of delivery. Of an incoming performative only handle, delivery ids and tag are read anew; the bytes
-behind them (format, settled, more, …; settled, state) come in a handful of patterns and are looked up. Whatever is not
-in that mould takes the general road, so speed never decides what is accepted.
+behind them (format, settled, more, …; settled, state) come in a handful of patterns and are looked up. Frames that do
+not fit this mould are decoded in the general way, so speed never decides what is accepted.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class TransferHeads:
         self._shapes: dict[tuple[int, int, bool, bool], tuple[Any, int, bytes, bytes, bytes]] = {}
 
     def first(self, delivery_id: int, tag: bytes, message_format: int, settled: bool, more: bool, size: int) -> bytes:
-        """The head of the first frame of a delivery, before `size` bytes of payload."""
+        """Return the head of the first frame of a delivery, before `size` bytes of payload."""
         shape = len(tag), message_format, settled, more
         pack, head_size, before, between, behind = self._shapes.get(shape) or self._encode_shape(*shape)
         head: bytes = pack(head_size + size, before, delivery_id, between, tag, behind)
         return head
 
     def run(self, ids: Sequence[int], tags: Sequence[bytes], payloads: Sequence[bytes]) -> list[bytes]:
-        """Heads and payloads, in turns, of unsettled deliveries in one frame each; their tags are of one size."""
+        """Return heads and payloads, in turns, of unsettled deliveries of one frame each; their tags have one size."""
         shape = len(tags[0]), 0, False, False
         pack, head_size, before, between, behind = self._shapes.get(shape) or self._encode_shape(*shape)
         written: list[bytes] = []
@@ -76,12 +76,12 @@ class TransferHeads:
         return made
 
     def later(self, more: bool, size: int) -> bytes:
-        """The head of the second and every later frame of a delivery."""
+        """Return the head of the second and every later frame of a delivery."""
         body = b"\x00\x53\x14" + list_of([encode_uint(self._handle), *[b"\x40"] * 4, b"\x41" if more else b"\x42"])
         return _FRAME.pack(8 + len(body) + size, 2, 0, self._channel) + body
 
     def abort(self, delivery_id: int | None, tag: bytes) -> bytes:
-        """A whole frame that ends a delivery and takes it back; with its id when no frame of it went before."""
+        """Return a whole frame that takes a delivery back; with the id of the delivery when this is its first frame."""
         begun = [b"\x40"] * 2 if delivery_id is None else [encode_uint(delivery_id), encode_binary(tag)]
         rest = [*[b"\x40"] * 2, b"\x42", *[b"\x40"] * 3, b"\x41"]
         body = b"\x00\x53\x14" + list_of([encode_uint(self._handle), *begun, *rest])
@@ -93,7 +93,7 @@ _DISPOSITION_OF_RANGE = struct.Struct(">IHH4sBBBBIBIB")
 
 
 def disposition_frame(channel: int, role: bool, first: int, last: int, settled: bool, state: bytes) -> bytes:
-    """A whole disposition frame; `state` is an encoded delivery state."""
+    """Return a whole disposition frame; `state` is an encoded delivery state."""
     size = len(state)
     said = 0x41 if settled else 0x42
     who = 0x41 if role else 0x42
@@ -115,19 +115,19 @@ def disposition_frame(channel: int, role: bool, first: int, last: int, settled: 
 # ── reading ──
 
 TransferFields = tuple[int, int | None, bytes | None, int | None, bool, bool, bool, int]
-"(handle, delivery-id, delivery-tag, message-format, settled, more, aborted, where the payload begins)"
+"(handle, delivery-id, delivery-tag, message-format, settled, more, aborted, start of the payload)"
 
-TAILS_MAX = 256  # the patterns remembered; a peer that invents new ones all the time gains nothing
+TAILS_MAX = 256  # number of patterns that are remembered, so that a peer that invents new ones cannot fill the memory
 TAIL_SIZE_MAX = 32
 
 _transfer_tails: dict[bytes, tuple[int, int | None, bool, bool, bool]] = {}
-"bytes behind the tag → (number of fields, message-format, settled, more, aborted)"
+"Bytes behind the tag → (number of fields, message-format, settled, more, aborted)."
 _disposition_tails: dict[bytes, tuple[int, bool, Any, bool]] = {}
-"bytes behind `last` → (number of fields, settled, state, batchable)"
+"Bytes behind `last` → (number of fields, settled, state, batchable)."
 
 
 def decode_transfer(buf: bytes, pos: int, end: int) -> TransferFields:  # noqa: PLR0911, PLR0912 - one return for each case
-    """The transfer at `pos` of a frame that ends at `end`; its descriptor is known. ProtocolError when it is wrong."""
+    """Decode the transfer at `pos` of a frame that ends at `end`; its descriptor is known. ProtocolError when wrong."""
     tail = b""
     try:
         form = buf[pos + 3]
@@ -185,7 +185,7 @@ def decode_transfer(buf: bytes, pos: int, end: int) -> TransferFields:  # noqa: 
 
 
 def _decode_any_transfer(buf: bytes, pos: int, end: int, tail: bytes = b"", count: int = 0) -> TransferFields:
-    """The general road. A `tail` of `count` - 3 fields that proves good is remembered."""
+    """Decode a transfer in the general way. A `tail` of `count` - 3 fields that proves good is remembered."""
     transfer, size = decode_performative(buf[pos:end], 0)
     assert isinstance(transfer, Transfer), transfer.NAME
     tag = transfer.delivery_tag
@@ -200,7 +200,7 @@ def _decode_any_transfer(buf: bytes, pos: int, end: int, tail: bytes = b"", coun
 
 
 class TransferMould(NamedTuple):
-    """A frame with a whole message, of which only size, delivery id and tag are other ones in the frames behind it."""
+    """A frame with a whole message; the frames behind it differ only in size, delivery id and tag."""
 
     unpack: Callable[[bytes, int], tuple[Any, ...]]
     "(size, bytes up to the delivery id, delivery id, bytes up to the tag, tag, bytes up to the payload)"
@@ -214,10 +214,10 @@ class TransferMould(NamedTuple):
 
 
 def mould_of(buf: bytes, pos: int, end: int) -> TransferMould | None:
-    """Return the mould of the good transfer from `pos` to `end`, one frame; None when it is not whole or unusual.
+    """Return the mould of the valid transfer from `pos` to `end`, one frame; None when it is not whole or unusual.
 
     The usual form: an 8-byte frame head, a list8, a delivery id of four bytes. A frame that agrees with the mould in
-    `before`, `between` and `behind` has its fields in the same places, whatever its id and its tag are.
+    `before`, `between` and `behind` has its fields in the same places, with any id and any tag.
     """
     handle, delivery_id, tag, message_format, settled, more, aborted, payload_at = decode_transfer(buf, pos, end)
     id_at = pos + (7 if buf[pos + 6] == 0x43 else 8)  # behind the constructor of the handle: uint0 or smalluint
@@ -247,7 +247,7 @@ def _mould_layout(before_size: int, tag_size: int, behind_size: int) -> struct.S
 
 
 def decode_disposition(buf: bytes, pos: int, end: int) -> Disposition:  # noqa: PLR0912 - one branch for each case
-    """The disposition at `pos` of a frame that ends at `end`; its descriptor is known. ProtocolError when wrong."""
+    """Decode the disposition at `pos` of a frame up to `end`. Its descriptor is known. ProtocolError if wrong."""
     tail = b""
     try:
         form = buf[pos + 3]
@@ -298,7 +298,7 @@ def decode_disposition(buf: bytes, pos: int, end: int) -> Disposition:  # noqa: 
 def _decode_any_disposition(buf: bytes, pos: int, end: int, tail: bytes = b"", count: int = 0) -> Disposition:
     disposition, _ = decode_performative(buf[pos:end], 0)
     assert isinstance(disposition, Disposition), disposition.NAME
-    # Only states that say nothing but their name are shared by the dispositions to come.
+    # Only states without fields are remembered, and shared by later dispositions.
     if 0 < len(tail) <= TAIL_SIZE_MAX and isinstance(disposition.state, Accepted | Released | None):
         if len(_disposition_tails) >= TAILS_MAX:
             _disposition_tails.clear()

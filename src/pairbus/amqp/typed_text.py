@@ -1,4 +1,4 @@
-"""AMQP values as text with the name of their type, and back: how properties stand in a row.
+"""AMQP values as text with the name of their type, and back: the form of properties in a row.
 
 | type | value |
 | --- | --- |
@@ -13,7 +13,7 @@
 | `decimal32` `decimal64` `decimal128` | hexadecimal digits of its bytes |
 | `amqp` | base64 of the encoded value: described values, lists, maps and arrays |
 
-`from_text(*to_text(value))` is the value, of the same type, for everything that AMQP can say.
+`from_text(*to_text(value))` is the value, of the same type, for every value of AMQP.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ENCODED = "amqp"
 
 
 def to_text(value: Any) -> Text:
-    """(name of the type, text); every value that was decoded has one."""
+    """Return (name of the type, text); every value that was decoded has one."""
     known = _TO_TEXT.get(type(value))
     if known is None:
         if type(value) is Decimal:
@@ -59,7 +59,7 @@ def to_text(value: Any) -> Text:
 
 
 def from_text(kind: str, text: str | None) -> Any:
-    """The value, or a ValueError that says what would be right."""
+    """Return the value; ValueError with the expected form when the text is wrong."""
     read = _FROM_TEXT.get(kind)
     if read is None:
         raise ValueError(f"{kind!r} is no AMQP type; known are {', '.join(_FROM_TEXT)}")
@@ -97,7 +97,7 @@ def _boolean(text: str) -> bool:
 
 def _single(text: str) -> Float:
     value = float(text)
-    struct.pack(">f", value)  # OverflowError for what single precision cannot hold
+    struct.pack(">f", value)  # OverflowError when single precision cannot hold it
     return Float(value)
 
 

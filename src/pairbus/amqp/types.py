@@ -1,12 +1,12 @@
 """The AMQP 1.0 type system: one table row for each constructor byte. Decoding is here, encoding in `encoding`.
 
 Laws of this file.
- 1. `decode` reads one value at a position and says where it ends. Whatever the bytes are, it ends in a value or in
+ 1. `decode` reads one value at a position and returns the position behind it. For all bytes it ends with a value or a
     ProtocolError(amqp:decode-error); it never reads past the buffer and never builds more than the bytes could hold.
  2. A value remembers its AMQP type: numbers decode to the int and float subclasses of `values`, so encode(decode(x))
     keeps every type (the widths of the encoding may shrink, the type never changes) and never fails.
 
-In the high nibble of a constructor stands the width of what follows (AMQP 1.6), which is why `skip` needs no table
+The high nibble of a constructor has the width of the bytes that follow (AMQP 1.6), so `skip` needs no table
 of types: 4x none, 5x one, 6x two, 7x four, 8x eight, 9x sixteen bytes, Ax/Cx/Ex an 8-bit size, Bx/Dx/Fx a 32-bit one.
 """
 
@@ -71,7 +71,7 @@ def _refuse(text: str) -> NoReturn:
 
 
 def decode(buf: bytes, pos: int = 0) -> tuple[Any, int]:
-    """The value at `pos` and the position behind it."""
+    """Return the value at `pos` and the position behind it."""
     try:
         return _DECODERS[buf[pos]](buf, pos + 1, 0)
     except (IndexError, struct.error, UnicodeDecodeError, OverflowError) as error:
@@ -79,7 +79,7 @@ def decode(buf: bytes, pos: int = 0) -> tuple[Any, int]:
 
 
 def decode_all(buf: bytes) -> Any:
-    """The one value that fills the buffer."""
+    """Return the one value that fills the buffer."""
     value, end = decode(buf)
     if end != len(buf):
         _refuse(f"{len(buf) - end} bytes behind the value")
@@ -87,7 +87,7 @@ def decode_all(buf: bytes) -> Any:
 
 
 def skip(buf: bytes, pos: int) -> int:
-    """The position behind the value at `pos`, without building it. May point past the buffer: the caller checks."""
+    """Return the position behind the value at `pos`, which is not built. May be past the buffer: the caller checks."""
     code = buf[pos]
     while code == 0x00:
         if buf[pos + 1] == 0x00:
@@ -168,7 +168,7 @@ def _symbol(raw: bytes) -> Symbol:
 
 
 def _compound_head(buf: bytes, pos: int, wide: bool, *, may_have_no_width: bool = False) -> tuple[int, int, int]:
-    """(count, position of the first element, end), checked against the buffer."""
+    """Return (count, position of the first element, end), checked against the buffer."""
     if wide:
         size, count = _TWO_UINTS.unpack_from(buf, pos)
         start, end = pos + 8, pos + 4 + size
@@ -222,7 +222,7 @@ def _array(wide: bool) -> Decoder:
     def read(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
         if depth >= DEPTH_MAX:
             _refuse(f"nested deeper than {DEPTH_MAX}")
-        # null, true, list0 and the like: many elements may stand in no bytes at all (1.6.24)
+        # null, true, list0 and the like: elements may take no bytes at all (1.6.24)
         count, start, end = _compound_head(buf, pos, wide, may_have_no_width=True)
         descriptors: list[Any] = []
         while buf[start] == 0x00:

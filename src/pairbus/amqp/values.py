@@ -1,4 +1,4 @@
-"""The AMQP types that Python has no type of its own for (AMQP 1.6): a value remembers what it is on the wire."""
+"""The AMQP types that Python has no type for (AMQP 1.6): a value remembers its type on the wire."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Symbol(str):
 
 
 class Decimal(bytes):
-    """decimal32, 64 or 128 as its 4, 8 or 16 bytes; nothing here computes with them."""
+    """A decimal32, 64 or 128 as its 4, 8 or 16 bytes; no code here computes with it."""
 
     __slots__ = ()
 

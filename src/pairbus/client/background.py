@@ -35,7 +35,7 @@ logger = logging.getLogger("pairbus.background")
 PUMP_GRACE_S = 5.0  # for pumps to finish what they hold when the client is closed
 LOOK_S = 1.0  # between two looks at whether a side is gone
 PAIR_AGAIN_S = 30.0
-BEGIN_AGAIN_S = 5.0  # after an error of ours that ended a task: without it the client would never be whole again
+BEGIN_AGAIN_S = 5.0  # pause before a task that a bug of ours has ended is started again
 
 PairAgain = Callable[[], Awaitable[list[str]]]
 
@@ -118,7 +118,7 @@ class Background:
                     await self._changed.wait()
 
     async def _ping(self, entity: SendingEntity) -> None:
-        """Ask once, on a connection of its own: one that is open already proves nothing about a new one."""
+        """Ping once, on a new connection: one that is open already does not prove that a new one can be opened."""
         state, timeout_s = self._state, self._state.pair.pings.timeout_s
         # An opened link proves less than a message that was accepted.
         probe = state.options.ping == "attach"
@@ -135,7 +135,7 @@ class Background:
             failure = failure_of(error)
         except TimeoutError:
             failure = Failure(Kind.TIMEOUT, f"no answer within {timeout_s:g} s")
-        except Exception as error:  # a ping that never ended would be the last one of its entity
+        except Exception as error:  # without an answer here, the entity would never be pinged again
             logger.exception("%s: the ping failed", entity.path)
             failure = Failure(Kind.INTERNAL, f"{type(error).__name__}: {error}")
         outcome = "ok" if failure is None else failure.kind.value
@@ -169,7 +169,7 @@ class Background:
         await self._syphon.run()
 
     async def _watch_sides(self) -> None:
-        """Fault the open side five seconds after the other one was closed or faulted: where the syphon runs."""
+        """Fault the open side five seconds after the other one was closed or faulted; only where the syphon runs."""
         while True:
             fault = self._state.lives.notice(time.monotonic())
             if fault is not None:
@@ -202,13 +202,13 @@ class Background:
         try:
             await forwarder.run()
         finally:
-            if retry in state.events.listeners:  # not any more when the event loop was closed under it
+            if retry in state.events.listeners:  # it is gone when the event loop was closed meanwhile
                 state.events.listeners.remove(retry)
 
     # ── pairing late ──
 
     async def _pair_late(self, pair_again: PairAgain) -> None:
-        """Ask for the secondary until it is there: the client was told to start without it."""
+        """Try to pair until the secondary answers: the client was told to start without it."""
         told = ""
         while True:
             await asyncio.sleep(PAIR_AGAIN_S)
@@ -225,14 +225,14 @@ class Background:
 
 
 class SpoolWays:
-    """Routes for the messages of the spool: chosen by the state of the pair, which hears how each attempt ended."""
+    """Routes for the messages of the spool: chosen by the state of the pair, which is told how each attempt ended."""
 
     def __init__(self, state: PairState) -> None:
         self._state = state
         self._kept: dict[str, str] = {}
-        "Path → the backlog queue of its lane, as a sender keeps its own."
+        "Path → the backlog queue of its lane; a sender keeps its queue in the same way."
         self._trials: set[str] = set()
-        "Paths whose next message is the trial: every send queues behind the spool, so none could be."
+        "Paths whose next message of the spool is the trial: sends wait behind the spool, so none can be the trial."
 
     def way(self, path: str, now: float) -> Way | None:
         pair = self._state.pair
@@ -282,6 +282,6 @@ async def _kept(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     while True:
         try:
             return await work()
-        except Exception:  # a bug, or a disk that fails: the log has it, and the task is still needed
+        except Exception:  # a bug, or a disk that fails: it is logged, and the task is still needed
             logger.exception("a background task ended; it begins again in %g s", BEGIN_AGAIN_S)
         await asyncio.sleep(BEGIN_AGAIN_S)

@@ -17,14 +17,14 @@ from pairbus.sdk.clients import keep
 from pairbus.sdk.receivers import end_async_receiver
 from pairbus.transport.threads import in_thread
 
-EVENTS_MAX = 10_000  # that an iterator may be behind; older ones are dropped then
+EVENTS_MAX = 10_000  # events that an iterator may be behind; older ones are dropped then
 
 
 class PairedServiceBusClient(PairedClientFace["PairedSender"]):
-    """Sends to the primary, or to backlog queues of the secondary while the primary is away; receives from the primary.
+    """A client that sends to the primary, or to backlog queues of the secondary while the primary is away.
 
-    Belongs to one event loop, and to the next one when that has ended; safe to share between its tasks. Made by
-    `from_connection_strings` or `from_credential`, everything that it needs is made for it; the constructor takes
+    It receives from the primary. It belongs to one event loop, and to the next one when that has ended; its tasks may
+    share it. `from_connection_strings` and `from_credential` make the clients of the SDK too; the constructor takes
     clients of the SDK, which it then owns and closes.
     """
 
@@ -39,7 +39,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
         await self.close()
 
     def _engine_here(self) -> Engine:
-        """Return the engine of the running loop; a loop that is not the client's is refused while the other lives."""
+        """Return the engine of the running loop; another loop is refused while the client's loop lives."""
         engine, loop = self._engine, asyncio.get_running_loop()
         if engine is not None and engine.loop is loop:
             return engine
@@ -53,7 +53,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
     # ── pairing ──
 
     async def pair(self) -> None:
-        """Find or create the backlog queues. Nothing is sent before; `async with`, or the first send, does it."""
+        """Find or create the backlog queues, before the first send. `async with`, or the first send, does it too."""
         await self._engine_here().pair()
 
     async def clear_pairing(self) -> None:
@@ -91,7 +91,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
                 if isinstance(event, Closed):
                     return
         finally:
-            if listen in listeners:  # not any more when its event loop has ended
+            if listen in listeners:  # it is gone when its event loop has ended
                 listeners.remove(listen)
 
     async def close(self) -> None:
@@ -115,7 +115,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
 
 
 class PairedSender(PairedSenderFace):
-    """Sends to one queue or topic. Any number of tasks may share it: their sends are pipelined."""
+    """A sender to one queue or topic. Any number of tasks may share it: their sends are pipelined."""
 
     def __init__(self, client: PairedServiceBusClient, path: str, client_identifier: str | None = None) -> None:
         super().__init__(client, path, client_identifier)
@@ -139,7 +139,7 @@ class PairedSender(PairedSenderFace):
         await self._do(self._closing())
 
     async def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
-        """Return when the primary, a backlog queue or the spool has stored it; raise when none did."""
+        """Send; return when the primary, a backlog queue or the spool has stored the message, raise when none did."""
         await self._do(self._sending(message, timeout))
 
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:

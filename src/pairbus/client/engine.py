@@ -1,6 +1,6 @@
 """One pair at work in one event loop: connections to both namespaces, sends, background tasks, closing.
 
-The asyncio client is a face on an engine in the application's loop; the sync client is one on an engine in a thread.
+The asyncio client is a face of an engine in the application's loop; the sync client is a face of one in a thread.
 An engine belongs to the loop in which it was made. When that loop has ended, or the process was forked, the client
 makes another engine on the same `PairState`.
 """
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Engine:
-    """Everything that a paired client does, in the running event loop."""
+    """The part of a paired client that does all its work, in the running event loop."""
 
     def __init__(self, state: PairState) -> None:
         self.loop = asyncio.get_running_loop()
@@ -65,13 +65,13 @@ class Engine:
             await asyncio.shield(pairing)
         except asyncio.CancelledError:
             if pairing.cancelled():
-                self.state.check()  # closing the client broke it off; otherwise it is the caller who was cancelled
+                self.state.check()  # raises when the closing of the client ended it; otherwise the caller was cancelled
             raise
 
     def _pairing_ended(self, pairing: asyncio.Task[None]) -> None:
         self._pairing = None
         if not pairing.cancelled():
-            pairing.exception()  # when every caller has given up, nobody else asks
+            pairing.exception()  # asked here, because all callers may have given up
 
     async def _pair(self) -> None:
         state, late = self.state, False
@@ -80,7 +80,7 @@ class Engine:
             await self.loop.run_in_executor(spool.disk, spool.open, lambda: state.pair.enabled and not state.is_closed)
             try:
                 state.check()
-                if not state.pair.rotation.queues:  # a forked process knows them
+                if not state.pair.rotation.queues:  # a forked process knows the queues
                     queues = await self._provision()
                     state.check()
                     state.paired_with(queues)
@@ -94,7 +94,7 @@ class Engine:
         state.events.deliver()
 
     async def _pair_within(self, timeout_s: float) -> float:
-        """Pair for a call that has a time-out, and return what is left of it. Pairing goes on when it is over."""
+        """Pair for a call with a time-out, and return the rest of the time. Pairing goes on when the time is over."""
         ends = time.monotonic() + timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -121,7 +121,7 @@ class Engine:
     # ── sends ──
 
     async def send(self, origin: Origin, going: Outgoing, timeout_s: float) -> None:
-        """Return when a place has stored the messages; raise when none did. Pairs first if need be."""
+        """Send; return when a place has stored the messages, raise when none did. Pairs first if needed."""
         state = self.state
         if not state.is_paired or state.is_closed or state.is_faulted:
             state.check()
@@ -160,7 +160,7 @@ class Engine:
         return cast(T, await self._sends.request(origin, going, ask, timeout_s))
 
     async def batch_limit(self, origin: Origin) -> int:
-        """Return what the primary's link takes as a batch, opening it if need be; 0 when it cannot be known now."""
+        """Return the largest batch of the primary's link, which is opened if needed; 0 when it cannot be known now."""
         state = self.state
         state.check()
         if not state.is_paired:
@@ -179,7 +179,7 @@ class Engine:
         return function()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine whose end nobody waits for."""
+        """Run a coroutine without waiting for its end."""
         task = self.loop.create_task(work)
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
@@ -207,7 +207,7 @@ class Engine:
     # ── the end ──
 
     def fault(self, side: SideName, reason: str) -> None:
-        """Declare one side unusable; pings and pumps of a client that is of no more use stop at once."""
+        """Declare one side unusable; when the client is unusable with it, pings and pumps stop at once."""
         if self.state.fault(side, reason) and self.state.is_faulted and self._background is not None:
             self._background.halt()
 

@@ -29,9 +29,10 @@ IDS_SHOWN = 5
 
 
 class SendAvailabilityBacklogError(PairingError, ServiceBusError):
-    """No backlog queue took the message, nor the spool where there is one. The caller still owns it.
+    """No backlog queue took the message, and no spool. The caller still owns it.
 
-    It is nowhere else, unless `outcome_unknown`: then the places of `may_be_in` did not answer, and may have it.
+    The message is stored nowhere, unless `outcome_unknown`: then the places of `may_be_in` did not answer, and may
+    have it.
     """
 
     def __init__(self, path: str, reason: str, places: Sequence[str] = (), *, is_spool: bool = False) -> None:
@@ -43,7 +44,7 @@ class SendAvailabilityBacklogError(PairingError, ServiceBusError):
         )
         self.path = path
         self.may_be_in = tuple(places)
-        "`the primary`, or backlog queues."
+        "Places that did not answer: `the primary`, or backlog queues."
         self.outcome_unknown = bool(places)
 
     @classmethod
@@ -106,7 +107,7 @@ class PairedMessagingFactoryError(PairingError, ServiceBusError):
 class ClientClosed(PairingError, ServiceBusError, ValueError):
     """The client, or the sender, was closed. Nothing was sent by this call. (The plain SDK raises a ValueError.)
 
-    Unless `outcome_unknown`: it was closed during the send, and the places of `may_be_in` may have the message.
+    With `outcome_unknown`: it was closed during the send, and the places of `may_be_in` may have the message.
     """
 
     def __init__(self, what: str, places: Sequence[str] = ()) -> None:
@@ -117,7 +118,7 @@ class ClientClosed(PairingError, ServiceBusError, ValueError):
 
 
 class ReservedPropertyError(PairingError, ValueError):
-    """An application property has a name that backlog messages use. The message was not sent, healthy or not."""
+    """An application property has a name that backlog messages use. The message was not sent, in any state."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -130,7 +131,7 @@ class ReservedPropertyError(PairingError, ValueError):
 class ScheduleWhileFailedOver(PairingError, ServiceBusError):
     """Scheduling and cancelling need the primary, which is away. Nothing was scheduled or cancelled.
 
-    Unless `outcome_unknown`: a request got no answer, and the primary may have done it.
+    With `outcome_unknown`: a request got no answer, and the primary may have carried it out.
     """
 
     def __init__(self, path: str, *, outcome_unknown: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Events of a paired client: noted while something is decided, told afterwards, in order.
+"""Events of a paired client: noted during a decision, told afterwards, in order.
 
 Code that decides calls `publish`, and `deliver` when the decision is complete, so that a listener may call the client.
 Telling an event means: log it, count it, write it into the ledger, hand it to the listeners.
@@ -35,9 +35,9 @@ WARNINGS = (
     kinds.Suspected,
     kinds.Unpaired,
 )
-"Events that somebody should look at."
+"Events that an operator should look at."
 DETAILS = (kinds.Diverted, kinds.Moved, kinds.PingSent, kinds.SpoolForwarded)
-"Events that come by the thousand, and change no clock."
+"Events that come in thousands, and change no clock."
 
 Listener = Callable[[Event], None]
 
@@ -54,13 +54,13 @@ class Events:
         self.listeners: list[Listener] = []
         "Listeners of the engine, called in its event loop."
         self.tell_followers: Callable[[dict[str, str]], None] | None = None
-        "Tells those who follow the control socket, where there is one, of all events but details."
+        "Function that tells the followers of the control socket all events but details; None without a socket."
         self.wake: Callable[[], None] = lambda: None
-        "Tells the background tasks that clocks may have changed."
+        "Function that tells the background tasks that clocks may have changed."
 
     @property
     def is_heard(self) -> bool:
-        """True when anybody but the counters wants to know of details."""
+        """True when details have a reader besides the counters: a listener, the ledger or the log."""
         has_listener = self.listener is not None or bool(self.listeners) or self._ledger is not None
         return has_listener or logger.isEnabledFor(logging.DEBUG)
 
@@ -100,7 +100,7 @@ class Events:
 
 
 def call_listener(listener: Listener, event: Event) -> None:
-    """Call the application's listener. One that fails is logged: a send must not fail because of it."""
+    """Call the application's listener. Its error is logged: a send must not fail because of it."""
     try:
         listener(event)
     except Exception:

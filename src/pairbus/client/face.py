@@ -28,7 +28,7 @@ from pairbus.telemetry.counters import Snapshot
 
 logger = logging.getLogger("pairbus")
 
-LONGEST_S = 1e9  # clocks take no endless time
+LONGEST_S = 1e9  # stands for endless, which clocks do not take
 
 SenderT = TypeVar("SenderT", bound="PairedSenderFace")
 
@@ -43,7 +43,7 @@ class Job(NamedTuple):
 
 
 class PairedClientFace(Generic[SenderT]):
-    """Construction, looking, senders and receivers of a client. `AIO` says which flavour of the SDK it holds."""
+    """Construction, states, senders and receivers of a client. `AIO` tells which flavour of the SDK it has."""
 
     AIO: ClassVar[bool]
 
@@ -132,12 +132,12 @@ class PairedClientFace(Generic[SenderT]):
     # ── senders and receivers ──
 
     def get_queue_sender(self, queue_name: str, *, client_identifier: str | None = None, **kwargs: Any) -> SenderT:
-        """Return a sender. Further keywords that the SDK takes here mean its retries, which a pair does itself."""
+        """Return a sender. Other keywords of the SDK are ignored: they set its retries, which a pair does itself."""
         self._state.check()
         return self._new_sender(queue_name, client_identifier)
 
     def get_topic_sender(self, topic_name: str, *, client_identifier: str | None = None, **kwargs: Any) -> SenderT:
-        """Return a sender. Further keywords that the SDK takes here mean its retries, which a pair does itself."""
+        """Return a sender. Other keywords of the SDK are ignored: they set its retries, which a pair does itself."""
         self._state.check()
         return self._new_sender(topic_name, client_identifier)
 
@@ -157,7 +157,7 @@ class PairedClientFace(Generic[SenderT]):
         self._receivers.add(receiver)
         return receiver
 
-    # ── by hand ──
+    # ── commands of the application ──
 
     def force_failover(self, entity: str) -> None:
         """Send this entity's messages to the backlog until `force_healthy` is called."""
@@ -168,10 +168,10 @@ class PairedClientFace(Generic[SenderT]):
         self._force(entity, over=False)
 
     def fault(self, side: SideName = "primary") -> None:
-        """Declare one side unusable. Where the syphon runs, the other follows."""
+        """Declare one side unusable. Where the syphon runs, the other side is faulted too, a little later."""
         self._fault(side, "fault() was called")
 
-    # ── one flavour or the other ──
+    # ── methods of each flavour ──
 
     def _new_sender(self, path: str, client_identifier: str | None) -> SenderT:
         raise NotImplementedError
@@ -190,7 +190,7 @@ class PairedClientFace(Generic[SenderT]):
 
 
 class PairedSenderFace:
-    """The parts of a paired sender that need no event loop: calls become jobs. None: there is nothing to do."""
+    """The parts of a paired sender that need no event loop: a call becomes a job (None: there is nothing to do)."""
 
     def __init__(self, client: PairedClientFace[Any], path: str, client_identifier: str | None) -> None:
         self._state = client._state
@@ -260,7 +260,7 @@ def timeout_of(timeout: float | None) -> float:
 
 
 def _closed_under_us(face: weakref.ref[PairedClientFace[Any]], side: SideName) -> None:
-    """Fault the side of an SDK client that somebody else closed."""
+    """Fault the side of an SDK client that the application closed."""
     client = face()
     if client is not None and not client._state.is_closed:
         client._fault(side, f"the client of the {side} was closed by somebody else")
@@ -273,7 +273,7 @@ def _after_fork() -> None:
     for client in list(_clients):
         try:
             client._after_fork()
-        except Exception:  # whatever is wrong with one, the others must not speak on the parent's sockets
+        except Exception:  # an error of one client must not leave the others on the parent's sockets
             logger.exception("after a fork %r cannot be used", client)
 
 

@@ -18,7 +18,7 @@ class Meters:
 
     def __init__(self, ledger: Ledger | None, primary: str, secondary: str) -> None:
         self.ledger = ledger
-        # A host in capital letters is the same host in every process's rows.
+        # Lower case, so that a host has one name in the rows of all processes.
         self._names = {"primary": primary.lower(), "secondary": secondary.lower()}
 
     def count(

@@ -1,8 +1,8 @@
-"""The messages of one call as encoded bytes: the form in which every way carries them.
+"""The messages of one call as encoded bytes: the same form for every way of a send.
 
 A call is encoded once, when it begins. The primary gets the message, or one batch, as the plain SDK would send it.
-Backlog queues get wrapped copies, in as few batches as hold them; what a queue stored is taken off, so that another
-queue gets only the rest. The spool gets the messages one by one. The caller's objects are never changed.
+Backlog queues get wrapped copies, in as few batches as possible; messages that a queue stored are taken off, so that
+another queue gets only the rest. The spool gets the messages one by one. The caller's objects are never changed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from pairbus.spool import SpoolEntry
 from pairbus.transport import Scheduled
 
 THE_PRIMARY = "the primary"
-BATCH_LIMIT = 262_144  # bytes of a message or batch where no link has said otherwise: the Standard tier's
-SECTION_BYTES = 8  # what a batch adds around each message, at most
-ENVELOPE_BYTES = 1024  # what a batch may add once: the ids and keys of its first message
+BATCH_LIMIT = 262_144  # bytes of a message or batch until a link has told its limit: that of the Standard tier
+SECTION_BYTES = 8  # that a batch adds around each message, at most
+ENVELOPE_BYTES = 1024  # that a batch may add once: the ids and keys of its first message
 
 
 class Order:
@@ -56,11 +56,11 @@ class Outgoing:
         self.payloads = payloads
         self.ids = ids
         self.is_batch = is_batch
-        "The primary gets them as one batch, also when it is a batch of one."
+        "True: the primary gets the messages as one batch, also a single message."
         self.links = links
         "Links of the span around the send; None where the application does not trace."
         self.is_cancelled = False
-        "The caller was interrupted: no further attempt, diversion or write to the spool."
+        "True: the caller was interrupted; no further attempt, diversion or write to the spool."
         self.stored_ids: list[str] = []
         "Ids that are already stored in a backlog queue."
         self.untold: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -77,7 +77,7 @@ class Outgoing:
         return (encode_batch(self.payloads), BATCH_FORMAT) if self.is_batch else (self.payloads[0], 0)
 
     def wrapped(self, path: str, first_attempt_ms: int | None, order: Order | None) -> list[bytes]:
-        """Return backlog copies of the messages that are left. Wrapped again, a message keeps its number."""
+        """Return backlog copies of the messages that are left. A message that is wrapped again keeps its number."""
         if order is None:
             wrapper = _usual_wrapper(path) if first_attempt_ms is None else Wrapper(Away(path, first_attempt_ms))
             return list(map(wrapper.wrap, self.payloads))
@@ -117,7 +117,7 @@ class Outgoing:
 
     @property
     def doubted(self) -> dict[str, str]:
-        """Map each id that a backlog queue may have without having said so to the first such queue."""
+        """Return the ids that a backlog queue may have stored without an answer, each with the first such queue."""
         found: dict[str, str] = {}
         for place, ids in self.doubts.items():
             for one in ids if place != THE_PRIMARY else ():
@@ -149,7 +149,7 @@ def sizes_of(payloads: Sequence[bytes]) -> tuple[int, int]:
 def outgoing(given: Any, traced: Traced | None = None) -> Outgoing | None:
     """Encode the messages that a caller wants to send; None when there is none.
 
-    Raises what the SDK would raise, and ReservedPropertyError. `traced`: whose spans the messages carry.
+    Raises the errors of the SDK, and ReservedPropertyError. `traced`: the spans that the messages carry.
     """
     if type(given) is ServiceBusMessage:
         one = _ready(given)

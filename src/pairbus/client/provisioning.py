@@ -38,7 +38,7 @@ _log = logging.getLogger("pairbus")
 LIST = "$Resources/queues"
 PAGE_SIZE = 100  # queues in one answer
 Meter = Callable[[str, int, str], None]
-"Called with entity, requests, outcome."
+"Function of entity, number of requests, outcome."
 
 
 def _no_meter(entity: str, count: int, outcome: str) -> None:
@@ -48,7 +48,7 @@ def _no_meter(entity: str, count: int, outcome: str) -> None:
 async def provision(
     secondary: Side, primary_name: str, options: SendAvailabilityPairedNamespaceOptions, meter: Meter = _no_meter
 ) -> list[str]:
-    """Return the paths of the backlog queues, found or created as the options say.
+    """Return the paths of the backlog queues, found or created by the options.
 
     Raises PairingUnauthorized, SecondaryUnreachable, or SendAvailabilityBacklogError when there is none.
     """
@@ -115,7 +115,7 @@ async def _created(admin: Any, path: str, settings: Mapping[str, Any], meter: Me
 
 @contextmanager
 def metered(meter: Meter, entity: str) -> Iterator[list[Any]]:
-    """Count one request, or one for each page of the queues that are put into the list."""
+    """Count one request; or, when the caller puts queues into the list, one request for each page of them."""
     listed: list[Any] = []
     try:
         yield listed
@@ -145,7 +145,7 @@ def _matching(queues: list[Any], prefix: str) -> list[Found]:
 
 
 def _is_unauthorized(error: BaseException) -> bool:
-    """Tell 401, and 403 unless it means that a quota of the namespace is used up."""
+    """Return True for 401, and for 403 unless it means that a quota of the namespace is used up."""
     if isinstance(error, ClientAuthenticationError):
         return True
     return isinstance(error, HttpResponseError) and error.status_code == 403 and "claim" in str(error).lower()

@@ -28,12 +28,12 @@ from pairbus.transport import Carrier
 
 logger = logging.getLogger("pairbus")
 
-COUNTER_MAX = (1 << 63) - 1  # numbers and times take no more bytes than this one
-SPOOL = "spool"  # what `Diverted.queue` says when no backlog queue took the message
+COUNTER_MAX = (1 << 63) - 1  # no number or time takes more bytes than this
+SPOOL = "spool"  # `Diverted.queue` when no backlog queue took the message
 
 
 class Origin:
-    """A sender, as its sends see it."""
+    """Facts of a sender that its sends need."""
 
     __slots__ = ("counts", "link_name", "order", "path", "sender", "tally")
 
@@ -48,7 +48,7 @@ class Origin:
 
 
 class Results:
-    """The books of one client's sends."""
+    """Counters, ledger and events of the sends of one client."""
 
     def __init__(self, state: PairState, primary: Carrier, clock: Callable[[], float]) -> None:
         self._state = state
@@ -78,7 +78,7 @@ class Results:
         tally.total += tallied(size_bytes, len(going))
 
     def planned(self, origin: Origin, going: Outgoing, receipt: Receipt) -> None:
-        """Count and tell where a planned send ended."""
+        """Count the result of a planned send and tell it as an event."""
         state, entity = self._state, origin.sender.entity
         if receipt.unanswered is not None:
             for message_id, queue in going.doubted.items():
@@ -93,7 +93,7 @@ class Results:
         state.events.deliver()
 
     def diverted(self, origin: Origin, going: Outgoing, *, outcome_unknown: bool) -> None:
-        """Tell which messages backlog queues have stored; they are only counted where nobody hears events."""
+        """Tell which messages backlog queues have stored; without a reader of events they are only counted."""
         state, entity = self._state, origin.sender.entity
         untold, going.untold = going.untold, ()
         for queue, ids in untold:
@@ -133,12 +133,12 @@ class Results:
 
 
 def error_of(unsent: Unsent, path: str, going: Outgoing, *, ordered: bool) -> BaseException:
-    """Return the SDK's own error of the primary, or one that says why the backlog failed as well."""
+    """Return the SDK's own error of the primary, or an error that says why the backlog failed as well."""
     failure, places = unsent.failure, going.may_be_in
     if going.stored_ids:
         return _because(_partly_sent(path, going, failure.text), failure)
     if failure.error is not None and (unsent.where is Where.PRIMARY or failure.kind is Kind.INVALID):
-        if places and (places != (THE_PRIMARY,) or not failure.outcome_unknown):  # of more than the error tells
+        if places and (places != (THE_PRIMARY,) or not failure.outcome_unknown):  # more than the error tells
             failure.error.add_note(may_be_in(places))
         return failure.error
     if unsent.where is Where.PRIMARY:

@@ -1,4 +1,4 @@
-"""One call at work: attempts on the primary, backlog queues and the spool, as the plan of the call says.
+"""Calls: attempts on the primary, backlog queues and the spool, as the plan of the call says.
 
 A send goes one of three ways; `pairing.sending.first_attempt` decides which by the state of the entity.
 
@@ -8,7 +8,7 @@ A send goes one of three ways; `pairing.sending.first_attempt` decides which by 
 | diverted | FAILED_OVER or HELD_OVER, its queue is known  | one attempt on that backlog queue; planned when it fails  |
 | planned  | everything else, and messages wait in a spool | the commands of `pairing.sending.sending`, one by one     |
 
-Everything here runs in the engine's event loop, so nothing is locked: decisions are taken between two awaits.
+All code here runs in the engine's event loop, so no locks are needed: decisions are taken between two awaits.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ logger = logging.getLogger("pairbus")
 IN_PRIMARY = Receipt(Where.PRIMARY)
 
 Request = Callable[[float, float], Awaitable[Any]]
-"Asks the primary something, within so many seconds, of which it may be silent for so many."
+"Function that makes a request to the primary. Arguments: time-out in seconds, and longest silence of the primary."
 
 
 class Sends:
-    """Carries out the calls of one client. `closing` is set when the client is being closed."""
+    """The calls of one client, carried out. `closing` is set when the client is being closed."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Sends:
 
     @operations.send
     async def send(self, origin: Origin, going: Outgoing, timeout_s: float) -> Receipt:
-        """Return where the messages are stored: the primary, a backlog queue or the spool; raise when nowhere."""
+        """Send; return where the messages are stored (primary, backlog queue or spool), raise when nowhere."""
         state, sender, began = self._state, origin.sender, self._clock()
         self._under_way += 1
         try:
@@ -199,7 +199,7 @@ class Sends:
 
     @operations.divert
     async def _to_backlog(self, origin: Origin, going: Outgoing, attempt: ToBacklog) -> Reply:
-        """Send the rest as wrapped copies; messages that the queue stored are taken off and told, however this ends."""
+        """Send the rest as wrapped copies; messages that the queue stored are taken off and told, after errors too."""
         queue, first_at = attempt.queue, attempt.first_attempt_at
         deadline = self._clock() + attempt.timeout_s
         wrapped = going.wrapped(origin.path, self._wall_ms(first_at), origin.order)
@@ -210,7 +210,7 @@ class Sends:
                 failure, is_alive = await self._deliver(
                     self._secondary, queue, payload, message_format, attempt, origin
                 )
-                if len(parts) > 1:  # a further one goes on the connection that took the first, within the same time
+                if len(parts) > 1:  # a later part goes on the connection that took the first, within the same time
                     attempt = replace(attempt, timeout_s=max(deadline - self._clock(), 0.001), fresh=False)
                 self._state.meters.send("secondary", queue, wrapped[:count], failure, "failover")
                 if failure is not None:
@@ -236,7 +236,7 @@ class Sends:
         *,
         name: str | None = None,
     ) -> tuple[Failure | None, bool]:
-        """Make one attempt; return how it failed, and whether the peer was alive all the same."""
+        """Make one attempt; return its failure, and whether the peer showed signs of life."""
         try:
             await carrier.send(
                 path,
@@ -271,7 +271,7 @@ class Sends:
 
     @operations.request
     async def request(self, origin: Origin, going: Outgoing | None, ask: Request, timeout_s: float) -> Any:
-        """Ask the primary something by the failure table of a send; ScheduleWhileFailedOver when it is away."""
+        """Make a request to the primary, with the failure table of a send; ScheduleWhileFailedOver when it is away."""
 
         try:
             return await self._ask(origin, ask, timeout_s, partial(self._state.meters.request, origin.path, going))
@@ -282,7 +282,7 @@ class Sends:
             raise error or OperationTimeoutError(message=unsent.failure.text) from error
 
     async def batch_limit(self, origin: Origin, timeout_s: float) -> int:
-        """Open the link to the primary and return what it takes as a batch; 0 when the primary is away."""
+        """Open the link to the primary and return its largest batch; 0 when the primary is away."""
 
         async def ask(limit_s: float, silence_s: float) -> int:
             return (await self._primary.sender(origin.path, limit_s, name=origin.link_name)).batch_limit
@@ -330,6 +330,6 @@ def _judged(error: TransportError) -> tuple[Failure, bool]:
 
 
 def _ask_outcome(stored: asyncio.Future[int]) -> None:
-    """Ask how a write to the spool ended: when its caller was cancelled, nobody else does."""
+    """Ask how a write to the spool ended, because its caller may be cancelled (asyncio warns of unread errors)."""
     if not stored.cancelled():
         stored.exception()

@@ -1,8 +1,8 @@
-"""One namespace of a pair: the genuine SDK's client for it, and the same way for our own transport.
+"""One namespace of a pair: the SDK's own client for it, and the same way for our own transport.
 
 The way is read from the SDK's client, so that a probe, a ping or the syphon never goes where the SDK would not: with
-TLS the SDK drops the port of the endpoint and takes 5671, a custom endpoint changes the target of the socket and
-nothing else, a proxy means web sockets.
+TLS the SDK drops the port of the endpoint and takes 5671, a custom endpoint changes only the target of the socket, a
+proxy means web sockets.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ KEYWORDS = {
     "use_tls",
     "user_agent",
 }
-"Keywords that a client of the SDK uses. It takes any other as well, so a misspelt one would be lost without a word."
+"Keywords that a client of the SDK uses. It ignores others, so a misspelt keyword would be lost without an error."
 
 ADMIN: dict[str, Any] = {"connection_timeout": 5, "read_timeout": 15, "retry_total": 1, "retry_backoff_factor": 0.2}
 _PORTS = {("tcp", True): 5671, ("tcp", False): 5672, ("websocket", True): 443, ("websocket", False): 80}
@@ -64,19 +64,19 @@ class Side:
 
     def __init__(self, client: AnyClient, given_admin: AnyAdmin | None = None) -> None:
         self.client = client
-        "The SDK's client, given by the user or made here; who uses it closes it."
+        "The SDK's client, given by the user or made here; the user of this object closes it."
         self.given_admin = given_admin
-        "The administration client that the user gave; it stays the user's to close."
+        "The administration client that the user gave, and closes."
         self._config = config = config_of(client)
         self.authority = config.authority
-        "Host, for an emulator host:port; the primary's name is derived from it."
+        "Host, or host:port for an emulator; the primary's name is derived from it."
         self.name = config.authority
         "Name in messages and in the ledger."
         self.endpoint = _endpoint_of(config)
         self.credential: Credential = AzureToken(config.credential) if config.secret is None else _Secret(config)
         "Credential of our own transport."
         self.reads_environment = False
-        "Web sockets go through a proxy of the environment: those of the sync SDK do, those of asyncio do not."
+        "True: web sockets go through a proxy of the environment, as in the sync SDK (not in that of asyncio)."
         self._ca_file: str | None = None
 
     @classmethod
@@ -106,7 +106,7 @@ class Side:
 
     @property
     def ssl(self) -> tls.SSLContext | str | None:
-        """Return what our transport trusts, as the SDK would: a context or a file of certificates; None without TLS."""
+        """Return the trust of our transport, as in the SDK: a context or a file of certificates; None without TLS."""
         if not self._config.tls:
             return None
         return self._config.ssl_context or self._config.ca_file or certifi.where()
@@ -132,7 +132,7 @@ class Side:
         return Carrier(self.endpoint, connect_timeout_s=connect_timeout_s, **self._way())
 
     async def connect(self, timeout_s: float) -> ClientConnection:
-        """Open a connection of the caller's own."""
+        """Open a connection, which the caller owns."""
         return await connect(self.endpoint, timeout_s=timeout_s, **self._way())
 
     def _way(self) -> dict[str, Any]:
@@ -148,10 +148,10 @@ class Side:
     # ── administration ──
 
     def new_admin(self, *, aio: bool = False) -> AnyAdmin:
-        """Return a genuine administration client; the caller closes it.
+        """Return an administration client of the SDK; the caller closes it.
 
         For an emulator on this machine the broker's CA certificate is fetched first, which blocks for a moment:
-        OSError when nobody answers, ConfigError when another server does.
+        OSError when no server answers, ConfigError when another server does.
         """
         config = self._config
         kind, authority = ADMINS[aio], config.authority
@@ -174,7 +174,7 @@ class Side:
         return kind.from_connection_string(f"Endpoint=sb://{authority};{secret}", **options)
 
     def _fetched_ca(self, authority: str) -> str:
-        """Fetch the broker's certificate into a file, which is removed with this object: the SDK takes nothing else."""
+        """Fetch the broker's certificate into a file, because the SDK takes only files; removed with this object."""
         if self._ca_file is None:
             certificate = emulator.fetch_ca(authority, ADMIN["connection_timeout"])
             descriptor, name = tempfile.mkstemp(prefix="pairbus-ca-", suffix=".pem")
@@ -218,7 +218,7 @@ def _endpoint_of(config: ClientConfig) -> Endpoint:
 
 
 class _Secret:
-    """A credential with the key or signature that the SDK's holds when a token is made: it can be updated."""
+    """A credential that reads key or signature anew from the SDK's credential for each token: it may be updated."""
 
     per_audience = True
 

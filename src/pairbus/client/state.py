@@ -1,7 +1,7 @@
-"""The memory of a paired client: what it knows of both namespaces, its entities, its spool and its own life.
+"""The memory of a paired client: both namespaces, its entities, its spool and its own life.
 
 It belongs to no event loop: a client that is used by the next `asyncio.run`, or in a forked child, goes on with it.
-Everything that changes it runs in the loop of the engine; any thread may look at states, counters and `repr`.
+Only code in the loop of the engine changes it; any thread may look at states, counters and `repr`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pairbus.telemetry.counters import Counters
 logger = logging.getLogger("pairbus")
 
 DISABLED = "PAIRBUS_DISABLED"
-LEDGER_CLOSE_S = 2.0  # what closing a client grants the last rows
+LEDGER_CLOSE_S = 2.0  # time for the last rows when a client is closed
 
 
 class PairState:
@@ -58,7 +58,7 @@ class PairState:
         self.lives = Lives()
         self.inflow = Inflow()
         self.is_paired = False
-        "Pairing has completed; also true for a client that was told to start unpaired."
+        "True: pairing has completed, or the client was told to start unpaired."
         self.is_closed = False
         self.warned: set[str] = set()
         "Paths of entities for which the warning about large messages was logged."
@@ -102,16 +102,16 @@ class PairState:
 
     @property
     def ended(self) -> str:
-        """Why every call raises, in few words; empty while the client can be used."""
+        """The reason why every call raises, in few words; empty while the client can be used."""
         if self.is_faulted:
             return f"faulted ({self.lives.first}: {self.lives.reason})"
         return "closed" if self.is_closed else ""
 
-    # ── may it be used? ──
+    # ── may the client be used? ──
 
     @property
     def is_faulted(self) -> bool:
-        """True when every call must raise. Where no syphon runs, a lost secondary leaves the primary usable."""
+        """True when every call must raise. Where no syphon runs, the primary stays usable without its secondary."""
         lives = self.lives
         if not lives.faulted or self.options.enable_syphon:
             return lives.faulted
@@ -125,12 +125,12 @@ class PairState:
             raise ClientClosed(self.primary.name)
 
     def check_receiver(self) -> None:
-        """Raise when the receivers that were handed out must end."""
+        """Raise when receivers of this client must end."""
         if self.is_faulted:
             self.check()
 
     def fault(self, side: SideName, reason: str) -> bool:
-        """Declare one side unusable; True when that was news."""
+        """Declare one side unusable; True when it was not declared before."""
         if not self.lives.ended(side, Life.FAULTED, reason):
             return False
         self.events.publish(Faulted(side, reason))
@@ -161,7 +161,7 @@ class PairState:
         self.events.publish(Paired(self.primary.name, self.secondary.name, len(queues)))
 
     def may_start_unpaired(self, error: BaseException) -> bool:
-        """Tell whether the client may start without its secondary; otherwise the error is the caller's."""
+        """Tell whether the client may start without its secondary; otherwise the caller gets the error."""
         if isinstance(error, SendAvailabilityBacklogError):
             self.options.backlog_queue_count = 0
         failure = failure_of(error)
@@ -179,7 +179,7 @@ class PairState:
         self.events.tell(PairingCleared(self.primary.name))
 
     def force(self, path: str, *, over: bool) -> None:
-        """Move an entity by an operator's hand."""
+        """Change the state of an entity because an operator asked for it."""
         self.check()
         if over and not self.pair.has_elsewhere and (self.is_paired or not self.pair.enabled):
             raise PairingError(f"{path} was not failed over: {self.primary.name} is not paired, sends go to it only.")
@@ -201,7 +201,7 @@ class PairState:
     def after_fork(self) -> None:
         """Forget the parent's things in a forked child: the spool, and events that are not told yet.
 
-        The first send of the child pairs again, which asks nobody when the queues are known, and opens a spool.
+        The first send of the child pairs again, without a request when the queues are known, and opens a spool.
         """
         self.after_loop()
         self.is_paired = False

@@ -1,6 +1,6 @@
 """`PairedServiceBusClient` and `PairedSender` for threads: drop-ins for those of `azure.servicebus`.
 
-Faces on an engine that runs in a thread: they hand it work and wait, and decide nothing.
+They are faces of an engine that runs in a thread: they give it work and wait, and decide nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.sdk.clients import keep
 from pairbus.sdk.sockets import break_socket
 
-LISTENER_CLOSE_S = 2.0  # what closing a client grants its listener for the last events
+LISTENER_CLOSE_S = 2.0  # time for the listener to hear the last events when a client is closed
 
 
 class PairedServiceBusClient(PairedClientFace["PairedSender"]):
-    """Sends to the primary, or to backlog queues of the secondary while the primary is away; receives from the primary.
+    """A client that sends to the primary, or to backlog queues of the secondary while the primary is away.
 
-    Safe to share between threads. Made by `from_connection_strings` or `from_credential`, everything that it needs is
-    made for it; the constructor takes clients of the SDK, which it then owns and closes.
+    It receives from the primary. Threads may share it. `from_connection_strings` and `from_credential` make the clients
+    of the SDK too; the constructor takes clients of the SDK, which it then owns and closes.
     """
 
     AIO = False
@@ -74,7 +74,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
     # ── pairing ──
 
     def pair(self) -> None:
-        """Find or create the backlog queues. Nothing is sent before; entering `with`, or the first send, does it."""
+        """Find or create the backlog queues, before the first send. `with`, or the first send, does it as well."""
         self._run(Engine.pair)
 
     def clear_pairing(self) -> None:
@@ -123,7 +123,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
 
 
 class PairedSender(PairedSenderFace):
-    """Sends to one queue or topic. Any number of threads may share it: their sends are pipelined."""
+    """A sender to one queue or topic. Any number of threads may share it: their sends are pipelined."""
 
     def __init__(self, client: PairedServiceBusClient, path: str, client_identifier: str | None = None) -> None:
         super().__init__(client, path, client_identifier)
@@ -146,7 +146,7 @@ class PairedSender(PairedSenderFace):
         self._do(self._closing())
 
     def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
-        """Return when the primary, a backlog queue or the spool has stored it; raise when none did."""
+        """Send; return when the primary, a backlog queue or the spool has stored the message, raise when none did."""
         self._do(self._sending(message, timeout))
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:

@@ -3,9 +3,9 @@
 Laws of this file.
  1. A call waits on a lock of its own, in slices of at most a second; between two slices it looks at its deadline, at
     the thread and at the process id. No call outlives its thread or a fork.
- 2. Whatever interrupts the waiting (KeyboardInterrupt, a soft time limit) cancels the call and is raised unchanged.
+ 2. An exception in the waiting caller (KeyboardInterrupt, a soft time limit) cancels the call and is raised unchanged.
  3. The thread is a daemon: a process that does not close its client ends as if there were none.
- 4. Listeners run in a thread of their own, in the order of the events, and may call anything.
+ 4. Listeners run in a thread of their own, in the order of the events, and may call the client.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pairbus.transport.loops import new_event_loop
 logger = logging.getLogger("pairbus")
 
 SLICE_S = 1.0
-LATE_S = 2.0  # that an engine may be late with the answer to a call whose time is over
+LATE_S = 2.0  # an engine may be so late with the answer to a call whose time is over
 STOP_S = 0.5
 EVENTS_MAX = 10_000  # events that a listener may be behind; older ones are dropped then
 
@@ -63,7 +63,7 @@ class _Call:
         self.task: asyncio.Task[None] | None = None
 
     def abandon(self) -> None:
-        """Have nothing more done for this call: its caller was interrupted."""
+        """Stop the work for this call: its caller was interrupted."""
         self.is_abandoned = True
         if self.going is not None:
             self.going.is_cancelled = True
@@ -84,7 +84,7 @@ _REAL_MODULES = {
     "subprocess": "subprocess",
     "queue": "queue",
 }
-"Modules that gevent must leave as they are, each with the argument of `monkey.patch_all` that says so."
+"Modules that gevent must not patch, each with its argument of `monkey.patch_all`."
 
 
 class EngineThread:
@@ -110,7 +110,7 @@ class EngineThread:
         return not self._has_ended and self._pid == os.getpid()
 
     def run(self, work: Work[T], *, going: Outgoing | None = None, timeout_s: float | None = None) -> T:
-        """Have the engine do something and return its result, or raise its error."""
+        """Run work in the engine and return its result, or raise its error."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("The client was called from its own thread, by a logging handler perhaps.")
         call = _Call(work, going)
@@ -127,7 +127,7 @@ class EngineThread:
             if self.is_usable:
                 self._loop.call_soon_threadsafe(self._drop, call)
             raise
-        if isinstance(call.error, asyncio.CancelledError):  # the thread was stopped under the call
+        if isinstance(call.error, asyncio.CancelledError):  # the thread was stopped during the call
             raise ClientClosed(self._state.primary.name, (THE_PRIMARY, "a backlog queue"))
         if call.error is not None:
             try:
@@ -158,16 +158,16 @@ class EngineThread:
         return Engine(self._state)
 
     def _begin(self) -> None:
-        """Start the calls that wait. The flag goes first: a call that is added after it wakes the loop again."""
+        """Start the calls that wait. The flag is cleared first: a call that is added later wakes the loop again."""
         assert self._engine is not None
         self._is_woken = False
         while self._waiting:
             call = self._waiting.popleft()
-            if not call.is_abandoned:  # its caller holds the call, and the call its task, until the task has ended
+            if not call.is_abandoned:  # the caller keeps the call alive, and the call its task, until the task ends
                 call.task = self._loop.create_task(call.run(self._engine), context=call.context)
 
     def _drop(self, call: _Call) -> None:
-        """Cancel the call of a caller who was interrupted, perhaps before it had woken the engine for all who wait."""
+        """Cancel the call of an interrupted caller, which perhaps had not yet woken the engine for calls that wait."""
         self._begin()
         if call.task is not None:
             call.task.cancel()
@@ -191,13 +191,13 @@ class EngineThread:
             self._thread.join(timeout_s)
 
     def abandon(self) -> None:
-        """Have the thread end soon: its client is closed, or was forgotten without being closed."""
+        """Let the thread end soon: its client is closed, or was forgotten without being closed."""
         if self.is_usable:
             self._loop.call_soon_threadsafe(self._loop.stop)
 
 
 class ListenerThread:
-    """Calls the application's listener, event by event, away from the engine."""
+    """A thread that calls the application's listener, event by event, outside the engine's thread."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -206,7 +206,7 @@ class ListenerThread:
         self._is_behind = False
 
     def put(self, event: Event) -> None:
-        """Hand an event over. Called by the engine alone."""
+        """Give an event to the thread. Only the engine calls this."""
         if self._events.qsize() >= EVENTS_MAX:
             self._events.get()
             if not self._is_behind:
@@ -218,7 +218,7 @@ class ListenerThread:
             self._thread.start()
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until the listener has heard everything; not when the listener itself asks."""
+        """Wait until the listener has heard all events; does not wait when the listener itself calls."""
         if self._thread is not None and self._thread is not threading.current_thread():
             heard = threading.Event()
             self._events.put(heard)
@@ -247,7 +247,7 @@ def _stop_threads() -> None:
 
 
 def _refuse_gevent() -> None:
-    """Refuse to start where gevent has replaced a module that the engine's thread and its event loop rest on."""
+    """Refuse to start where gevent has replaced a module that the engine's thread and its event loop need."""
     monkey = sys.modules.get("gevent.monkey")
     patched = [] if monkey is None else [name for name in _REAL_MODULES if monkey.is_module_patched(name)]
     if patched:

@@ -47,7 +47,7 @@ def ask(path: Path, method: str, route: str, body: dict[str, Any] | None, wait_s
 
 
 def describe_all(paths: Sequence[Path], wait_s: float) -> list[dict[str, Any] | PairbusError]:
-    """Ask all of them at the same time what they are; one that gives no answer is an error in its place."""
+    """Ask all processes at the same time to describe themselves; a missing answer is an error in its place."""
     if not paths:
         return []
     with ThreadPoolExecutor(min(len(paths), AT_ONCE), "pairbus-control") as threads:

@@ -1,4 +1,4 @@
-"""The control socket of a paired client: its entities, its syphon, and the operator's hand."""
+"""The control socket of a paired client: its entities, its syphon, and the operator's commands."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ CHILD = (
 
 
 class ClientControl:
-    """The control socket of one client, or none where none was asked for.
+    """The control socket of one client; does nothing when no socket was asked for.
 
-    Neither this object nor its thread keeps a client alive that was forgotten: everything of the client is held weakly,
-    and the socket goes with its memory (`PairState`).
+    This object and its thread do not keep a client alive that was forgotten: they hold weak references only, and the
+    socket is removed together with the memory of the client (`PairState`).
     """
 
     def __init__(self, state: Any, wanted: bool | str | os.PathLike[str] | None) -> None:
-        """ConfigError when a socket was asked for by the option and cannot be opened; by the variable, a warning."""
+        """Open the socket, if wanted. Failure: ConfigError if the option wants it, a warning if the variable does."""
         self._state = weakref.ref(state)
         self._path = None if wanted is None or isinstance(wanted, bool) else Path(wanted)
         self._loop: Callable[[], AbstractEventLoop | None] = _nothing
@@ -127,10 +127,10 @@ class ClientControl:
             return None
         try:
             return self._facts.facts(call_in(loop, look, LOOK_S), moved)
-        except PairbusError as error:  # the application holds its event loop: the rest is known without it
+        except PairbusError as error:  # the application blocks its event loop: the other facts are known without it
             return {"error": str(error)}
 
-    # ── the operator's hand ──
+    # ── commands of the operator ──
 
     def _force(self, body: dict[str, Any], *, over: bool) -> dict[str, Any]:
         """Force entities by their names, or with `all` every entity that has a sender; with `new`, others too."""
@@ -148,7 +148,7 @@ class ClientControl:
 
 
 def _forced(state: Any, names: list[str], *, over: bool, every: bool, new: bool) -> list[dict[str, str]]:
-    """Check every name before the first entity is forced."""
+    """Force the entities and return their states; every name is checked before the first entity is forced."""
     known = {entity.path.lower(): entity.path for entity in state.pair.entities()}
     unknown = [name for name in names if name.lower() not in known]
     if unknown and not new:
@@ -177,7 +177,7 @@ def _moved(state: Any) -> int:
 
 
 def _nothing() -> None:
-    """Stand for a weak reference before there is something to refer to."""
+    """Take the place of a weak reference that is not set yet."""
 
 
 def _is_switched_on() -> bool:

@@ -1,7 +1,8 @@
 """The folder of the control sockets of a user: `ROLE-PID-NUMBER.sock`, mode 0600, in a folder of mode 0700.
 
-It is `$PAIRBUS_CONTROL_DIR`, or `pairbus` in `$XDG_RUNTIME_DIR`, or `~/.local/state/pairbus/run`. A process may have
-another environment than the one who asks it (a service, cron), so both of the latter are looked into.
+The folder is `$PAIRBUS_CONTROL_DIR`, or `pairbus` in `$XDG_RUNTIME_DIR`, or `~/.local/state/pairbus/run`. A process
+that serves a socket (a service, cron) may have another environment than the one that asks, so the last two folders are
+both searched.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _numbers = count(1)
 
 
 def folders() -> list[Path]:
-    """Return the folders that may have sockets; new ones are made in the first."""
+    """Return the folders that may have sockets; new sockets are made in the first."""
     if given := os.environ.get(FOLDER):
         return [Path(given)]
     runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -34,7 +35,7 @@ def folders() -> list[Path]:
 
 
 def new_path(role: str) -> Path:
-    """Return the path for a socket of this process, in a folder that nobody else may enter; OSError without one."""
+    """Return the path for a socket of this process, in a folder of this user only; OSError when there is none."""
     places = folders()
     if not places:
         raise OSError(f"there is no folder for it: set {FOLDER}")
@@ -46,11 +47,11 @@ def new_path(role: str) -> Path:
 
 
 def served(role: str | None = None) -> list[Path]:
-    """Return the sockets of running processes. Those that killed processes left behind are removed."""
+    """Return the sockets of running processes. Sockets that killed processes left behind are removed."""
     found = []
     for path in _named() if has_unix_sockets() else ():
         if is_stale(path):
-            with suppress(OSError):  # another one who looks was quicker
+            with suppress(OSError):  # another process removed it first
                 path.unlink()
         elif role is None or role_of(path) == role:
             found.append(path)

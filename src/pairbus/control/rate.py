@@ -15,7 +15,7 @@ class Rate:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, total: int, now: float) -> None:
-        """Note the total, unless the last sample is young. A total that fell began anew, and so does the rate."""
+        """Note the total unless the last sample is young. When a total has fallen, it and the rate begin anew."""
         if self._samples and total < self._samples[-1][1]:
             self._samples.clear()
         while len(self._samples) > 1 and now - self._samples[1][0] >= WINDOW_S:
@@ -24,7 +24,7 @@ class Rate:
             self._samples.append((now, total))
 
     def per_s(self, total: int, now: float) -> tuple[float, float]:
-        """Return the rate, and the seconds that it is over."""
+        """Return the rate, and the seconds over which it was measured."""
         self.add(total, now)
         then, before = self._samples[0]
         passed_s = now - then

@@ -2,9 +2,9 @@
 
 Laws of this file.
  1. The process that opened a socket serves it and removes it. A forked child does neither.
- 2. A thread of its own answers, so a busy event loop keeps nobody from looking.
+ 2. A thread of its own answers, also while the event loop is busy.
  3. Functions that change something run in the event loop that they belong to (`call_in`), or not at all.
- 4. A follower, who asked to be told of events, is never waited for: one that does not read is cut.
+ 4. The thread never waits for a follower, who asked to be told of events: a follower that does not read is cut.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from pairbus.process.forks import call_in_forked_child
 logger = logging.getLogger("pairbus.control")
 
 BODY_BYTES_MAX = 1 << 20
-PEER_S = 2.0  # that a peer may be silent in the middle of a request; others wait for it
+PEER_S = 2.0  # a peer may be silent for so long in the middle of a request; other peers wait for it
 LOOP_S = 5.0
 JOIN_S = 1.0
 FOLLOWERS_MAX = 16
-AGAIN_S = 1.0  # after an error of accept: there are no more file numbers, perhaps
+AGAIN_S = 1.0  # pause after an error of accept: perhaps there are no more file descriptors
 
 ControlRoute = Callable[[dict[str, Any]], Any]
 "Body of a request → answer, as JSON has them. Raises a PairbusError for a refusal."
 Routes = Mapping[tuple[str, str], ControlRoute]
 FOLLOW = object()
-"Answer of a route that makes a follower of whoever asked."
+"Answer of a route that makes the peer a follower."
 
 _STATUSES: tuple[tuple[type[PairbusError], int], ...] = (
     (EntityNotFound, 404),
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 def open_server(role: str, path: Path | None, routes: Routes, tick: Callable[[], object]) -> ControlServer:
-    """Open a control socket and serve it; without a path, in the folder of the user. ConfigError says why not."""
+    """Open a control socket and serve it; without a path, in the folder of the user. ConfigError when it cannot be."""
     if not has_unix_sockets():
         raise ConfigError("a control socket cannot be opened: this system has no Unix sockets")
     try:
@@ -73,7 +73,7 @@ def call_in(loop: AbstractEventLoop, function: Callable[[], T], wait_s: float = 
 
     def call() -> None:
         if not outcome.set_running_or_notify_cancel():
-            return  # too late: it was told that nothing was done
+            return  # too late: the caller was told that nothing was done
         try:
             result = function()
         except Exception as error:
@@ -102,7 +102,7 @@ class ControlServer:
         self._connection: socket.socket | None = None
         self._followers: list[socket.socket] = []
         self._lock = threading.RLock()  # `close` may be called by the garbage collector, anywhere
-        "Held by whoever changes or tells the followers."
+        "Held while followers are changed or told."
         self._pid = os.getpid()
         self._is_closed = False
         self._thread = threading.Thread(target=self._main, name="pairbus-control", daemon=True)
@@ -121,7 +121,7 @@ class ControlServer:
         self._is_closed = True
         with self._lock:
             self._cut(self._followers)
-        with suppress(OSError):  # somebody removed it: the thread then looks within SAMPLE_S
+        with suppress(OSError):  # the socket was removed by another process: the thread then ends within SAMPLE_S
             if self.path.stat().st_ino == self._inode:
                 self._wake()
                 self.path.unlink()
@@ -130,13 +130,13 @@ class ControlServer:
 
     def _wake(self) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer, suppress(OSError):
-            peer.setblocking(False)  # it is connected at once, or others are
+            peer.setblocking(False)  # it connects at once, or other peers wait and wake the thread as well
             peer.connect(str(self.path))
 
     # ── followers ──
 
     def tell(self, said: dict[str, Any]) -> None:
-        """Tell the followers, if there are any. Any thread may call it, and it never waits."""
+        """Tell the followers, if there are any. Any thread may call this, and it never waits."""
         if not self._followers or not self.is_of_this_process:
             return
         line = json.dumps(said).encode() + b"\n"
@@ -151,7 +151,7 @@ class ControlServer:
                 raise PairbusError(f"{FOLLOWERS_MAX} follow this process already")
 
     def add_follower(self, follower: socket.socket, greet: Callable[[], None]) -> None:
-        """Tell it of events from now on, behind what `greet` sends it: whoever was greeted misses nothing."""
+        """Tell the follower of events from now on, after the lines that `greet` sends; it misses no event."""
         with self._lock:
             self._followers.append(follower)
             greet()
@@ -162,8 +162,8 @@ class ControlServer:
         self._followers = [one for one in self._followers if one not in followers]
 
     def forget(self) -> None:
-        """Close what a forked child inherited; the parent goes on."""
-        self._cut(self._followers)  # without the lock, which another thread of the parent may have held
+        """Close the sockets that a forked child inherited; the parent goes on."""
+        self._cut(self._followers)  # without the lock, which another thread of the parent may hold
         self._listener.close()
         if self._connection is not None:
             self._connection.close()
@@ -254,11 +254,11 @@ class _Exchange(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer a request that cannot be read; the base class would do it in HTML."""
         self.close_connection = True
-        self.request_version = "HTTP/1.0"  # what the peer said may be nonsense, or older than headers
+        self.request_version = "HTTP/1.0"  # the peer's version may be nonsense, or older than headers
         self._answer(code, {"error": message or "the request cannot be read"})
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: looks are many."""
+        """Log nothing: there are many requests."""
 
 
 def _takes(follower: socket.socket, line: bytes) -> bool:
@@ -270,7 +270,7 @@ def _takes(follower: socket.socket, line: bytes) -> bool:
 
 
 def _is_gone(follower: socket.socket) -> bool:
-    """Tell whether a follower has closed its end; it has nothing else to say."""
+    """Tell whether a follower has closed its end; followers send nothing."""
     try:
         return follower.recv(1) == b""
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Unix sockets that only their user may open, and that never seem to be there before they are served."""
+"""Unix sockets that only their user may open, and that are not visible before they are served."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import sys
 from pathlib import Path
 
 SOCKET_MODE = 0o600
-PATH_BYTES_MAX = 106 if sys.platform == "linux" else 102  # what systems allow, less the dot of the name at first
+PATH_BYTES_MAX = 106 if sys.platform == "linux" else 102  # limit of the system, less the dot of the first name
 CONNECT_S = 1.0
 
 
 def listen(path: Path) -> socket.socket:
-    """Return a listening socket at this path; one that a killed process left behind is replaced.
+    """Return a listening socket at this path; a socket that a killed process left behind is replaced.
 
-    OSError when the path is too long, taken, or not to be written. Programs that this process starts do not inherit it.
-    It is bound under another name and renamed when it listens: until then others would take it for a stale one.
+    OSError when the path is too long, taken, or not writable. Programs that this process starts do not inherit the
+    socket. It is bound under another name and renamed when it listens: until then others would take it for a stale one.
     """
     size = len(os.fsencode(path))
     if size > PATH_BYTES_MAX:
@@ -32,7 +32,7 @@ def listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(str(at_first))
-        at_first.chmod(SOCKET_MODE)  # before it listens, so that nobody else was ever let in
+        at_first.chmod(SOCKET_MODE)  # before it listens, so that no other user can connect
         listener.listen()
         at_first.rename(path)
     except BaseException:
@@ -43,7 +43,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def is_stale(path: Path) -> bool:
-    """Tell whether this is a socket that nobody serves any more. One that may not be opened is somebody else's."""
+    """Tell whether this is a socket that no process serves. A socket that may not be opened belongs to another user."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             return False

@@ -16,7 +16,7 @@ from pairbus.errors import PairbusError
 LOOK_S = 1.0
 
 Look = Callable[[], Any]
-"Returns the `Progress` of a syphon; called in its event loop."
+"Function that returns the `Progress` of a syphon; called in its event loop."
 
 
 class SyphonFacts:
@@ -29,7 +29,7 @@ class SyphonFacts:
         self._rate.add(moved, time.monotonic())
 
     def facts(self, progress: Any, moved: int) -> dict[str, Any]:
-        """Return the counts of a progress as JSON has them. `moved` may count more than this syphon's own life."""
+        """Return the counts of a progress as JSON has them. `moved` may count messages from before this syphon."""
         per_s, over_s = self._rate.per_s(moved, time.monotonic())
         counts = {
             name: value for name, value in asdict(progress).items() if name not in ("per_s", "is_away", "waiting")
@@ -38,10 +38,10 @@ class SyphonFacts:
 
 
 class SyphonControl:
-    """The socket of a syphon that is a process of its own. It can be looked at, and no more."""
+    """The socket of a syphon that is a process of its own. It tells facts and takes no commands."""
 
     def __init__(self, loop: AbstractEventLoop, look: Look, names: dict[str, str]) -> None:
-        """`names`: primary, secondary and primary_name. ConfigError when the socket cannot be opened."""
+        """Open the socket; ConfigError when that fails. `names`: primary, secondary and primary_name."""
         self._loop = loop
         self._look = look
         self._names = names
@@ -61,4 +61,4 @@ class SyphonControl:
         try:
             self._facts.tick(call_in(self._loop, self._look, LOOK_S).moved)
         except PairbusError:
-            return  # it is busy, or ends: the rate is then over a longer time
+            return  # the loop is busy, or ends: the rate is then measured over a longer time

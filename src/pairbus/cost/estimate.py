@@ -1,7 +1,7 @@
 """Estimate of the cost of pairing: operations and money for some days with one outage, from a few assumptions.
 
 Pure: assumptions in, numbers out. The counts are those of the worst case within the assumptions. The parts of the bill,
-and the rule that shares the money among them, are those of the report, so that the two can be compared.
+and the rule that shares the money among them, are those of the report, so that estimate and report can be compared.
 
 In the outage, sends fail for the failover interval; then they are diverted, until the first ping after the outage, at
 most one ping interval later.
@@ -123,7 +123,7 @@ class Estimate:
     idle: tuple[IdleCost, ...]
     "Idle cost of ten queues and one syphon, and of the assumed numbers."
     notes: tuple[str, ...]
-    "Sentences that the reader of the numbers should know."
+    "Remarks for the reader of the numbers."
 
     @property
     def added(self) -> Decimal:
@@ -201,7 +201,7 @@ def _check(given: Assumptions) -> None:
 
 
 def _operations(given: Assumptions, messages: int, diverted: int, pings: int) -> tuple[int, list[tuple[str, str, int]]]:
-    """Operations without pairing, and (part, kind, operations) with pairing. Each message is received once."""
+    """Return operations without pairing, and (part, kind, operations) with pairing. Each message is received once."""
     each = billable_operations([given.size_bytes])
     polls = POLLS_PER_HOUR * 24 * given.days * given.backlog_queues * given.syphons
     settled = messages if given.counting == "strict" else 0
@@ -221,7 +221,7 @@ def _operations(given: Assumptions, messages: int, diverted: int, pings: int) ->
 
 
 def _peaks(given: Assumptions, failed_over_s: int) -> tuple[list[int], list[int]]:
-    """Peak of open connections in each hour, without pairing and with it.
+    """Return the peak of open connections in each hour, without pairing and with it.
 
     The SDK opens one connection for each sender. A sender that is failed over has another one to its backlog queue, its
     client has one for pings, and a syphon has one to the secondary and, while it moves messages, one to the primary.
@@ -250,7 +250,7 @@ def _before(given: Assumptions) -> int:
 
 
 def _share(bill: EstimatedBill, operations: int) -> Decimal:
-    """Share of the bill for some operations: each costs the same, whichever tier it fell into."""
+    """Return the share of the bill for some operations: each costs the same, whichever tier it fell into."""
     return bill.operations_money * operations / bill.operations if bill.operations else Decimal(0)
 
 

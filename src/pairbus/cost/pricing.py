@@ -65,7 +65,7 @@ class PriceSheet:
     replication_per_gb: Decimal
 
     def charge(self, operations_before: int, operations: int) -> Decimal:
-        """Price of operations after earlier ones of the month; split into parts, the prices add up to the same."""
+        """Return the price of operations after earlier ones of the month; prices of parts add up to the whole price."""
         before = _count(operations_before)
         after = before + _count(operations)
         with localcontext(_EXACT):
@@ -73,29 +73,29 @@ class PriceSheet:
             return (last - first) / _MILLION
 
     def base(self, hours: Decimal | int, namespaces: int, units: int = 1) -> Decimal:
-        """Fixed cost of namespaces: the base charge, or the messaging units of each of them."""
+        """Return the fixed cost of namespaces: the base charge, or the messaging units of each of them."""
         _count(namespaces)
         payers = {"subscription": min(namespaces, 1), "namespace": namespaces, "none": 0}[self.base_per]
         with localcontext(_EXACT):
             return self.base_per_hour * _exact(hours) * payers + self.capacity(hours, units, namespaces)
 
     def capacity(self, hours: Decimal | int, units: int, regions: int) -> Decimal:
-        """Price of messaging units in each of some regions."""
+        """Return the price of messaging units in each of some regions."""
         with localcontext(_EXACT):
             return self.messaging_unit_per_hour * _exact(hours) * _count(units) * _count(regions)
 
     def bandwidth(self, bytes_: int) -> Decimal:
-        """Price of bytes between the regions; a GB is 10⁹ bytes."""
+        """Return the price of bytes between the regions; a GB is 10⁹ bytes."""
         with localcontext(_EXACT):
             return self.bandwidth_per_gb * _count(bytes_) / GB_BYTES
 
     def replication(self, bytes_: int) -> Decimal:
-        """Price of bytes that geo-replication copies; a GB is 10⁹ bytes."""
+        """Return the price of bytes that geo-replication copies; a GB is 10⁹ bytes."""
         with localcontext(_EXACT):
             return self.replication_per_gb * _count(bytes_) / GB_BYTES
 
     def connections(self, peaks_per_hour: Sequence[int]) -> Decimal:
-        """Price of a month's connections, from the peak number of open connections in each hour.
+        """Return the price of a month's connections, from the peak number of open connections in each hour.
 
         The service charges the sum of the peaks divided by 744, less the included connections. Rounded to 28 digits.
         """
@@ -120,7 +120,7 @@ def load(name_or_path: str | PathLike[str]) -> PriceSheet:
 
 
 def names() -> tuple[str, ...]:
-    """Names of the price sheets that come with Pairbus."""
+    """Return the names of the price sheets that come with Pairbus."""
     return tuple(sorted(file.name.removesuffix(".toml") for file in _folder().iterdir() if file.name.endswith(".toml")))
 
 
@@ -132,7 +132,7 @@ def _folder() -> Traversable:
 
 
 def _price(count: int, included: int, tiers: Sequence[Tier]) -> Decimal:
-    """Price of the first `count` operations or connections of a month, in the unit of the tiers' prices."""
+    """Return the price of the first `count` operations or connections of a month, in the unit of the tiers' prices."""
     money, done = Decimal(0), included
     for tier in tiers:
         end = count if tier.up_to is None else min(count, tier.up_to)

@@ -2,7 +2,7 @@
 
 SQLite reads its write-ahead log up to the first frame that does not match and silently forgets the rest. So a log that
 was cut or hit by a flipped bit loses commits without an error. The owner of a database writes the number of each commit
-into `folder/commits` after the commit and before anyone is told of it, and never syncs the file. When the process is
+into `folder/commits` after the commit and before the commit is reported, and never syncs the file. When the process is
 killed, the number stays in the page cache: a number that is higher than the database's own shows that commits are
 missing. After a power failure the number may be lower than the database's own, which means nothing.
 """
@@ -29,7 +29,7 @@ class CommitFile:
         self._fd = -1
 
     def read(self) -> int | None:
-        """Number of the last commit; None when the file is missing or damaged."""
+        """Return the number of the last commit; None when the file is missing or damaged."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:

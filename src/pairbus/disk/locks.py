@@ -1,9 +1,9 @@
 """Locks on files: one owner of a folder, and writers that share a file.
 
 Laws of this file.
- 1. A lock ends with its process at the latest, however the process ends; nothing has to be cleaned up.
+ 1. A lock ends with its process at the latest, however the process ends; no clean-up is needed.
  2. A forked child has none of its parent's locks. It closes the inherited descriptors at once, so that it cannot keep
-    a lock alive after the parent's death, and never unlocks them: an unlock counts for all who share a descriptor.
+    a lock alive after the parent's death, and never unlocks them: an unlock counts for all sharers of a descriptor.
  3. A lock file stays. Removing it would let two owners hold locks on two files of one name.
 """
 
@@ -62,7 +62,7 @@ class FolderLock:
 
     def sign(self) -> None:
         """Write the id of this process into the lock file, for the error that another process gets."""
-        with suppress(OSError):  # on a full disk the lock holds all the same; only its owner is not named
+        with suppress(OSError):  # on a full disk the lock is still held; only its owner is not named
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
@@ -73,7 +73,7 @@ class FolderLock:
             del _held[self._folder]
             with suppress(OSError):  # an id that stays is removed by the next owner
                 os.truncate(self._fd, 0)
-            # Closing is not enough: a process that was forked by other means than Python's may have the descriptor,
+            # Closing is not enough: a process that was forked by other code than Python's may have the descriptor,
             # and with it the lock. Where unlocking fails, closing has to be enough.
             with suppress(OSError, portalocker.LockException):
                 portalocker.unlock(self._fd)
@@ -89,7 +89,7 @@ _held: dict[Path, FolderLock] = {}
 
 
 def is_held_here(folder: Path) -> bool:
-    """True when this process holds the lock of the folder."""
+    """Return True when this process holds the lock of the folder."""
     return folder.resolve() in _held
 
 
@@ -112,7 +112,7 @@ def hold_shared(fd: int) -> None:
 
 
 def is_in_use(path: Path) -> bool:
-    """True when a process may be writing the file, and when the disk has no locks to tell."""
+    """Return True when a process may be writing the file, and when the disk has no locks to tell."""
     try:
         fd = os.open(path, os.O_RDWR)
         try:

@@ -9,8 +9,8 @@
 
 Addresses are `Address`, messages are encoded bytes: `described` shows one as a JSON object, `encoded` makes one of an
 object, `edited` changes one. Errors are PairbusErrors of one line that name entity and namespace. Verbs that take long
-count in a `Progress`, and may be cancelled: nothing stays locked, nothing is lost. Verbs that take messages out of an
-entity leave those alone that arrive after their beginning.
+count in a `Progress`, and may be cancelled: no message stays locked, none is lost. Verbs that take messages out of an
+entity do not touch messages that arrive after the verb has begun.
 """
 
 from pairbus.explorer.address import Address

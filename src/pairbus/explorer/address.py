@@ -1,4 +1,4 @@
-"""Addresses of entities: where messages are looked at and received, and where they are sent."""
+"""Addresses of entities: paths to peek at, to receive from and to send to."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Address:
     """A queue, a subscription (`TOPIC/Subscriptions/NAME`), or the dead letters of one of them."""
 
     owner: str
-    "Queue or subscription, without the part that says dead letters."
+    "Queue or subscription, without the part for dead letters."
     is_dead_letter: bool = False
 
     @classmethod
     def parse(cls, text: str, *, dead_letter: bool = False) -> Address:
-        """Read an address; ConfigError when it names nothing. `PATH/$DeadLetterQueue` means the dead letters too."""
+        """Read an address; ConfigError when it names no entity. `PATH/$DeadLetterQueue` means the dead letters too."""
         path = text.strip().strip("/")
         if path.lower().endswith(DEAD_LETTERS.lower()):
             path, dead_letter = path[: -len(DEAD_LETTERS)], True
@@ -42,6 +42,6 @@ class Address:
 
     @property
     def destination(self) -> str:
-        """The queue or topic to which a message is sent so that it comes here."""
+        """The queue or topic to which a message is sent so that it arrives at this address."""
         at = self.owner.lower().find(_SUBSCRIPTIONS)
         return self.owner if at < 0 else self.owner[:at]

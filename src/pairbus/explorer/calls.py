@@ -1,4 +1,4 @@
-"""Calls to a namespace: repeated while the trouble may pass, and told in the words of what the user has asked for."""
+"""Calls to a namespace: repeated while the trouble may pass, with errors in the words of the user's request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pairbus.pairing.policy import BUSY_WAIT_S, Kind
 from pairbus.transport import Carrier, TransportError
 from pairbus.transport.failures import failure_of
 
-PATIENCE_S = 30.0  # for which a verb that had reached the namespace tries again
+PATIENCE_S = 30.0  # time in which a verb that had reached the namespace tries again
 PAUSE_MIN_S, PAUSE_MAX_S = 0.2, 5.0
 _PASSING = frozenset({Kind.COMMUNICATION, Kind.TIMEOUT, Kind.INTERNAL, Kind.BUSY})
 
@@ -25,7 +25,7 @@ class Unreachable(PairbusError):
 
 
 class RetryPatience:
-    """Decides how long failures are answered by another try: until `patience_s` have passed without a success.
+    """Decision how long a failed call is tried again: until `patience_s` have passed without a success.
 
     A namespace that was never reached is not tried again: its name may be wrong.
     """
@@ -37,7 +37,7 @@ class RetryPatience:
         self._has_succeeded = False
 
     def succeeded(self) -> None:
-        """Begin anew: something was done."""
+        """Note a success: the time begins anew."""
         self._has_succeeded = True
         self._since, self._pause_s = None, PAUSE_MIN_S
 
@@ -54,12 +54,12 @@ class RetryPatience:
 
 
 def is_passing(error: TransportError) -> bool:
-    """Tell trouble that may be over in a moment from an entity, key or message that is wrong."""
+    """Return True for trouble that may be over in a moment, False when the entity, key or message is wrong."""
     return failure_of(error).kind in _PASSING
 
 
 async def persevere(call: Callable[[], Awaitable[T]], patience: RetryPatience) -> T:
-    """Make a call that is harmless to repeat until it succeeds or will not."""
+    """Repeat a call, which must be harmless to repeat, until it succeeds or cannot succeed."""
     while True:
         try:
             result = await call()

@@ -26,8 +26,8 @@ from pairbus.filters import FilterEvaluationError, MessageView, SqlFilter, compi
 class Choice:
     """Conditions that a message must meet, all of them. Without any, every message is chosen.
 
-    `where` is an SQL filter as rules have it; FilterSyntaxError when it is wrong. A message for which it cannot be
-    evaluated is not chosen, and counted.
+    `where` is an SQL filter as in rules; FilterSyntaxError when it is wrong. A message for which it cannot be
+    evaluated is not chosen; it is counted.
     """
 
     where: str | None = None
@@ -70,7 +70,7 @@ class Choice:
         try:
             return self._takes_content(payload, annotations)
         except ProtocolError:
-            return False  # not a message: only its number can be asked for
+            return False  # not a message: it can be chosen only by its number
 
     def _takes_number(self, number: int) -> bool:
         if number < self.first or (self.last is not None and number > self.last):
@@ -97,7 +97,7 @@ class Choice:
 
 
 def searched_text(message: Message) -> str:
-    """Return everything of a message in which a text is looked for, in lower case."""
+    """Return all texts of a message in which a text is searched, in lower case."""
     found: list[Any] = []
     if message.properties is not None:
         values = (getattr(message.properties, name) for name, *_ in message.properties.ROWS)
@@ -113,7 +113,7 @@ def _text(value: Any) -> str:
 
 
 def view_of(payload: bytes, annotations: dict[Any, Any] | None = None) -> MessageView:
-    """Return a message that was peeked, received or is to be sent as filters see it. ProtocolError: it is none."""
+    """Return a message that was peeked, received or is to be sent as filters see it. ProtocolError: not a message."""
     payload, found = in_order(payload)
     annotations = annotations_of(payload) if annotations is None else annotations
     own = {name: value for name, value in annotations.items() if name not in OWNED_BY_THE_SERVICE}

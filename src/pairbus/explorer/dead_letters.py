@@ -1,4 +1,4 @@
-"""Dead letters: grouped by reason, and sent back by the product's re-drive."""
+"""Dead letters: grouped by reason, and sent back by the re-drive of Pairbus."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Group:
     first_sequence_number: int | None = None
     oldest: str | None = None
     newest: str | None = None
-    "Enqueued times."
+    "Enqueued times of the oldest and the newest letter."
 
 
 async def grouped(carrier: Carrier, address: Address, progress: Progress | None = None) -> list[Group]:
@@ -85,9 +85,9 @@ def redrive(
     """Make a syphon that sends dead letters back, those of some reasons or all: `await redrive(…).run_once()`.
 
     Letters of other reasons stay, and count as blocked. The rest is as in `pairbus.syphon.redrive`: a message is
-    completed after its entity has accepted it, `stop` leaves nothing locked. An entity that detects duplicates would
-    drop letters whose ids it remembers: they stay unless `new_ids` is given; a `duplicate_window_s` of 0 says that it
-    does not detect them, None that this is not known.
+    completed after its entity has accepted it, `stop` leaves no message locked. An entity that detects duplicates would
+    drop letters whose ids it remembers: they stay unless `new_ids` is given; a `duplicate_window_s` of 0 means that the
+    entity does not detect duplicates, None that this is not known.
     """
     if reasons is not None and not reasons:
         raise ConfigError("reasons is empty: name the reasons whose dead letters are sent back")

@@ -1,4 +1,4 @@
-"""JSON objects → messages: what `message.described` shows, edited or written by hand."""
+"""JSON objects → messages: objects of `message.described`, edited or written by hand."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ READ_ONLY = (
     *("sequence_number", "enqueued_sequence_number", "enqueued_time", "locked_until", "state", "delivery_count"),
     *("dead_letter_reason", "dead_letter_error_description", "dead_letter_source", "size", "raw", "undecodable"),
 )
-"Fields that the service decides; `encoded` takes no notice of them."
+"Fields that the service decides; `encoded` ignores them."
 
 
 class BadMessage(PairbusError, ValueError):
-    """A JSON object cannot become a message. It was not sent; the text names the field, its value and what is right."""
+    """A JSON object cannot become a message. It was not sent; the text names the field, its value and the right one."""
 
 
 def encoded(shown: Mapping[str, Any]) -> bytes:
@@ -64,7 +64,7 @@ def edited(original: bytes, changes: Mapping[str, Any]) -> bytes:
 
 
 def importable(shown: Mapping[str, Any]) -> bytes:
-    """Return a line of an export as it is sent: the raw bytes where there are any, else the fields."""
+    """Return the message of a line of an export, to be sent: its raw bytes where it has them, else its fields."""
     raw = shown.get("raw")
     if raw is None:
         return encoded(shown)

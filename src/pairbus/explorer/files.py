@@ -2,8 +2,8 @@
 
 Laws of this file.
  1. A line of an export has the raw bytes of its message; import sends these, without the annotations of the service.
- 2. Import is at least once. The notes beside the file say how far it certainly came, and are written after the messages
-    before that line were accepted: an import that is repeated goes on there.
+ 2. Import is at least once. The notes beside the file name the line up to which all messages were accepted: an import
+    that is repeated goes on there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pairbus.transport import Carrier, TransportError
 LINE_MAX = 400 << 20  # bytes: a message of 100 MB, twice in base64 and with room
 NOTES_SUFFIX = ".pairbus-import"
 NOTES_EVERY_S = 1.0
-ANSWERS_S = 5.0  # for messages in flight when an import is interrupted
+ANSWERS_S = 5.0  # wait for messages in flight when an import is interrupted
 
 
 async def export(
@@ -44,7 +44,7 @@ async def export(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> Progress:
-    """Write chosen messages as JSON lines, with their raw bytes; they stay where they are."""
+    """Write chosen messages as JSON lines, with their raw bytes; the messages stay in the entity."""
     progress = progress or Progress()
     async for page in search(carrier, address, choice or Choice(), limit=limit, progress=progress):
         for payload in page:
@@ -59,7 +59,7 @@ def json_line(shown: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """How far an import of a file into an entity came."""
+    """The position up to which a file was imported into an entity."""
 
     destination: str
     lines: int
@@ -70,10 +70,10 @@ class Notes:
 
 
 class NoteTaker(Protocol):
-    """Somebody who keeps the notes of an import."""
+    """An object that keeps the notes of an import."""
 
     def write(self, notes: Notes) -> None:
-        """Keep notes, which replace those before."""
+        """Keep notes, which replace the earlier ones."""
         ...
 
 
@@ -86,7 +86,7 @@ class ImportFile:
         self._destination = destination
 
     def found_notes(self) -> Notes | None:
-        """Return the notes of an earlier import; ConfigError when they are of another file or entity."""
+        """Return the notes of an earlier import; ConfigError when they belong to another file or entity."""
         try:
             notes = Notes(**json.loads(self.notes_file.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -115,12 +115,12 @@ class ImportFile:
             raise ConfigError(f"the notes {self.notes_file} cannot be written: {error}") from None
 
     def forget(self) -> None:
-        """Remove the notes: the import is whole."""
+        """Remove the notes: the import is complete."""
         self.notes_file.unlink(missing_ok=True)
 
 
 class Lines:
-    """Lines of a file with their ends, from the beginning or from where notes say."""
+    """Lines of a file with their ends, from the beginning or from the position of notes."""
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self._file = file
@@ -130,11 +130,11 @@ class Lines:
         self.number = 0
 
     def digest(self) -> str:
-        """Return the digest of everything that was read."""
+        """Return the digest of all bytes that were read."""
         return self._digest.hexdigest()
 
     def skip_to(self, notes: Notes) -> None:
-        """Read over what was imported before; ConfigError when these are not the same bytes."""
+        """Skip the lines that were imported before; ConfigError when they are not the same bytes."""
         left = notes.offset
         while left > 0:
             chunk = self._file.read(min(left, 1 << 20))
@@ -149,7 +149,7 @@ class Lines:
         self.offset, self.number = notes.offset, notes.lines
 
     def skip_line(self) -> None:
-        """Leave one line out."""
+        """Skip one line."""
         line = self._file.readline(LINE_MAX)
         self._digest.update(line)
         self.offset += len(line)
@@ -181,7 +181,7 @@ class Lines:
 async def import_file(carrier: Carrier, path: str, source: ImportFile, progress: Progress | None = None) -> Progress:
     """Send the messages of a file, from where an earlier import was interrupted; `done` counts those of this run.
 
-    When it returns, all are accepted and the notes are gone. Otherwise the notes say how far it came.
+    On return, all messages are accepted and the notes are removed. After an error the notes have the position.
     """
     progress = progress or Progress()
     notes = source.found_notes()
@@ -206,7 +206,7 @@ async def import_lines(
     pipeline, patience = Pipeline(carrier, path), RetryPatience()
     destination = f"{carrier.endpoint.authority}/{path}"
     marks: deque[tuple[int, Notes]] = deque()
-    "Notes that become true when so many messages are accepted."
+    "Notes to write, each with the number of messages that must be accepted before."
     put, noted_at = 0, time.monotonic()
 
     def note() -> None:

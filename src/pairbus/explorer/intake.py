@@ -1,9 +1,9 @@
-"""Receiving under lock from one entity, also session by session; whatever happens, nothing stays locked.
+"""Receiving under lock from one entity, also session by session; no message stays locked, also after errors.
 
 Laws of this file.
  1. Every message that was received is completed, released, or lost with its link, when `close` returns.
  2. Locks of messages that are held for long are renewed.
- 3. A link that breaks is opened again; its messages come again when their locks are over.
+ 3. A link that breaks is opened again; its messages are received again when their locks have run out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pairbus.transport import Carrier, ClientConnection, ReceivedMessage, Receiv
 
 CREDIT = 200  # messages locked ahead
 BATCH = 100
-WAIT_S = 1.0  # for the next message before the entity counts as empty
+WAIT_S = 1.0  # wait for the next message before the entity counts as empty
 RENEWED_AT_ONCE = 500
 RENEW_MIN_S, RENEW_MAX_S = 1.0, 20.0
 CLOSE_S = 5.0
@@ -31,7 +31,7 @@ SESSION_CANNOT_BE_LOCKED = "com.microsoft:session-cannot-be-locked"
 
 
 class MessageIntake:
-    """Receives from an entity. Use it as a context manager; one task at a time."""
+    """A receiver of an entity. Use it as a context manager; one task at a time."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class MessageIntake:
         await uninterrupted(self.close())
 
     async def batches(self, patience: RetryPatience) -> AsyncIterator[list[ReceivedMessage]]:
-        """Yield messages as they come, until none comes for a moment; session by session where there are any."""
+        """Yield messages as they arrive, until none arrives for a moment; session by session if there are sessions."""
         if self._session is not None:
             async for batch in self._link_batches(self._session, patience):
                 yield batch
@@ -86,7 +86,7 @@ class MessageIntake:
                     break
 
     def skip_rest(self) -> None:
-        """Take nothing more from this link: go on with the next session, if there is one."""
+        """Receive no more from this link: go on with the next session, if there is one."""
         self._is_next_wanted = True
 
     async def _link_batches(self, session: str | None, patience: RetryPatience) -> AsyncIterator[list[ReceivedMessage]]:
@@ -114,7 +114,7 @@ class MessageIntake:
                 return
 
     async def _open(self, session: str | None) -> bool:
-        """Open the link if it is not; False when another receiver has the session."""
+        """Open the link if it is not open; False when another receiver has the session."""
         if self._receiver is not None and self._receiver.over is None:
             return True
         if self._receiver is not None:
@@ -133,7 +133,7 @@ class MessageIntake:
     # ── settling ──
 
     async def complete(self, messages: Iterable[ReceivedMessage]) -> int:
-        """Complete messages; return how many could not be: their locks were lost, and they will come again."""
+        """Complete messages; return the number of failures: their locks were lost, and they will be received again."""
         messages = list(messages)
         if not messages:
             return 0
@@ -149,14 +149,14 @@ class MessageIntake:
         return 0
 
     async def release(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Give messages back as if they had never been delivered."""
+        """Release messages, as if they had never been delivered."""
         messages = [message for message in messages if self.held.pop(message.delivery_id, None) is not None]
         if messages and self._receiver is not None and self._receiver.over is None:
-            with suppress(TransportError):  # then the locks run out by themselves
+            with suppress(TransportError):  # if this fails, the locks run out by themselves
                 await self._receiver.release(messages, timeout_s=CLOSE_S)
 
     async def close(self) -> None:
-        """Give back everything that is held, and close the link; never raises for the peer's trouble."""
+        """Release all held messages and close the link; never raises for trouble of the peer."""
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
@@ -183,7 +183,7 @@ class MessageIntake:
             self._renew_s = min(max((until_ms / 1000 - time.time()) / 3, RENEW_MIN_S), RENEW_MAX_S)
 
     async def _renew(self, receiver: Receiver, session: str | None) -> None:
-        """Renew the locks of held messages, or of the session, now and then."""
+        """Renew the locks of held messages, or of the session, from time to time."""
         while receiver.over is None:
             await asyncio.sleep(min(self._renew_s, RENEW_MAX_S))
             with suppress(TransportError, ValueError):  # a lock that is lost is noticed when the message is completed

@@ -14,7 +14,7 @@
 | `string` | an AMQP value that is a text |
 | `value`, `sequence` | base64 of another AMQP value, or of lists of them |
 
-Law of this file. `sendable` changes nothing from the properties on: these bytes pass as they were sent.
+Law of this file. `sendable` keeps all bytes from the properties section on as they were sent.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ FIELDS = {
 
 
 def described(payload: bytes, *, raw: bool = False) -> dict[str, Any]:
-    """Describe a message that was peeked or received; with `raw`, losslessly. Never fails for what is in it."""
+    """Describe a message that was peeked or received; with `raw`, losslessly. Never fails, whatever the bytes are."""
     try:
         shown = _shown(Message.decode(payload), len(payload))
     except (ProtocolError, ValueError, TypeError, IndexError) as error:
-        # Whoever looks at a queue must not be stopped by one message: it is shown as it is.
+        # One message that cannot be decoded must not stop a look at a queue: its raw bytes are shown.
         shown = dict.fromkeys(("sequence_number", "message_id"))
         shown |= {"body": _base64(payload), "body_type": "base64", "size": len(payload), "undecodable": str(error)}
     if raw:
@@ -122,7 +122,7 @@ def _shown(message: Message, size: int) -> dict[str, Any]:
 
 
 def _fields_of(properties: Properties) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the fields that are there as JSON values, and the types of those that are not of the usual one."""
+    """Return the fields of the message as JSON values, and the types of fields that do not have the usual type."""
     fields: dict[str, Any] = {}
     types: dict[str, str] = {}
     for name, (attribute, usual) in FIELDS.items():
@@ -177,9 +177,9 @@ def body_bytes(payload: bytes) -> bytes:
 
 
 def sendable(payload: bytes) -> bytes:
-    """Return a message that was peeked or received as it is sent again: without the annotations of the service.
+    """Return a peeked or received message in the form to send it again: without the annotations of the service.
 
-    Of the header the time to live, durability and priority stay.
+    Time to live, durability and priority of the header stay.
     """
     payload, found = in_order(payload)
     head, rest_at = b"", len(payload)
@@ -197,7 +197,7 @@ def sendable(payload: bytes) -> bytes:
             rest_at = start
             break
         else:
-            assert code == DELIVERY_ANNOTATIONS  # for one hop only
+            assert code == DELIVERY_ANNOTATIONS  # they are for one hop only
     return head + payload[rest_at:]
 
 
@@ -219,7 +219,7 @@ def sequence_number_of(payload: bytes) -> int | None:
 
 
 def annotations_of(payload: bytes) -> dict[Any, Any]:
-    """Return the message annotations; none when the bytes are no message."""
+    """Return the message annotations; empty when the bytes are not a message."""
     try:
         payload, found = in_order(payload)
         for code, _, value_at, _ in found:

@@ -1,4 +1,4 @@
-"""Looking at messages: peek, page by page. Nothing is locked, counted as delivered or removed."""
+"""Looking at messages: peek, page by page. No message is locked, counted as delivered or removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pairbus.transport import Carrier, TransportError
 PAGE = 250  # messages that the service gives at most
 GALLOP = 256  # the first step in the search for the last number
 PARTITIONED_FROM = 1 << 48
-"Sequence numbers of partitioned entities begin here: the upper 16 bits are the partition, so that they do not grow."
+"Lowest sequence number of partitioned entities: the upper 16 bits are the partition, so numbers do not only grow."
 NUMBER_MAX = (1 << 63) - 1
 
 
@@ -57,7 +57,7 @@ async def walk(
 ) -> AsyncIterator[list[bytes]]:
     """Yield all messages, page by page, in the order of their numbers; a page is never empty.
 
-    Lost connections are opened again. Messages that arrive meanwhile are included, unless `last` says where to end.
+    Lost connections are opened again. Messages that arrive meanwhile are included, unless their number is above `last`.
     """
     patience = RetryPatience()
     while last is None or first <= last:
@@ -101,8 +101,8 @@ async def search(
 async def extent(carrier: Carrier, address: Address, session: str | None = None) -> tuple[int, int] | None:
     """Return the lowest and the highest sequence number; None when there is no message.
 
-    The service has no call for the highest. Steps that double from the lowest on find one too high, halving the last
-    step finds the number. Numbers of partitioned entities do not grow: all of them count as within.
+    The service has no call for the highest. Steps that double from the lowest on find a number that is too high;
+    halving the last step then finds the highest. Partitioned entities have no such order: any number counts as within.
     """
 
     async def first_from(number: int) -> int | None:

@@ -1,7 +1,7 @@
-"""Sending many messages to one entity: in order, hundreds in flight, again after what passes.
+"""Sending many messages to one entity: in order, hundreds in flight, again after trouble that passes.
 
-Law of this file. `accepted` counts from the first message on without a gap: everything before it is stored for certain,
-and everything behind it may have to be sent again. At least once, never lost.
+Law of this file. `accepted` counts from the first message on without a gap: all messages before it are certainly
+stored, and all messages behind it may have to be sent again. At least once, never lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Sent:
 
 
 class Pipeline:
-    """Sends to one entity. One task at a time uses it."""
+    """A sender to one entity, for one task at a time."""
 
     def __init__(self, carrier: Carrier, path: str, *, timeout_s: float = SEND_TIMEOUT_S) -> None:
         self.accepted = 0
@@ -36,26 +36,26 @@ class Pipeline:
         self._bytes = 0
 
     async def put(self, payload: bytes, patience: RetryPatience) -> None:
-        """Begin to send a message; waits while too many are in flight. TransportError: it will not be accepted."""
+        """Begin to send a message; wait while too many are in flight. TransportError: it will not be accepted."""
         while self._flying and (len(self._flying) >= IN_FLIGHT_MAX or self._bytes + len(payload) > IN_FLIGHT_BYTES_MAX):
             await self._settle_first(patience)
         self._flying.append(_Sent(payload, await self._begin(payload, patience)))
         self._bytes += len(payload)
 
     async def flush(self, patience: RetryPatience) -> None:
-        """Return when everything that was put is accepted."""
+        """Wait until all messages that were put are accepted."""
         while self._flying:
             await self._settle_first(patience)
 
     def take_answers(self) -> None:
-        """Count what was accepted meanwhile, without waiting."""
+        """Count the messages that were accepted meanwhile, without waiting."""
         while self._flying and self._flying[0].answer.done() and not self._flying[0].answer.cancelled():
             if self._flying[0].answer.exception() is not None:
                 return
             self._pop()
 
     async def give_up(self, within_s: float) -> None:
-        """Wait a moment for the answers to messages in flight, so that `accepted` is as high as can be."""
+        """Wait a moment for the answers to messages in flight, so that `accepted` is as high as possible."""
         answers = [sent.answer for sent in self._flying if not sent.answer.done()]
         if answers:
             await asyncio.wait(answers, timeout=within_s)
@@ -91,7 +91,7 @@ class Pipeline:
         self._pop()
 
     async def _send_again(self, patience: RetryPatience) -> None:
-        """Send everything again that is not known to be accepted, in its order."""
+        """Send all messages again that are not known to be accepted, in their order."""
         for sent in self._flying:
             if not sent.answer.done():
                 sent.answer.cancel()

@@ -17,16 +17,16 @@ class Progress:
     total: int | None = None
     "Messages to do, where that is known."
     left: int | None = None
-    "Messages that were asked for and are still there; None: not known, or the verb leaves all messages there."
+    "Messages that were chosen and are still in the entity; None: not known, or the verb leaves all messages there."
     uncompleted: int = 0
-    "Messages whose copy was accepted and which could not be completed: they are there twice."
+    "Messages whose copy was accepted, but which could not be completed: they exist twice."
     notes: list[str] = field(default_factory=list)
-    "Facts for the user: why messages are left, what was not possible."
+    "Facts for the user: why messages are left, which steps were not possible."
     tell: Callable[[Progress], None] | None = None
     "Called after each step; it must not block."
 
     def step(self, *, done: int = 0, passed: int = 0) -> None:
-        """Count, and tell."""
+        """Count messages and call `tell`."""
         self.done += done
         self.passed += passed
         if self.tell is not None:

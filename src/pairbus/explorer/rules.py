@@ -1,4 +1,4 @@
-"""Rules of a subscription, as it tells them, and whether a message would match them."""
+"""Rules of a subscription, as the service lists them, and whether a message would match them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def rules(carrier: Carrier, address: Address) -> list[dict[str, Any]]:
 
 
 def would_match(described: dict[str, Any], payload: bytes) -> tuple[bool, str | None]:
-    """Tell whether a rule of `rules` selects a message; the second is why it cannot be told, if it cannot."""
+    """Tell whether a rule of `rules` selects a message, and the reason when it cannot be evaluated, else None."""
     try:
         test = compile_filter(_filter_of(described))
         return test(view_of(payload)) is True, None

@@ -1,4 +1,4 @@
-"""Scheduled messages: which there are, and how they are cancelled."""
+"""Scheduled messages: listing and cancelling them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pairbus.transport import Carrier, TransportError
 
 
 async def scheduled(carrier: Carrier, address: Address) -> AsyncIterator[list[bytes]]:
-    """Yield the scheduled messages of a queue. A topic does not show its own: they cannot be peeked at."""
+    """Yield the scheduled messages of a queue. Scheduled messages of a topic cannot be peeked at."""
     async for page in walk(carrier, address):
         found = [payload for payload in page if state_of(payload) == "scheduled"]
         if found:
@@ -20,7 +20,7 @@ async def scheduled(carrier: Carrier, address: Address) -> AsyncIterator[list[by
 
 
 async def cancel(carrier: Carrier, address: Address, numbers: Sequence[int]) -> None:
-    """Cancel scheduled messages by their sequence numbers: they are deleted. All of them, or an error and none."""
+    """Cancel scheduled messages by their sequence numbers: they are deleted, either all or (with an error) none."""
     path = address.destination
     try:
         await (await carrier.management(path)).cancel(numbers)

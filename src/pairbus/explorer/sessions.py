@@ -32,7 +32,7 @@ async def session_ids(carrier: Carrier, address: Address) -> list[str]:
 
 
 async def sessions(carrier: Carrier, address: Address, *, states: bool = True) -> list[dict[str, Any]]:
-    """Describe the sessions; with `states`, each is locked for a moment to read its state, as the service demands."""
+    """Describe the sessions; with `states`, each is locked for a moment, as the service demands to read its state."""
     found = []
     for session in await session_ids(carrier, address):
         described: dict[str, Any] = {"session_id": session}

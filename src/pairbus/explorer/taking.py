@@ -1,13 +1,13 @@
-"""Taking messages out of an entity: receive under lock, act, complete. Receive, move and purge stand on it.
+"""Taking messages out of an entity: receive under lock, act, complete. Receive, move and purge use it.
 
-The service gives messages in their order only, and a message can be passed over only by holding its lock. A choice of
-messages is therefore found by peeking first; then messages are received until all chosen ones were met, the others are
-held meanwhile and given back at the end.
+The service delivers messages in their order only, and a message can be passed over only by holding its lock. A choice
+of messages is therefore found by peeking first; then messages are received until all chosen ones have arrived; the
+others are held meanwhile and released at the end.
 
 Laws of this file.
  1. A message is completed only after `act` has returned it.
- 2. A batch is acted upon and completed to its end, or given back: also when the caller is cancelled.
- 3. Messages that arrive after the beginning are left alone.
+ 2. A batch is acted upon and completed to its end, or released: also when the caller is cancelled.
+ 3. Messages that arrive after the beginning are not touched.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pairbus.transport import Carrier, ReceivedMessage, TransportError
 
 HELD_MAX = 20_000  # messages that are passed over and held; only their locks are kept, 20 000 × 0.3 KB
 LEFT_MAX = 1_000  # messages that are counted one by one at the end
-CHOSEN_WAIT_S = 10.0  # for messages chosen by number, which are there: one of 100 MB takes its time
+CHOSEN_WAIT_S = 10.0  # wait for messages chosen by number, which exist: a message of 100 MB takes its time
 
 
 @dataclass(slots=True)
@@ -34,9 +34,9 @@ class Acted:
     """Outcome of acting upon a batch."""
 
     done: list[ReceivedMessage] = field(default_factory=list)
-    "Messages to complete; the others of the batch are given back."
+    "Messages to complete; the others of the batch are released."
     error: TransportError | None = None
-    "Why others are not done: trouble that may pass is answered by another try."
+    "Reason why the others are not done; they are tried again when the trouble may pass."
     failed_at: tuple[Carrier, str] | None = None
     "Namespace and entity that the error is about; None: the entity that messages are taken from."
 
@@ -46,7 +46,7 @@ ActOnMessages = Callable[[list[ReceivedMessage]], Awaitable[Acted]]
 
 @dataclass(slots=True)
 class Taking:
-    """One run over an entity. `limit`: how many messages at most."""
+    """One run over an entity. `limit`: the largest number of messages to take."""
 
     carrier: Carrier
     address: Address
@@ -56,7 +56,7 @@ class Taking:
     limit: int | None = None
     wait_s: float = WAIT_S
     only_present: bool = True
-    "Leave messages alone that arrive after the beginning."
+    "True: messages that arrive after the beginning are not touched."
     _wanted: set[int] | None = None
     "Sequence numbers of the chosen messages; None: all."
     _last: int = NUMBER_MAX
@@ -86,7 +86,7 @@ class Taking:
         return self.progress
 
     async def _look(self) -> bool:
-        """Find what is there now; False when there is nothing to take."""
+        """Find the messages that are there now; False when there is none to take."""
         if not self.only_present:
             return True
         found = await extent(self.carrier, self.address)

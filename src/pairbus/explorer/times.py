@@ -18,7 +18,7 @@ def time_text(time_ms: int) -> str | None:
 
 
 def ms_of(value: Any) -> int | None:
-    """Read milliseconds since 1970, or an ISO-8601 text, which is UTC unless it says otherwise; None for others."""
+    """Read milliseconds since 1970, or an ISO-8601 text, which is UTC unless it has a zone; None for other values."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if not isinstance(value, str):

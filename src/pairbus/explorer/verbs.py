@@ -1,7 +1,7 @@
-"""Verbs that send, receive, move and delete messages. Each takes a carrier and an address, and tells its progress.
+"""Verbs that send, receive, move and delete messages. Each verb takes a carrier and an address, and tells its progress.
 
 Moving is at least once: a message is completed only after its copy was accepted, so that an interruption can leave a
-message in both places and never in none. Interrupted verbs leave nothing locked; called again, they go on.
+message in both places and never in none. Interrupted verbs leave no message locked; called again, they go on.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pairbus.explorer.taking import Acted, Taking
 from pairbus.transport import Carrier, ReceivedMessage, Refused, TransportError
 
 DELETE_COUNT = 4000  # messages that the service deletes at once
-ASKED_AT_ONCE = 100  # messages that are deleted as they are sent
-ANSWERS_S = 5.0  # for messages in flight when a verb is interrupted
+ASKED_AT_ONCE = 100  # messages that are deleted as they are delivered
+ANSWERS_S = 5.0  # wait for messages in flight when a verb is interrupted
 
 PayloadSource = Iterable[bytes] | AsyncIterable[bytes]
 
@@ -34,8 +34,8 @@ PayloadSource = Iterable[bytes] | AsyncIterable[bytes]
 async def send(carrier: Carrier, path: str, payloads: PayloadSource, progress: Progress | None = None) -> Progress:
     """Send encoded messages to a queue or topic, in their order; return when all are accepted.
 
-    After an error or a cancellation `progress.done` messages from the first on are certainly stored; of those behind,
-    some may be.
+    After an error or a cancellation `progress.done` messages from the first on are certainly stored; some of the later
+    ones may be stored as well.
     """
     progress = progress or Progress()
     pipeline, patience = Pipeline(carrier, path), RetryPatience()
@@ -63,7 +63,7 @@ async def receive(
     wait_s: float = 1.0,
     progress: Progress | None = None,
 ) -> Progress:
-    """Receive messages and complete them after `take` has returned: an error of it gives them back.
+    """Receive messages and complete them after `take` has returned; when `take` raises, they are released.
 
     Ends after `limit` messages, or when none comes for `wait_s`.
     """
@@ -88,9 +88,9 @@ async def receive_and_delete(
     wait_s: float = 1.0,
     progress: Progress | None = None,
 ) -> Progress:
-    """Receive messages that the service deletes as it sends them: at most once, a broken connection loses some.
+    """Receive messages that the service deletes as it delivers them: at most once, a broken connection loses some.
 
-    Not more than `limit` are asked for, and everything that came is given to `take` also when the caller is cancelled.
+    At most `limit` messages are asked for; all that arrived are given to `take`, also when the caller is cancelled.
     """
     progress = progress or Progress()
     try:
@@ -106,7 +106,7 @@ async def receive_and_delete(
     async def rest() -> None:
         if receiver.over is None:
             await receiver.pause()
-        receiver.credit = 0  # nothing more is asked for; messages that are here already are gone from the entity
+        receiver.credit = 0  # no more messages are asked for; those that have arrived are gone from the entity
         while receiver.buffered:
             await take_all(await receiver.receive(receiver.buffered, 0.0))
         await receiver.close()
@@ -115,7 +115,7 @@ async def receive_and_delete(
         while progress.done < limit:
             asked, before = min(limit - progress.done, ASKED_AT_ONCE), progress.done
             receiver.credit = asked
-            await receiver.receive(0, wait_s)  # asks, and takes none: taking would ask for more
+            await receiver.receive(0, wait_s)  # asks for messages and takes none: taking would ask for more
             receiver.credit = 0
             while progress.done < before + asked:
                 messages = await receiver.receive(before + asked - progress.done, wait_s)
@@ -140,9 +140,9 @@ async def move(
     progress: Progress | None = None,
     change: Callable[[bytes], bytes] = sendable,
 ) -> Progress:
-    """Move messages to a queue or topic, of this namespace or another; those that arrive meanwhile stay.
+    """Move messages to a queue or topic, of this namespace or another; messages that arrive meanwhile stay.
 
-    Everything but the annotations of the service passes unaltered. ConfigError when source and destination are one.
+    Only the annotations of the service are removed. ConfigError when source and destination are one.
     """
     same = source.endpoint.authority.lower() == destination.endpoint.authority.lower()
     if same and address.path.lower() == path.strip("/").lower():
@@ -161,7 +161,7 @@ async def move(
 async def _forward(
     destination: Carrier, path: str, messages: list[ReceivedMessage], change: Callable[[bytes], bytes]
 ) -> Acted:
-    """Send the messages in their order; those that were accepted are done."""
+    """Send the messages in their order; the accepted ones are done."""
     acted = Acted(failed_at=(destination, path))
     answers: list[asyncio.Future[None]] = []
     try:
@@ -169,7 +169,7 @@ async def _forward(
         for message in messages:
             payload = change(message.payload)
             answers.append(sender.send_soon(payload, timeout_s=SEND_TIMEOUT_S))
-    except TransportError as error:  # of the link, or a message is too large: those before it are on their way
+    except TransportError as error:  # the link failed, or a message is too large: earlier messages are on their way
         acted.error = error
     for message, outcome in zip(messages, await asyncio.gather(*answers, return_exceptions=True), strict=False):
         if outcome is None:
@@ -192,8 +192,8 @@ async def resend(
 ) -> None:
     """Send a message again with some fields changed; the original is completed after the copy was accepted.
 
-    `path`: another queue or topic than its own. EntityNotFound when the message is gone; when the original cannot be
-    completed, an EntityError says that both exist.
+    `path`: another queue or topic than its own. EntityNotFound when the message is gone; EntityError when the original
+    cannot be completed, so that both exist.
     """
     path = path or address.destination
     found = [one for one in await peek(carrier, address, number, 1) if sequence_number_of(one) == number]
@@ -245,7 +245,7 @@ async def purge(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> Progress:
-    """Delete messages for good; those that arrive meanwhile stay. The service deletes all of them in large steps."""
+    """Delete messages for good, but not those that arrive meanwhile. The service deletes them in large steps."""
     progress = progress or Progress()
     choice = choice or Choice()
     if choice.is_all and limit is None:

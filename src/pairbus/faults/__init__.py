@@ -1,6 +1,6 @@
 """Outages on demand: the table of faults, a fault as a value, and the decision whether one meets an event.
 
-Nothing here touches a socket, a disk or a clock. The broker acts on it (`pairbus.broker.outages`).
+This package uses no socket, disk or clock. The broker acts on its decisions (`pairbus.broker.outages`).
 """
 
 from pairbus.faults.active import Active, Faults

@@ -25,9 +25,9 @@ class Active:
         self.id = number
         self.fault = fault
         self.until = None if fault.for_s is None else now + fault.for_s
-        "When it ends by itself."
+        "Time at which the fault ends by itself; None: only when it is cleared."
         self.left = fault.count
-        "How many events it still meets; None: any number."
+        "Number of events that the fault still meets; None: any number."
         text = None if fault.entity is None else ".*".join(map(re.escape, fault.entity.lower().split("*")))
         self._pattern = None if text is None else re.compile(text, re.DOTALL)
 
@@ -40,7 +40,7 @@ class Active:
         return self.until is not None and now >= self.until
 
     def concerns(self, entity: str) -> bool:
-        """Whether the pattern covers the entity. A `$` node, which is no entity, must be named."""
+        """Return True when the pattern covers the entity. A `$` node, which is no entity, must be named."""
         pattern = self.fault.entity
         if entity.startswith("$") and (pattern is None or not pattern.startswith("$")):
             return False
@@ -63,11 +63,11 @@ class Faults:
         return len(self._active)
 
     def items(self) -> list[Active]:
-        """The faults in the order in which they were added."""
+        """Return the faults in the order in which they were added."""
         return list(self._active.values())
 
     def at(self, place: Place) -> list[Active]:
-        """The faults that act at a place."""
+        """Return the faults that act at a place."""
         return [one for one in self._active.values() if place in one.fault.kind.places]
 
     def add(self, fault: Fault, now: float) -> Active:
@@ -79,7 +79,7 @@ class Faults:
         return active
 
     def clear(self, number: int | None = None) -> list[Active]:
-        """Switch one fault off, or all of them; those that ended."""
+        """Switch one fault off, or all of them; return those that ended."""
         if number is None:
             ended = self.items()
             self._active.clear()
@@ -90,22 +90,22 @@ class Faults:
         return [self._active.pop(number)]
 
     def expire(self, now: float) -> list[Active]:
-        """Switch off the faults whose time is over; those that ended."""
+        """Switch off the faults whose time is over, and return them."""
         ended = [one for one in self._active.values() if one.is_over(now)]
         for one in ended:
             del self._active[one.id]
         return ended
 
     def next_end(self) -> float | None:
-        """When the next fault ends by itself."""
+        """Return the time at which the next fault ends by itself."""
         return min((one.until for one in self._active.values() if one.until is not None), default=None)
 
     def meet(
         self, place: Place, direction: str | None, entity: str, now: float, among: Container[str] | None = None
     ) -> Active | None:
-        """The fault that meets an event, if any. It is drawn once for each event, and its count goes down.
+        """Return the fault that meets an event, if any, and count it down. Each fault is drawn once at most.
 
-        A fault whose count is used up is no longer in the set, unless its kind holds what it met.
+        A fault whose count is used up is no longer in the set, unless its kind holds the events that it met.
         `among`: the kinds that can act now; None: all of them.
         """
         for one in self._active.values():

@@ -26,12 +26,12 @@ class Fault:
     entity: str | None
     "Path of entities in any case, `*` stands for any text; None: every entity."
     direction: str | None
-    "None: every direction that the kind has."
+    "Direction in which the fault acts; None: every direction that the kind has."
     for_s: float | None
-    "How long it lasts; None: until it is cleared."
+    "Time that the fault lasts; None: until it is cleared."
     probability: float
     count: int | None
-    "How many operations or connections it meets; None: any number."
+    "Number of operations or connections that the fault meets; None: any number."
     arguments: Mapping[str, float]
     "The numbers of its kind, by name."
 
@@ -68,11 +68,11 @@ class Fault:
 
     @property
     def is_certain(self) -> bool:
-        """Return whether the fault meets everything while it lasts."""
+        """Return True when the fault meets every event while it lasts."""
         return self.probability >= 1 and self.count is None
 
     def to_json(self) -> dict[str, Any]:
-        """Write the fields that `read` reads; those that were not given and have no default are null."""
+        """Write the fields that `read` reads; fields that were not given and have no default are null."""
         return {
             "kind": self.kind.name,
             "entity": self.entity,
@@ -85,7 +85,7 @@ class Fault:
 
 
 def read_duration(value: object) -> float:
-    """Read a length of time in seconds; ValueError says what is accepted."""
+    """Read a length of time in seconds; ValueError names the accepted forms."""
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
         return float(match[1]) * _UNIT_S[match[2]]
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
@@ -101,7 +101,7 @@ def _kind(value: object) -> FaultKind:
 
 
 def _check_sense(kind: FaultKind, given: Mapping[str, Any]) -> None:
-    """Refuse what the kind has no use for: a fault that looks narrower than it is would be a trap."""
+    """Refuse fields that the kind does not use: otherwise a fault would look narrower than it is."""
     if not kind.takes_entity and "entity" in given:
         instead = "; for one entity use stall" if kind.name == "black-hole" else ""
         raise InvalidFault(f"{kind.name}: it meets the whole namespace, so it takes no entity{instead}")

@@ -15,7 +15,7 @@ DIRECTIONS = (SEND, RECEIVE, MANAGE, CONTACT)
 
 
 class Place(Enum):
-    """A place where the broker or the proxy asks whether a fault meets what happens there."""
+    """A place where the broker or the proxy asks whether a fault meets the event there."""
 
     CONNECT = "a client connects"
     RESOLVE = "a client looks a name up"
@@ -49,18 +49,18 @@ class FaultKind:
 
     name: str
     directions: tuple[str, ...]
-    "Empty: it acts below all of them."
+    "Directions that the kind has; empty: it acts below all of them."
     places: frozenset[Place]
     meets: str
     "Sentence that says how a client experiences the fault."
     arguments: tuple[Argument, ...] = ()
     takes_entity: bool = True
     takes_chance: bool = True
-    "Whether a probability and a count make sense."
+    "True when a probability and a count make sense."
     holds: bool = False
-    "True when the fault keeps what it met until it ends. A used-up count then ends nothing: no more is taken."
+    "True when the fault holds the events that it met until it ends. When its count is used up, it only takes no more."
     for_s: float | None = None
-    "How long it lasts when nothing else is said; None: until it is cleared."
+    "Time that the fault lasts unless given; None: until it is cleared."
     at: frozenset[str] = field(default_factory=lambda: frozenset({"broker"}))
     "Parts that can play the kind: `broker`, `proxy`."
 

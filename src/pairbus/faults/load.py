@@ -1,13 +1,13 @@
-"""Throttling by load: so many operations a second, and a small reserve of unused ones."""
+"""Throttling by load: a number of operations a second, and a small reserve of unused ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 PARTITIONS = 16
-"Budgets of a partitioned entity: its partitions live on as many nodes, each with a budget of its own."
+"Number of budgets of a partitioned entity: each partition is on a node of its own, with a budget of its own."
 RESERVE_S = 1.0
-"Unused operations of so long are kept: a short burst after a pause is not throttled."
+"Seconds for which unused operations are kept: a short burst after a pause is not throttled."
 ENTITIES_MAX = 10_000  # partitioned entities whose budgets are kept; 16 numbers each
 
 
@@ -33,9 +33,9 @@ class OperationBudget:
 
 
 class Load:
-    """The operations a second that a namespace bears.
+    """The operations a second that a namespace allows.
 
-    Entities without partitions share one budget. A partitioned entity has several, and an operation draws one by lot:
+    Entities without partitions share one budget. A partitioned entity has several, and an operation uses a random one:
     it is refused less often, as on the service.
     """
 

@@ -1,4 +1,4 @@
-"""When bytes may leave on a slow line: a delay with jitter, and so many bytes a second, never out of order."""
+"""Times at which bytes may leave on a slow line: a delay with jitter, a limit of bytes a second, never out of order."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Pace:
     def __init__(self, dice: Callable[[], float]) -> None:
         self._dice = dice
         self._free_at = 0.0
-        "When the line has passed everything that was given to it."
+        "Time at which the line has passed all bytes that were given to it."
         self._last_at = 0.0
 
     def leaves_at(self, size: int, faults: Sequence[Active], now: float) -> float:
-        """When `size` bytes that are ready now have passed the line."""
+        """Return the time at which `size` bytes that are ready now have passed the line."""
         at = now
         for one in faults:
             numbers = one.fault.arguments

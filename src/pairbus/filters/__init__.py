@@ -6,9 +6,9 @@
 
 Laws of this package.
  1. A rule is compiled once, when `Rules` (or `compile_filter`, `compile_action`) is called: FilterSyntaxError then.
- 2. Evaluating ends in a result or in FilterEvaluationError, whatever the message holds.
+ 2. Evaluating ends with a result or a FilterEvaluationError, whatever the message contains.
  3. One `MessageView` serves all subscriptions of a topic: its properties are decoded at most once.
- 4. Nothing here reads a clock or does I/O. `newid()` draws random bytes.
+ 4. No code here reads a clock or does I/O. `newid()` draws random bytes.
 """
 
 from __future__ import annotations

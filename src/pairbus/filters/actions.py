@@ -80,7 +80,7 @@ def compile_action(action: SqlAction) -> CompiledAction:
 
 
 def apply(action: CompiledAction, view: MessageView, rule: str = "") -> Changed:
-    """Give the message as the action changes it; FilterEvaluationError when it cannot be evaluated.
+    """Return the message as the action changes it; FilterEvaluationError when it cannot be evaluated.
 
     With `rule`, the copy gets the application property RuleName, as copies of rules with actions have.
     """
@@ -144,7 +144,7 @@ def _system_statement(target: Property, value: Evaluate | None) -> Statement:
 
 
 def _key_of(view: MessageView, name: str) -> str:
-    """Give the name as the message spells it; of several that differ in case only, the last, which filters read."""
+    """Return the name as the message spells it; of names that differ only in case, the last, which filters read."""
     folded = name.lower()
     if folded not in view.load_user():
         return name
@@ -182,7 +182,7 @@ def _text(name: str, value: Any, length_max: int) -> str | None:
 
 
 def _field(name: str, index: int, length_max: int = TEXT_LENGTH_MAX) -> Setter:
-    """Give the setter of a field of the properties section."""
+    """Return the setter of a field of the properties section."""
 
     def put(view: MessageView, value: Any) -> None:
         text = _text(name, value, length_max)

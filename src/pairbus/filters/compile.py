@@ -1,8 +1,8 @@
 """Syntax trees → nested functions of a message, built once when a rule is created.
 
 A compiled condition gives True, False or None (unknown); only True selects. AND stops at the first False, OR at the
-first True, from left to right. The comparison of an application property with a constant, which most filters are made
-of, is one function without calls of other compiled ones.
+first True, from left to right. The comparison of an application property with a constant, of which most filters
+are made, is one function without calls of other compiled ones.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _compare(node: Compare) -> Test:
 
 
 def route_of(node: FilterNode) -> tuple[str, str] | None:
-    """Give (property, text) of a condition that is false at once where the property is another text; None: of others.
+    """Return (property, text) of a condition that is false at once where the property is another text; else None.
 
     Conditions are evaluated from left to right, so only the first one of an AND decides before the others are seen.
     """
@@ -157,7 +157,7 @@ def route_of(node: FilterNode) -> tuple[str, str] | None:
 
 
 def _folded(node: FilterNode) -> FilterNode:
-    """Give a signed number as a literal, unless that is an error: errors belong to the evaluation."""
+    """Return a signed number as a literal, unless that is an error: errors belong to the evaluation."""
     if isinstance(node, Sign) and isinstance(node.operand, Literal):
         try:
             return Literal(node.column, _SIGNS[node.operator](node.operand.value))
@@ -167,7 +167,7 @@ def _folded(node: FilterNode) -> FilterNode:
 
 
 def _compare_with_constant(name: str, operator: str, constant: Any) -> Test:
-    """Values of the constant's own kind are compared at once; all others the general way."""
+    """Return the test that compares values of the constant's own kind at once, and all others in the general way."""
     compare, test, kind = COMPARISONS[operator], TESTS[operator], KINDS.get(type(constant))
     direct: frozenset[type] = frozenset()
     if kind in (STRING, INTEGER):
@@ -277,7 +277,7 @@ def _or(node: Or) -> Test:
 
 
 def _until(decisive: bool, operands: list[Test]) -> Test:
-    """Give `decisive` as soon as one operand does, else unknown if one was, else the opposite."""
+    """Return the test that gives `decisive` as soon as one operand does, else unknown if one was, else the opposite."""
 
     def check(view: MessageView) -> bool | None:
         result: bool | None = not decisive

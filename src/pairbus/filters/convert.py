@@ -28,11 +28,11 @@ from pairbus.filters.operators import BOOL, GUID, INTEGER, INTEGER_MAX, INTEGER_
 from pairbus.filters.view import TIMESPAN
 
 _MICROSECOND = timedelta(microseconds=1)
-_MAX_TEXT = 64  # digits of a number, characters of a date: longer texts are not looked at
+_MAX_TEXT = 64  # digits of a number, characters of a date: longer texts are not converted
 
 
 def converted(value: Any, existing: Any) -> Any:
-    """Give the value in the type of the existing property; the value as it is where no conversion exists."""
+    """Return the value in the type of the existing property; the value as it is where no conversion exists."""
     if type(existing) is Described and existing.descriptor != TIMESPAN:
         return value
     convert = _CONVERTERS.get(type(existing))
@@ -43,7 +43,7 @@ def converted(value: Any, existing: Any) -> Any:
 
 
 def storable(value: Any) -> Any:
-    """Give the value in a form that AMQP has: durations are described as .NET does, in ticks of 100 nanoseconds."""
+    """Return the value in a form that AMQP has: durations are described as .NET does, in ticks of 100 nanoseconds."""
     if type(value) is not timedelta:
         return value
     ticks = value // _MICROSECOND * 10
@@ -99,7 +99,7 @@ def _guid(value: Any) -> Any:
 
 
 def time_of(value: Any) -> Timestamp | None:
-    """Give a date and time: from itself, or from ISO 8601 text, in which no zone means UTC."""
+    """Return a date and time: the value itself, or that of an ISO 8601 text, in which no zone means UTC."""
     if type(value) is Timestamp:
         return value
     found = _TIME.fullmatch(value) if isinstance(value, str) and len(value) <= _MAX_TEXT else None
@@ -129,7 +129,7 @@ def _days(year: int, month: int, day: int) -> int:
 
 
 def span_of(value: Any) -> timedelta | None:
-    """Give a duration: from itself, or from .NET's text [-][days.]hours:minutes[:seconds[.fraction]]."""
+    """Return a duration: the value itself, or that of .NET's text [-][days.]hours:minutes[:seconds[.fraction]]."""
     if type(value) is timedelta:
         return value
     found = _SPAN.fullmatch(value) if isinstance(value, str) and len(value) <= _MAX_TEXT else None

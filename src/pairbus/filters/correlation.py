@@ -23,7 +23,7 @@ _FIELDS = {
 
 
 def compile_correlation(described: CorrelationFilter) -> Test:
-    """Compile a correlation filter. Strings are equal in the same case only; numbers are equal whatever their type."""
+    """Compile a correlation filter. Strings are equal in the same case only; numbers of any type may be equal."""
     wanted: list[tuple[Evaluate, Any]] = []
     for name, system in _FIELDS.items():
         value = getattr(described, name)

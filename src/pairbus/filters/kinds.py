@@ -108,7 +108,7 @@ _BY_PYTHON = {row.python: row for row in _TYPES} | {int: _BY_NAME["long"]}
 
 
 def type_name(value: Value) -> str:
-    """Give the name of the value's type: string, int, long, double, boolean, datetime, duration, guid or bytes."""
+    """Return the name of the value's type: string, int, long, double, boolean, datetime, duration, guid or bytes."""
     row = _BY_PYTHON.get(type(value))
     if row is None:
         raise InvalidDescription(f"a parameter or property of type {type(value).__name__} is not supported")
@@ -127,7 +127,7 @@ def check_value(name: str, value: Value) -> None:
 
 
 def filter_to_json(described: Filter) -> dict[str, Any]:
-    """Give the durable form of a filter: a dict that `json.dumps` can write."""
+    """Return the durable form of a filter: a dict that `json.dumps` can write."""
     return {"kind": _FILTER_NAMES[type(described)], **_written(described)}
 
 
@@ -143,7 +143,7 @@ def filter_from_json(stored: Mapping[str, Any]) -> Filter:
 
 
 def action_to_json(action: SqlAction) -> dict[str, Any]:
-    """Give the durable form of an action: a dict that `json.dumps` can write."""
+    """Return the durable form of an action: a dict that `json.dumps` can write."""
     return _written(action)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pairbus.filters.errors import FilterSyntaxError
 
-TEXT_LENGTH_MAX = 1024  # of a filter or an action, as on Azure; it bounds conditions, lists and work of one rule
+TEXT_LENGTH_MAX = 1024  # of a filter or an action, as on Azure; this limits conditions, lists and work of one rule
 
 NUMBER, TEXT, NAME, QUOTED, PARAMETER, SYMBOL, END = "number", "text", "name", "quoted", "parameter", "symbol", "end"
 
@@ -22,11 +22,11 @@ class Lexeme(NamedTuple):
 
     kind: str
     value: Any
-    "The number; the text without its quotes; the name; the symbol."
+    "A number, a text without its quotes, a name or a symbol."
     column: int
-    "Counted from 1."
+    "Position in the text, counted from 1."
     source: str
-    "As it stands in the text; empty at the end."
+    "The word as it stands in the text; empty at the end."
 
     @property
     def shown(self) -> str:
@@ -34,7 +34,7 @@ class Lexeme(NamedTuple):
         return f"{self.source!r:.42}" if self.source else "the end of the text"
 
     def is_word(self, *words: str) -> bool:
-        """Say whether the token is one of these keywords, in any case."""
+        """Tell whether the token is one of these keywords, in any case."""
         return self.kind == NAME and self.value.upper() in words
 
     def is_symbol(self, *symbols: str) -> bool:
@@ -64,7 +64,7 @@ def words(text: str) -> list[Lexeme]:
 
 
 def _word(text: str, at: int) -> tuple[str, Any, int]:
-    """Give kind, value and end of the word that begins at `at`."""
+    """Return kind, value and end of the word that begins at `at`."""
     first = text[at]
     if first in _CLOSING:
         value, end = _quoted(text, at, _CLOSING[first])
@@ -94,7 +94,7 @@ def _name_end(text: str, at: int) -> int:
 
 
 def _quoted(text: str, start: int, closing: str) -> tuple[str, int]:
-    """Give the text between the quotes and the end behind them; a doubled closing quote stands for itself."""
+    """Return the text between the quotes and the end behind them; a doubled closing quote stands for itself."""
     parts, at = [], start + 1
     while True:
         end = text.find(closing, at)

@@ -1,14 +1,14 @@
 """LIKE patterns → functions that match a text in time proportional to its length, whatever the pattern is.
 
 The usual patterns (x, x%, %x, %x%) are string searches. All others step a set of positions in the pattern, held in
-the bits of one integer, through the text: there is nothing to backtrack.
+the bits of one integer, through the text, without backtracking.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-PATTERN_LENGTH_MAX = 1024  # of a pattern that comes from a property; one in the filter is bounded by its text
+PATTERN_LENGTH_MAX = 1024  # of a pattern that comes from a property; patterns in the filter are limited by its text
 
 Matcher = Callable[[str], bool]
 _ANY_RUN, _ANY_ONE = object(), object()
@@ -29,7 +29,7 @@ def like(pattern: str, escape: str | None = None) -> Matcher:
 
 
 def _parts(pattern: str, escape: str | None) -> list[object]:
-    """Give characters, _ANY_ONE and _ANY_RUN; of several % in a row one."""
+    """Return characters, _ANY_ONE and _ANY_RUN; several % in a row become one."""
     parts: list[object] = []
     characters = iter(pattern)
     for character in characters:
@@ -48,7 +48,7 @@ def _parts(pattern: str, escape: str | None) -> list[object]:
 
 
 def _search(parts: list[object]) -> Matcher | None:
-    """Give a string search where the pattern is one text with % at most at its ends."""
+    """Return a string search where the pattern is one text with % at most at its ends."""
     open_start = bool(parts) and parts[0] is _ANY_RUN
     open_end = len(parts) > open_start and parts[-1] is _ANY_RUN
     middle = [part for part in parts[open_start : len(parts) - open_end] if isinstance(part, str)]
@@ -65,7 +65,7 @@ def _search(parts: list[object]) -> Matcher | None:
 
 
 def _steps(parts: list[object]) -> Matcher:
-    """Bit i of `state` says: the text so far can be matched by the first i parts that take one character each."""
+    """Return the matcher. Bit i of `state`: the text so far matches the first i parts that take one character each."""
     stays = anyone = size = 0
     takes: dict[str, int] = {}
     for part in parts:

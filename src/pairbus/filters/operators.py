@@ -1,4 +1,4 @@
-"""The operators of filters on values: which kinds of values they take, and their results.
+"""The operators of filters on values: the kinds of values that they take, and their results.
 
 None is *unknown*: a property that is missing or null. An operator with an unknown operand, or with operands that it
 does not take, gives unknown. Numbers are promoted as in C#: integers are computed in 64 bits, an integer that meets a
@@ -159,14 +159,14 @@ def _concatenate(left: Any, right: Any) -> str:
 
 
 def as_text(value: Any) -> str:
-    """Give the text of a string, number, boolean or GUID, as C# writes it."""
+    """Return the text of a string, number, boolean or GUID, as C# writes it."""
     if isinstance(value, float):
         return str(int(value)) if abs(value) < 1e15 and value == int(value) else float.__repr__(value)
     return str(value) if not isinstance(value, int) or type(value) is bool else int.__repr__(value)
 
 
 def _numbers(name: str, integers: Callable[[int, int], int], reals: Callable[[float, float], float]) -> Any:
-    """Rows of an operator for the four pairs of integer and real."""
+    """Return the rows of an operator for the four pairs of integer and real."""
     real = _reals(reals)
     return {
         (INTEGER, INTEGER): _integers(name, integers),

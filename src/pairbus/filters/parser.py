@@ -294,7 +294,7 @@ class _Parser:
         return node
 
     def _property(self, what: str) -> Property:
-        """Parse [sys. | user.] name, of which `what` says what it is to the user."""
+        """Parse [sys. | user.] name; `what` describes the name in errors."""
         token = self._token
         if token.kind not in (NAME, QUOTED) or token.is_word(*RESERVED):
             raise self._expected(what)
@@ -310,5 +310,5 @@ class _Parser:
 
 
 def _name_of(token: Lexeme) -> str:
-    """Name the token before the place of an error: keywords stand for themselves, everything else in quotes."""
+    """Name the token before the place of an error: keywords as they are, all others in quotes."""
     return token.value.upper() if token.is_word(*RESERVED, "SET", "REMOVE") else token.shown

@@ -1,4 +1,4 @@
-"""The compiled rules of one subscription: which copies of a message it gets."""
+"""The compiled rules of one subscription, which decide the copies of a message that it gets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CompiledRule(NamedTuple):
     test: Test
     action: CompiledAction | None
     takes_all: bool
-    "Whether the filter selects every message without looking at it."
+    "True when the filter selects every message without looking at it."
     route: tuple[str, str] | None = None
     "(property, text): the filter selects no message whose property is another text."
 
@@ -47,8 +47,8 @@ def compile_rule(name: str, described: Filter, action: SqlAction | None) -> Comp
 class Rules:
     """The rules of one subscription, compiled.
 
-    Where all of them without an action ask first whether one property is a certain text, as in `color = 'red' AND …`,
-    only those with the text of the message are evaluated, however many there are.
+    When all rules without an action first compare one property with a text, as in `color = 'red' AND …`, only the rules
+    with the text of the message are evaluated, however many there are.
     """
 
     __slots__ = ("_acting", "_by_text", "_plain", "_routed_by", "_takes_all")
@@ -92,9 +92,9 @@ class Rules:
         return f"<Rules {' '.join(names)}>"
 
     def evaluate(self, view: MessageView) -> list[Copy]:
-        """Give the copies of the message.
+        """Return the copies of the message.
 
-        None when no rule matches; one for all matching rules without an action together; one for each matching rule
+        No copy when no rule matches; one for all matching rules without an action together; one for each matching rule
         with an action. A rule without an action is not evaluated when another one has matched already.
         FilterEvaluationError names the rule that failed; the message then has no copies at all.
         """
@@ -116,7 +116,7 @@ class Rules:
         return copies
 
     def _candidates(self, view: MessageView) -> Sequence[tuple[str, Test]]:
-        """Give the rules without an action that may select the message, in their order."""
+        """Return the rules without an action that may select the message, in their order."""
         if not self._routed_by:
             return self._plain
         value = view.load_user().get(self._routed_by)

@@ -17,7 +17,7 @@ class FilterNode:
 @dataclass(frozen=True, slots=True)
 class Literal(FilterNode):
     value: Any
-    "None is NULL. Parameters become literals when the text is parsed."
+    "Value of the literal; None is NULL. Parameters become literals when the text is parsed."
 
 
 @dataclass(frozen=True, slots=True)

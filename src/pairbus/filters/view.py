@@ -31,7 +31,7 @@ _UNIX_EPOCH_TICKS = 621_355_968_000_000_000  # 100-nanosecond ticks from the yea
 
 
 class MessageView:
-    """One message. Everything but the bytes is known to the broker and given to the constructor."""
+    """One message. The broker gives the constructor its bytes, and the other values that it knows."""
 
     __slots__ = (
         "_annotations",
@@ -77,7 +77,7 @@ class MessageView:
         self._parts: tuple[tuple[int, int], tuple[int, int], int] | None = None
 
     def load_user(self) -> dict[str, Any]:
-        """Give `user`, decoding the application properties if that was not done before."""
+        """Return `user`, decoding the application properties if that was not done before."""
         if self.user is None:
             self.user = {
                 k.lower(): comparable(v) for k, v in self.application_properties().items() if isinstance(k, str)
@@ -85,21 +85,21 @@ class MessageView:
         return self.user
 
     def application_properties(self) -> dict[Any, Any]:
-        """Give the application properties with their own names and AMQP types. Callers must not change the dict."""
+        """Return the application properties with their own names and AMQP types. Callers must not change the dict."""
         if self._user is None:
             at = self.parts()[1][0]
             self._user = _decoded(self.body, at, dict) if at else {}
         return self._user
 
     def properties(self) -> list[Any]:
-        """Give the fields of the properties section. Callers must not change the list."""
+        """Return the fields of the properties section. Callers must not change the list."""
         if self._properties is None:
             at = self.parts()[0][0]
             self._properties = _decoded(self.body, at, list) if at else []
         return self._properties
 
     def annotation_pairs(self) -> dict[Any, Any]:
-        """Give the sender's annotations. Callers must not change the dict."""
+        """Return the sender's annotations. Callers must not change the dict."""
         if self._annotations is None:
             values, at = [], 0
             while at < len(self.annotations):
@@ -109,7 +109,7 @@ class MessageView:
         return self._annotations
 
     def parts(self) -> tuple[tuple[int, int], tuple[int, int], int]:
-        """Give (value and end of the properties, value and end of the application properties, where the rest begins).
+        """Return (value and end of the properties, value and end of the application properties, start of the rest).
 
         A section that is not there has (0, 0).
         """
@@ -126,7 +126,7 @@ class MessageView:
         return self._parts
 
     def editable(self) -> MessageView:
-        """Give a view of the same message whose decoded properties belong to the caller, who may change them."""
+        """Return a view of the same message whose decoded properties belong to the caller, who may change them."""
         copy = MessageView(
             self.body,
             self.annotations,
@@ -144,7 +144,7 @@ class MessageView:
         return copy
 
     def text(self, index: int) -> str | None:
-        """Give a field of the properties section as text."""
+        """Return a field of the properties section as text."""
         fields = self.properties()
         return text_of(fields[index]) if index < len(fields) else None
 
@@ -171,19 +171,19 @@ def _unreadable(error: ProtocolError) -> FilterEvaluationError:
 
 
 def text_of(value: Any) -> str | None:
-    """Give an id or an address as text; ids may be strings, UUIDs, numbers or bytes."""
+    """Return an id or an address as text; ids may be strings, UUIDs, numbers or bytes."""
     if value is None or type(value) is str:
         return value
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def comparable(value: Any) -> Any:
-    """Give the value that filters compare: .NET's described time types become Python's."""
+    """Return the value that filters compare: .NET's described time types become Python's."""
     if type(value) is not Described:
         return value
     try:
         return _DESCRIBED[value.descriptor](value.value)
-    except (KeyError, TypeError, OverflowError):  # another descriptor, or one of these around another value
+    except (KeyError, TypeError, OverflowError):  # another descriptor, or a known descriptor around another value
         return value
 
 
@@ -223,4 +223,4 @@ SYSTEM: dict[str, Callable[[MessageView], Any]] = {
     "deliverycount": lambda view: Int(view.delivery_count),
     "size": lambda view: Long(len(view.body)),
 }
-"Readers of the system properties by lower-case name; one gives None when the message does not have the property."
+"Readers of the system properties by lower-case name; a reader gives None when the message has no such property."

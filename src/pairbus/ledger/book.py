@@ -45,7 +45,7 @@ from pairbus.process.forks import call_in_forked_child
 
 log = logging.getLogger(__name__)
 
-PENDING_ROWS_MAX = 100_000  # × about 500 bytes = 50 MB at the very worst
+PENDING_ROWS_MAX = 100_000  # × about 500 bytes = 50 MB at worst
 FILE_BYTES_MAX = 64 * 1024 * 1024
 FOLDER_BYTES_MAX = 1024 * 1024 * 1024  # files of all processes: some weeks of a service's operations
 FILE_BYTES_LEAST = 4096  # one row with long texts still fits
@@ -167,7 +167,7 @@ class Ledger:
                 sums[2] += size_bytes
 
     def tally(self, side: SideName, namespace: str, entity: str, kind: MeterKind) -> Tally:
-        """The tally of an entity and kind: a fast way to `meter` frequent, successful operations of the application."""
+        """Return the tally of an entity and kind: a fast way to `meter` frequent, successful operations."""
         key: CountKey = (side, namespace, entity, kind, "ok", "application")
         with self._lock:
             known = self._tallies.get(key)
@@ -188,7 +188,7 @@ class Ledger:
             self._enqueue(at_s, event, len(getattr(event, "message_ids", ())) or 1)
 
     def flush(self, timeout_s: float) -> bool:
-        """Write everything given so far. True when all is in the files, False when the disk fails or is too slow.
+        """Write all rows given so far. True when all are in the files, False when the disk fails or is too slow.
 
         A second that is not over yet gets further rows later; readers add them up.
         """
@@ -206,7 +206,7 @@ class Ledger:
             return self._written_rows >= wanted
 
     def close(self, timeout_s: float) -> bool:
-        """Flush, then end the thread. Later calls are ignored. Returns the same as `flush`."""
+        """Flush, then end the thread. Later calls are ignored. Return the same as `flush`."""
         ends_s = time.monotonic() + timeout_s
         flushed = self.flush(timeout_s)
         with self._lock:
@@ -305,7 +305,7 @@ class Ledger:
             yield day, encode(row)
 
     def _write(self, files: Files, lines: list[BookLine]) -> list[BookLine]:
-        """Write lines and, when all were written, the row about lost rows; returns the lines that are left."""
+        """Write lines and, when all were written, the row about lost rows; return the lines that are left."""
         given = len(lines)
         left = _append(files, lines)
         if not left:
@@ -344,15 +344,15 @@ class Ledger:
 
 
 class Tally:
-    """Successful operations of one entity and kind. Each is billed as one: none is larger than 64 KB.
+    """Successful operations of one entity and kind. Each operation is billed as one: none is larger than 64 KB.
 
         if (now := time.monotonic()) >= tally.until:
             tally.turn(now)
         tally.total += tallied(size_bytes, count)
 
-    Between two sends the processor's caches lose everything, so that a call of `meter` costs ten times as much as in a
+    Between two sends the caches of the processor are lost, so that a call of `meter` costs ten times as much as in a
     loop. An addition costs half a microsecond even then. Callers that add must do so under a lock of their own, or from
-    one thread. The writer only reads; bytes and messages are one number, so that it never sees one without the other.
+    one thread. The writer only reads; bytes and messages are one number, so that it never reads one without the other.
     """
 
     __slots__ = ("_key", "_ledger", "_second", "_told", "total", "until")
@@ -398,7 +398,7 @@ _COUNT_MAX = (1 << _COUNT_BITS) - 1
 
 
 def tallied(size_bytes: int, count: int) -> int:
-    """The number to add to `Tally.total` for some operations."""
+    """Return the number to add to `Tally.total` for some operations."""
     return (size_bytes << _COUNT_BITS) + count
 
 
@@ -443,7 +443,7 @@ _day = itemgetter(0)
 
 
 def _append(files: Files, lines: list[BookLine]) -> list[BookLine]:
-    """Append lines; returns those that the disk did not take."""
+    """Append lines; return those that the disk did not take."""
     lines.sort(key=_day)  # stable: within a day the order stays
     written = 0
     for day, group in groupby(lines, key=_day):

@@ -40,7 +40,7 @@ class Files:
         "Files that were deleted to keep the folder within its bound, until the writer has written a row about them."
 
     def append(self, day: str, lines: Sequence[bytes]) -> int:
-        """Write lines of one day. Returns how many are whole on the disk; when fewer than given, `error` says why."""
+        """Write lines of one day. Return how many are whole on the disk; when some are not, `error` has the reason."""
         self.error = None
         written = 0
         try:
@@ -57,7 +57,7 @@ class Files:
 
     def close(self) -> None:
         if self._fd >= 0:
-            # A network disk may report only now that it lost something; nothing tells which rows.
+            # A network disk may report only now that it lost rows; it does not tell which.
             with suppress(OSError):
                 os.close(self._fd)
             self._fd = -1
@@ -71,7 +71,7 @@ class Files:
                 self._path.unlink()
 
     def _follow_the_folder(self) -> None:
-        """Close a file that was deleted or moved away; the next row starts another one, in which it will be found."""
+        """Close a file that was deleted or moved away; the next row starts a new file."""
         if self._fd < 0:
             return
         try:
@@ -106,7 +106,7 @@ class Files:
         return b"".join(lines[start:end])
 
     def _write(self, data: bytes) -> int:
-        """Write bytes; returns how many the disk took, because a full disk often takes a part."""
+        """Write bytes; return how many the disk took, because a full disk often takes a part."""
         done = 0
         try:
             while done < len(data):

@@ -1,7 +1,7 @@
 """The schema of the ledger: a row, and its encoding as a line. No clock, no file.
 
 A field that has no meaning for a row is absent from its line and None in `Row`. A reader ignores fields that it does
-not know, so a field may be added without a new version; anything that changes a meaning raises `SCHEMA`.
+not know, so a field may be added without a new version; a change of a meaning needs a higher `SCHEMA`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Cause = Literal["application", "failover", "syphon", "spool", "pairing"]
 LOST_ROWS = "lost rows"
 EVENT = "event"
 KIND_OF_EVENT = {"Diverted": "diverted", "Moved": "moved"}
-"Events that are steps of a message's journey have a kind of their own; all others are of kind `event`."
+"Events of single messages, with their own kinds; all other events are of kind `event`."
 
 BILLING_UNIT_BYTES = 64 * 1024
 FAILED_SEND: MeterKind = "failed send"
@@ -44,7 +44,7 @@ def billable_operations(sizes: Iterable[int]) -> int:
 
 
 def alike(sizes: Iterable[int]) -> list[tuple[int, int]]:
-    """(messages, bytes) of groups that `Ledger.meter` bills exactly: those up to 64 KB together, larger ones alone."""
+    """Return (messages, bytes) of groups that `Ledger.meter` bills exactly: up to 64 KB together, larger ones alone."""
     small_count = small_bytes = 0
     groups: list[tuple[int, int]] = []
     for size in sizes:
@@ -58,7 +58,7 @@ def alike(sizes: Iterable[int]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A line of the ledger. `docs/ledger.md` says what each field means, and which kinds of row have it."""
+    """A line of the ledger. `docs/ledger.md` explains each field, and which kinds of row have it."""
 
     schema: int
     time: str
@@ -102,7 +102,7 @@ class Author:
 
 
 def time_text(at_s: float) -> str:
-    """Time as text in UTC, always of one length, so that texts sort as times do."""
+    """Return the time as text in UTC, always of one length, so that texts sort as times do."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -111,7 +111,7 @@ def day_of(at_s: float) -> str:
 
 
 def event_lines(author: Author, event: object, at_s: float) -> list[bytes]:
-    """Encode an event, any dataclass, as one line, or as one for each of its messages; it is named by its class."""
+    """Encode an event, any dataclass, as one line, or one for each of its messages; its name is that of its class."""
     name = type(event).__name__
     details = {field: _plain(getattr(event, field)) for field in getattr(event, "__dataclass_fields__", ())}
     details.pop("at_s", None)
@@ -131,7 +131,7 @@ def event_lines(author: Author, event: object, at_s: float) -> list[bytes]:
 
 
 def _plain(value: object) -> Any:
-    """The value of a field in a form that JSON has."""
+    """Return the value of a field in a form that JSON has."""
     if isinstance(value, str):
         return value[:TEXT_MAX]
     if isinstance(value, float):
@@ -175,6 +175,6 @@ def _names() -> tuple[str, ...]:
 
 @cache
 def _types() -> dict[str, type]:
-    """The type of each field as JSON gives it: text, whole number or object."""
+    """Return the type of each field as JSON gives it: text, whole number or object."""
     hints = get_type_hints(Row)
     return {name: next((kind for kind in (str, int) if hints[name] in (kind, kind | None)), dict) for name in _names()}

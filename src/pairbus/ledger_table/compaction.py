@@ -1,14 +1,14 @@
-"""Compaction of ledgers into a table: rows by day, each once, and no file read again that has not grown.
+"""Compaction of ledgers into a table: rows by day, each once. Files that have not grown are not read again.
 
     LOCATION/day=2026-03-01/*.parquet      rows as they are in the ledgers, with `source` and `position` of each line
     LOCATION/_pairbus/                     the manifest
 
 Laws of this file.
- 1. A line is taken when its end was there as the files were listed. The end of a file that is being written comes with
-    the next run.
+ 1. A line is taken when it was complete as the files were listed. Later lines of a file that is being written are taken
+    by the next run.
  2. Order of a run: read and check; open a round in the manifest; add the rows; close the round. After a kill the round
     is open, and the next run leaves out those of its rows that the table has already, by source and position. So no
-    row is lost, and none is there twice.
+    row is lost, and none is in the table twice.
  3. One run at a time: two that overlap would both add the same rows.
 """
 
@@ -45,7 +45,7 @@ NEWER = "unknown version"
 ROW_DDL = ", ".join(f"`{name}` {'bigint' if name in NUMBERS else 'string'}" for name in NAMES)
 TABLE_DDL = f"{ROW_DDL}, source string, position bigint, day string"
 READ_DDL = f"{TABLE_DDL}, end bigint, damaged bigint, newer bigint"
-"Columns of a table, and of the mark behind the rows of a file: its `end`, and how many lines are not in the table."
+"Columns of a table, and of the mark behind the rows of a file: its `end`, and the number of lines left out."
 
 Batches = Iterator["pyarrow.RecordBatch"]
 
@@ -57,11 +57,11 @@ class CompactedLedgers:
     files: int
     "Files that were read."
     unchanged: int
-    "Files that were not read, because nothing was added to them."
+    "Files that were not read, because no bytes were added to them."
     damaged: int
     "Lines that cannot be used; they are not in the table."
     shrunk: tuple[str, ...]
-    "Files that are shorter than what the table has of them, and were left alone."
+    "Files that are shorter now than when the table took rows from them; they were not read."
 
 
 def compact_ledgers(
@@ -71,10 +71,10 @@ def compact_ledgers(
     *,
     format: str = "parquet",
 ) -> CompactedLedgers:
-    """Add to a table what its ledgers have got since the last run.
+    """Add the rows to a table that its ledgers got since the last run.
 
-    `format` is parquet, or one that the session brings: delta, iceberg. ConfigError, and nothing is written, when there
-    is no ledger, when the session lacks the format, or when the location holds something else. LedgerNewer, and nothing
+    `format` is parquet, or one that the session has: delta, iceberg. ConfigError, and nothing is written, when there
+    is no ledger, when the session lacks the format, or when the location holds other data. LedgerNewer, and nothing
     is written, when a later version of Pairbus wrote a line.
     """
     place = _absolute(spark, fspath(location))
@@ -109,7 +109,7 @@ def compact_ledgers(
     return CompactedLedgers(rows, len(grown), unchanged, sum(mark["damaged"] for mark in marks.values()), told)
 
 
-# ── before anything is written ──
+# ── before the first write ──
 
 
 def _absolute(spark: SparkSession, location: str) -> str:
@@ -117,7 +117,7 @@ def _absolute(spark: SparkSession, location: str) -> str:
 
 
 def _find(spark: SparkSession, ledgers: Sequence[str]) -> dict[str, LedgerFile]:
-    """Files of the ledgers, by their keys."""
+    """Return the files of the ledgers, by their keys."""
     files: dict[str, LedgerFile] = {}
     for name in ledgers:
         if is_here(spark, name):
@@ -139,7 +139,7 @@ def _check_format(spark: SparkSession, place: str, format: str) -> None:
         raise ConfigError(f"format is {format!r}; it must be one of {', '.join(FORMATS)}")
     try:
         _ = spark.read.format(format).load(place).schema
-    except Exception as error:  # of which type depends on Spark's version, and on Connect
+    except Exception as error:  # its type depends on Spark's version, and on Connect
         if "DATA_SOURCE_NOT_FOUND" in str(error):
             raise ConfigError(
                 f"This session of Spark does not know the format {format}: add its package to the session"
@@ -150,13 +150,13 @@ def _check_format(spark: SparkSession, place: str, format: str) -> None:
 
 
 def _first(spark: SparkSession, place: str, format: str) -> Manifest:
-    """Manifest of a location that has none: it must be empty of tables, whose rows would be added again."""
+    """Return a new manifest for a location, which must not have a table yet: its rows would be added again."""
     from pyspark.errors import AnalysisException
 
     try:
         found = spark.read.format(format).load(place).columns
     except AnalysisException:
-        found = []  # nothing is there
+        found = []  # the location does not exist
     if found:
         raise ConfigError(f"{place} has a table that `pairbus ledger compact` did not make: name another location")
     return Manifest(format=format)
@@ -175,7 +175,7 @@ def _read(spark: SparkSession, files: Mapping[str, LedgerFile], before: Manifest
 
 
 def _rows_of(known: Mapping[str, tuple[int, int]]) -> Callable[[Batches], Batches]:
-    """Function for mapInArrow: from lines to rows, and a mark behind the last line of each file."""
+    """Return a function for mapInArrow: from lines to rows, and a mark behind the last line of each file."""
 
     def run(batches: Batches) -> Batches:
         file: _File | None = None
@@ -203,7 +203,7 @@ class _File:
         self._end = position
 
     def rows(self, line: bytes) -> list[dict[str, Any]]:
-        """Row of a line: none when the table has it, when its end was not there, or when it is damaged."""
+        """Return the row of a line; none when the table has it, or when the line was not complete or is damaged."""
         begin, self._offset = self._offset, self._offset + len(line) + 1
         if begin < self._position or self._offset > self._size:
             return []
@@ -232,7 +232,7 @@ def _batch(rows: Sequence[Mapping[str, Any]]) -> pyarrow.RecordBatch:
 
 
 def _marks(read: DataFrame) -> dict[str, Any]:
-    """End and damage of each file. LedgerNewer when a line is of a later version: it must not be left behind."""
+    """Return end and damage of each file. LedgerNewer when a line has a later version: it must not be left out."""
     rows = read.where("end is not null").select("source", "end", "damaged", "newer").collect()
     for row in rows:
         if row["newer"]:
@@ -248,7 +248,7 @@ def _entry(file: LedgerFile, before: ManifestEntry | None, mark: Any) -> Manifes
 
 
 def _add(spark: SparkSession, read: DataFrame, place: str, before: Manifest) -> int:
-    """Add the rows, but for those that a run which was killed has added; their number."""
+    """Add the rows, except those that a killed run has added; return their number."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 

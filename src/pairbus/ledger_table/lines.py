@@ -1,8 +1,8 @@
-"""Lines of ledgers, checked: fields that can be counted, or a reason in words.
+"""Lines of ledgers, checked: fields that can be counted, or a reason as text.
 
 A line is usable when `pairbus.ledger.rows.decode` accepts it, its time is valid, and its numbers are possible. Most
 lines are as a ledger writes them and are judged here in a few microseconds; any other line goes through `usable`, which
-decides. No Spark here: these functions run in its workers.
+decides. This file does not import Spark: its functions run in the workers of Spark.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_on
 
 
 def usable(line: bytes) -> Row:
-    """Decode and check a line; ValueError says in words what is wrong."""
+    """Decode and check a line; ValueError has the reason as text."""
     try:
         row = decode(line)
     except LedgerNewer as newer:
@@ -55,7 +55,7 @@ def usable(line: bytes) -> Row:
 
 
 def time_ms_of(text: str) -> int:
-    """Convert a time of a ledger into milliseconds since 1970; ValueError when it is none."""
+    """Convert a time of a ledger into milliseconds since 1970; ValueError when it is not a time."""
     time_ms = _times_ms.get(text)
     if time_ms is None:
         if TIME.fullmatch(text) is None:
@@ -68,7 +68,7 @@ def time_ms_of(text: str) -> int:
 
 
 def fields_of(line: bytes) -> dict[str, Any]:
-    """Parse a usable line into its fields, absent ones left out; ValueError as of `usable`."""
+    """Parse a usable line into its fields, absent ones left out; ValueError as in `usable`."""
     try:
         text = line.decode()
         read, end = _scan(text, 0)
@@ -85,7 +85,7 @@ def _slowly(line: bytes) -> dict[str, Any]:
 
 
 def _is_fine(read: dict[str, Any]) -> bool:
-    """Tell whether fields are beyond doubt: False means that `usable` must decide."""
+    """Tell whether fields are certainly valid: False means that `usable` must decide."""
     for name, value in read.items():
         kind = _TYPES.get(name)
         if type(value) is not kind and kind is not None:

@@ -1,7 +1,7 @@
 """Files of ledgers, found where the driver of Spark is.
 
-In a session of this process, names without a scheme are found on this machine's disk. Names such as `abfss://…`, and
-all names on a session of Spark Connect, whose driver may be anywhere, are found by Spark itself.
+In a session of this process, names without a scheme are files on this machine's disk. Spark itself finds names such as
+`abfss://…`, and all names in a session of Spark Connect, whose driver may be on any machine.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def find_here(name: str) -> list[Path]:
 
 
 def find_there(spark: SparkSession, name: str) -> list[LedgerFile]:
-    """Find the files of a folder, name or pattern by Spark, which alone sees them. ConfigError when there is none."""
+    """Find the files of a folder, name or pattern with Spark, which alone can read them. ConfigError when none."""
     from pyspark.errors import AnalysisException
 
     files = spark.read.format("binaryFile")
@@ -79,7 +79,7 @@ def find_there(spark: SparkSession, name: str) -> list[LedgerFile]:
 
 
 def address(uri: str) -> str:
-    """Path of a local file, or the address of any other one, from the form that Spark gives."""
+    """Return the path of a local file, or the address of any other one, from the form that Spark gives."""
     parts = urlsplit(uri)
     return unquote(parts.path if parts.scheme in ("", "file") else uri)
 
@@ -91,7 +91,7 @@ def literally(path: str) -> str:
 
 @contextmanager
 def whole_files(spark: SparkSession, files: Iterable[LedgerFile]) -> Iterator[None]:
-    """Have Spark read each file in one piece, where positions in it matter."""
+    """Let Spark read each file in one piece, because positions in it matter."""
     largest = max((file.size for file in files), default=0)
     before = spark.conf.get(SPLIT_CONF) or str(SPLIT_BYTES)
     spark.conf.set(SPLIT_CONF, str(max(largest + 1, SPLIT_BYTES)))
@@ -104,7 +104,7 @@ def whole_files(spark: SparkSession, files: Iterable[LedgerFile]) -> Iterator[No
 
 
 def _belongs(path: str, name: str) -> bool:
-    """Tell whether a file below `name` is one of a ledger: a file of the folder itself, or of a table in it."""
+    """Tell whether a file below `name` belongs to a ledger: a file of the folder itself, or of a table in it."""
     file, root = PurePosixPath(path), PurePosixPath(address(name))
     if file == root:
         return True

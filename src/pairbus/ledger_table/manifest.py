@@ -1,11 +1,11 @@
-"""The manifest of a ledger's table: which files it has, and up to which byte.
+"""The manifest of a ledger's table: the files whose rows it has, and up to which byte.
 
     LOCATION/_pairbus/manifest-0/     rounds 0, 2, 4 …
     LOCATION/_pairbus/manifest-1/     rounds 1, 3, 5 …
 
 Laws of this file.
- 1. Each round is written whole, as one line in one file, over the round before the last. A kill while it is written
-    leaves the last round as it was, and the highest round that can be read is the state.
+ 1. Each round is written whole, as one line in one file, over the round before the last. A kill during the write
+    leaves the last round as it was. The highest round that can be read is the state.
  2. An open round names the files that a compaction is about to add. Any of their rows from the known position on may be
     in the table already; each such row has its file and position, so that it is added once.
 """
@@ -37,7 +37,7 @@ class ManifestEntry:
     size: int
     "Size of the file when it was read last."
     position: int
-    "Bytes of it that are in the table: the end of its last whole line."
+    "Bytes of the file that are in the table: the end of its last whole line."
     damaged: int = 0
     "Lines among them that cannot be used, and are not in the table."
 
@@ -47,7 +47,7 @@ class Manifest:
     round: int = -1
     format: str = ""
     files: Mapping[str, ManifestEntry] = field(default_factory=dict)
-    "Key of a file → what is known of it."
+    "Key of a file → its facts."
     pending: tuple[str, ...] = ()
     "Files of a compaction that was begun and not finished."
 
@@ -56,7 +56,7 @@ class Manifest:
         return 0 if entry is None else entry.position
 
     def limits(self) -> dict[str, int]:
-        """Positions from which rows of a table do not count yet, by file."""
+        """Return the positions by file from which on rows of the table do not count yet."""
         return {key: self.position(key) for key in self.pending}
 
 
@@ -67,7 +67,7 @@ def read_manifest(spark: SparkSession | None, location: str) -> Manifest | None:
 
 
 def write_manifest(spark: SparkSession, location: str, manifest: Manifest) -> None:
-    """Write a round. It must follow the one that `read_manifest` gave."""
+    """Write a round. It must follow the one that `read_manifest` returned."""
     line = json.dumps({"version": VERSION, **asdict(manifest)})
     frame = spark.createDataFrame([(line,)], "value string").coalesce(1)
     frame.write.mode("overwrite").text(f"{location}/{FOLDER}/manifest-{manifest.round % SLOTS}")

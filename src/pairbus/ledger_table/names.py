@@ -1,4 +1,4 @@
-"""Names of a ledger's files, by which a compacted file is known again."""
+"""Names of a ledger's files, by which a compacted file is recognised."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _OWN = re.compile(r"\d{4}-\d\d-\d\d-.+-\d+-[0-9a-f]{8}-\d+\.jsonl", re.ASCII)
 
 
 def source_key(path: str) -> str:
-    """Key of a file: its name when a ledger gave it, which no other process uses, or else its whole path.
+    """Return the key of a file: its name when a ledger gave it, which no other process uses, or else its whole path.
 
-    So a file that was moved to another folder or host is known again.
+    So a file that was moved to another folder or host is recognised.
     """
     name = PurePosixPath(path).name
     return name if _OWN.fullmatch(name) else path

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = "ledger_rows"
-"View of the table itself, on which the others stand."
+"View of the table itself, which the other views use."
 
 _TIME = "to_timestamp(time)"
 _STARTS, _ENDS = "('Suspected', 'FailedOver')", "('Recovered', 'PairingCleared')"
@@ -107,7 +107,7 @@ VIEWS: Mapping[str, str] = {
 
 
 def register_views(spark: SparkSession, location: str | PathLike[str]) -> dict[str, DataFrame]:
-    """Make the views of a compacted location in a session, as temporary views; returns them by name.
+    """Make the views of a compacted location in a session, as temporary views; return them by name.
 
     Times are timestamps, to be read in the session's time zone. ConfigError when the location was not compacted by
     `pairbus ledger compact`.

@@ -1,4 +1,4 @@
-"""Entities of a namespace as families, under the names that the known exporters of Service Bus have for them."""
+"""Entities of a namespace as families, under the names of the known exporters of Service Bus."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ EntityKind = Literal["queue", "topic", "subscription"]
 
 
 class EntityGauges(NamedTuple):
-    """Counts of one entity. None: not known, or the kind has none; such a sample is left out."""
+    """Counts of one entity. None: not known, or this kind of entity has no such count; the sample is left out."""
 
     labels: str
-    "See `labels_of`."
+    "Labels of the entity, from `labels_of`."
     active: int | None = 0
     dead_lettered: int | None = 0
     scheduled: int | None = 0
@@ -37,7 +37,7 @@ GAUGES = (
 
 
 def labels_of(namespace: str, name: str, topic: str | None = None) -> str:
-    """Write the labels of an entity: of a subscription its topic is one."""
+    """Write the labels of an entity; a subscription has its topic as a label."""
     of_topic = "" if topic is None else f',topic_name="{escaped(topic)}"'
     return f'name="{escaped(name)}",namespace_name="{escaped(namespace)}"{of_topic}'
 
@@ -53,12 +53,12 @@ def entity_families(kind: EntityKind, found: Sequence[EntityGauges]) -> Iterator
 
 
 def up(namespace: str, *, is_known: bool) -> Family:
-    """Say whether the counts of a namespace could be read for this page."""
+    """Return the family that tells whether the counts of a namespace could be read for this page."""
     return ups({namespace: is_known})
 
 
 def ups(known: Mapping[str, bool]) -> Family:
-    """Say of each namespace whether its counts could be read for this page."""
+    """Return the family that tells, for each namespace, whether its counts could be read for this page."""
     text = "1: the counts of the namespace are on this page; 0: it could not be asked."
     samples = [("", labels(namespace_name=name), int(is_known)) for name, is_known in known.items()]
     return Family("servicebus_up", "gauge", text, samples)

@@ -1,6 +1,6 @@
 """`GET /metrics` over HTTP: the answer, for applications that have a port, and a port of its own for commands.
 
-Rights: without a token only the loopback is served; with one, everybody must show it as `Authorization: Bearer TOKEN`.
+Rights: without a token only the loopback is served; with one, every request must have `Authorization: Bearer TOKEN`.
 A request that names another host, or comes from a web page, is refused: the page names entities.
 """
 
@@ -34,8 +34,8 @@ async def metrics_answer(families: Iterable[Family]) -> web.Response:
 def refusal_of(request: web.Request, host: str, token: str | None, hosts: Collection[str] = ()) -> web.Response | None:
     """Return the answer to a request that has no right to the page; None when it has.
 
-    `host`: where the server listens; `hosts`: further names of it, in lower case. `token`: what a caller must show;
-    None: nothing, which is for the loopback only.
+    `host`: the address on which the server listens; `hosts`: further names of it, in lower case. `token`: the token
+    that a request must have; None: no token, which is for the loopback only.
     """
     try:
         named = urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
@@ -53,10 +53,10 @@ def refusal_of(request: web.Request, host: str, token: str | None, hosts: Collec
 
 
 class MetricsPort:
-    """A port that serves `GET /metrics`, and nothing else, until it is closed."""
+    """A port that serves only `GET /metrics`, until it is closed."""
 
     def __init__(self, host: str, port: int, token: str | None, families: Callable[[], Iterable[Family]]) -> None:
-        """ConfigError: without a token only the loopback is served. Port 0: any free one."""
+        """Check host and token: without a token only the loopback is served, else ConfigError. Port 0: any free one."""
         if token == "":
             raise ConfigError(f"{TOKEN_VARIABLE} is empty: remove it, or give it a text that nobody guesses")
         if token is None and not is_loopback(host):
@@ -72,7 +72,7 @@ class MetricsPort:
         return f"http://{in_url(self._host)}:{self._port}/metrics"
 
     async def open(self) -> None:
-        """Listen. ConfigError: the address cannot be listened on."""
+        """Listen; ConfigError when the address cannot be listened on."""
         app = web.Application()
         app.router.add_get("/metrics", self._handle)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -98,7 +98,7 @@ class MetricsPort:
 
 
 def place_of(given: str) -> tuple[str, int]:
-    """Read `PORT` or `HOST:PORT`; without a host it is the loopback. ConfigError: it is neither."""
+    """Read `PORT` or `HOST:PORT`; without a host it is the loopback. ConfigError when the text is neither."""
     host, colon, port = given.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if (colon and not host) or not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
@@ -107,7 +107,7 @@ def place_of(given: str) -> tuple[str, int]:
 
 
 def _is_address(host: str) -> bool:
-    """An address cannot be taken over by another name in DNS."""
+    """Return True for an IP address, which cannot be rebound by DNS."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

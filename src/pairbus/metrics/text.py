@@ -62,7 +62,7 @@ def render(family: Family) -> str:
 
 
 def render_all(families: Iterable[Family]) -> Iterator[str]:
-    """Write families one by one. ValueError: a name comes twice, which Prometheus would refuse as a whole."""
+    """Write families one by one. ValueError when a name comes twice: Prometheus would refuse the whole page."""
     seen: set[str] = set()
     for family in families:
         if family.name in seen:
@@ -86,7 +86,7 @@ class Histogram:
     __slots__ = ("_bounds", "_counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds`: ascending upper bounds; a value above the last one is counted all the same."""
+        """Start empty. `bounds`: ascending upper bounds; a value above the last one is counted too."""
         if list(bounds) != sorted(set(bounds)):
             raise ValueError(f"the bounds of a histogram must ascend: {bounds}")
         self._bounds = tuple(bounds)
@@ -102,7 +102,7 @@ class Histogram:
         self.sum += value
 
     def samples(self, of: str) -> list[Sample]:
-        """Return the samples of a family: buckets that add up, sum and count."""
+        """Return the samples of a family: cumulative buckets, sum and count."""
         before = f"{of}," if of else ""
         sums = list(accumulate(self._counts))
         names = [*map(number, map(float, self._bounds)), "+Inf"]

@@ -1,1 +1,1 @@
-"""Send availability without I/O and without a clock: who sends where, when, and what becomes of each message."""
+"""Send availability without I/O and without a clock: the decisions where and when each message is sent."""

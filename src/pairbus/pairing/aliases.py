@@ -1,4 +1,4 @@
-"""The application properties of a backlog message that speak of the message itself: their names and types."""
+"""The application properties of a backlog message that describe the message itself: their names and types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST_ATTEMPT = "x-pairbus-first-attempt"
 SENDER = "x-pairbus-sender"
 COUNTER = "x-pairbus-counter"
 MISSING_SINCE = "x-pairbus-missing-since"
-"Written by a syphon that found the destination missing, and taken off on the way home; null: it is there again."
+"Mark of a syphon that found the destination missing, removed on the way home; null: the destination exists again."
 FORM = "x-pairbus-form"
 "Constructor of the map of application properties; only when it was not the shortest, or the map was empty."
 
@@ -28,7 +28,7 @@ PATH_LENGTH_MAX = 260  # of any entity
 
 
 class AliasValues(NamedTuple):
-    """The values that the aliases of one message hold."""
+    """The values of the aliases of one message."""
 
     path: str
     session_id: str | None = None
@@ -48,7 +48,7 @@ class InvalidAlias:
 
 
 def read(encoded: dict[bytes, bytes]) -> AliasValues | InvalidAlias:
-    """The aliases, given as encoded values by name."""
+    """Read the aliases, given as encoded values by name."""
     raw = encoded.get(_PATH_NAME)
     if raw is None:
         return InvalidAlias(PATH, f"The message has no application property {PATH}, which names its destination.")
@@ -58,7 +58,7 @@ def read(encoded: dict[bytes, bytes]) -> AliasValues | InvalidAlias:
             PATH, f"{PATH} must be the path of an entity, a string of 1 to {PATH_LENGTH_MAX} characters: {path!r:.80}."
         )
     if "$" in path:
-        # A queue's `$management` or `$cbs` takes orders, and this message would give them with the syphon's rights.
+        # A queue's `$management` or `$cbs` takes commands, and this message would be one with the syphon's rights.
         return InvalidAlias(PATH, f"{PATH} is {path!r:.80}: messages are not sent to nodes of the service.")
     if len(encoded) == 1:
         return AliasValues(path)

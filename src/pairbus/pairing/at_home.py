@@ -1,7 +1,7 @@
 """Messages that are at home and still in their backlog queue, because their completion failed.
 
-A secondary that hands out messages and cannot store completions (a full disk) gives out the same message after every
-lock. A syphon that remembers it completes it then, and does not send it again.
+A secondary that delivers messages but cannot store completions (a full disk) delivers the same message again after
+every lock. A syphon that remembers the message then completes it, and does not send it again.
 
 Law of this file. A message is known by its place in its queue (queue, sequence number, time of arrival) and its id:
 never by the id alone, which an application may use twice.
@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from pairbus.amqp.message import Message
 
 AT_HOME_MAX = (
-    50_000  # messages of one syphon; × 300 bytes = 15 MB. Beyond it the oldest are forgotten, and may be copied
+    50_000  # messages of one syphon; × 300 bytes = 15 MB. Beyond it the oldest are forgotten, and may be sent twice
 )
 _SEQUENCE_NUMBER = b"x-opt-sequence-number"
-_HEAD_MAX = 512  # bytes before the sender's own annotations, by far
+_HEAD_MAX = 512  # bytes before the sender's own annotations; there are far fewer
 
 HomeIdentity = tuple[int | None, str | None, int | None]
-"(sequence number, message id, milliseconds since 1970 when the queue got it)"
+"(sequence number, message id, time when the queue got the message in milliseconds since 1970)"
 
 
 def sequence_number_of(payload: bytes) -> int | None:

@@ -3,7 +3,7 @@
 Laws of the rotation.
  1. A sender picks one queue at random, once, and keeps it while it works.
  2. A queue that fails is out for every sender of the client, and comes back after `retry_interval_s`.
- 3. With every queue out there is no queue: the caller decides what then.
+ 3. When every queue is out, no queue can be picked: the caller decides what to do.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ def queue_index(primary_name: str, path: str) -> int | None:
 
 
 def primary_of(path: str) -> str | None:
-    """Whose backlog queue this path is; None when it is none."""
+    """Return the name of the primary whose backlog queue has this path; None when it is not a backlog queue."""
     name = path[: max(path.lower().find(f"/{INFIX}/"), 0)]
     return name if name and queue_index(name, path) is not None else None
 
 
 class Rotation:
-    """The backlog queues of one client. `choose` picks an index out of a number of candidates: random, or a seed's."""
+    """The backlog queues of one client. `choose` picks an index below the number of candidates, random or by a seed."""
 
     def __init__(self, queues: list[str], retry_interval_s: float, choose: Callable[[int], int]) -> None:
         self.queues = queues
-        "Paths of those that were found or created."
+        "Paths of the queues that were found or created."
         self._retry_interval_s = retry_interval_s
         self._choose = choose
         self._out: dict[str, float] = {}
-        "Path → when it comes back."
+        "Path of a queue that is out → time when it comes back."
         self.is_lost = False
-        "The secondary was closed or faulted: no queue can be asked any more."
+        "True: the secondary was closed or faulted, so no queue can be used any more."
 
     def __repr__(self) -> str:
         return f"<Rotation {self}>"
 
     def __str__(self) -> str:
-        """Queues in rotation / queues found or created."""
+        """Return queues in rotation / queues found or created."""
         return f"{len(self.queues) - len(self._out)}/{len(self.queues)}"
 
     def pick(self, kept: str | None, now: float) -> tuple[str | None, list[Event]]:
-        """The sender's own queue while it is in rotation, otherwise another one; None when none is left."""
+        """Return the sender's own queue while it is in rotation, otherwise another one; None when none is left."""
         if self.is_lost:
             return None, []
         events = self._heal(now)
@@ -79,7 +79,7 @@ class Rotation:
         return not self._out and not self.is_lost
 
     def has(self, queue: str) -> bool:
-        """The queue is in rotation."""
+        """Return True when the queue is in rotation."""
         return queue not in self._out
 
     def failed(self, queue: str, reason: str, now: float) -> list[Event]:
@@ -88,7 +88,7 @@ class Rotation:
         return [] if known else [BacklogQueueFailed(queue, reason, self._retry_interval_s)]
 
     def accepted(self, queue: str) -> list[Event]:
-        """A send that began before the queue went out proves that it works."""
+        """Put the queue back: a send that began before the queue went out proves that it works."""
         return [] if self._out.pop(queue, None) is None else [BacklogQueueBack(queue)]
 
     def _heal(self, now: float) -> list[Event]:

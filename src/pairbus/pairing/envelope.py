@@ -1,4 +1,4 @@
-"""A message away from home: `wrap` makes it a backlog message, `unwrap` makes it what it was. On encoded bytes.
+"""A message away from home: `wrap` makes it a backlog message, `unwrap` restores it. Both work on encoded bytes.
 
 | original                                 | in the backlog message                                        |
 | ---------------------------------------- | ------------------------------------------------------------- |
@@ -6,14 +6,14 @@
 | header.ttl                               | null; x-ms-timetolive, long, milliseconds                     |
 | annotation x-opt-scheduled-enqueue-time  | removed; x-ms-scheduledenqueuetimeutc, the same encoded value |
 | its destination                          | x-ms-path                                                     |
-| everything else                          | the same bytes                                                |
+| all other fields                         | the same bytes                                                |
 
 Laws of this file.
- 1. What is not named above is cut out and put back as bytes, never decoded and encoded again: through a codec integers
-    change their width and timestamps their type.
- 2. unwrap(wrap(x)).payload == x. Only the order of annotations may change, which says nothing: the scheduled time
+ 1. Fields that are not named above are cut out and put back as bytes, never decoded and encoded again: a codec would
+    change the width of integers and the type of timestamps.
+ 2. unwrap(wrap(x)).payload == x. Only the order of annotations may change, which has no meaning: the scheduled time
     comes first, where the SDK writes it.
- 3. What the service in between has added (sequence numbers, lock times, a delivery count) stays behind.
+ 3. Fields that the service has added meanwhile (sequence numbers, lock times, a delivery count) are removed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ UNDECODABLE, NO_DESTINATION, INVALID_ALIAS = "UndecodableMessage", "NoDestinatio
 EXPIRED = "TTLExpiredException"  # the service's own word for it
 REMEMBERED = "MaybeRemembered"
 ORIGINAL_ID = "x-pairbus-original-message-id"
-"Property with the id of a dead letter that was re-driven under another id. Not reserved: a receiver may send it on."
+"Property with the first id of a dead letter that was re-driven under a new one. Not reserved: it may be sent on."
 
 SERVICE_OWNED = frozenset(
     f"x-opt-{name}".encode()
@@ -98,7 +98,7 @@ class Away:
     """The facts that a backlog message carries about itself."""
 
     path: str
-    "The entity of the primary that it is for."
+    "The entity of the primary for which the message was sent."
     first_attempt_ms: int | None = None
     "Time of the first attempt on the primary; set only when the primary may have stored the message."
     sender: str | None = None
@@ -107,11 +107,11 @@ class Away:
 
 
 class Home(NamedTuple):
-    """A message as it goes home, and what its backlog message said."""
+    """A message in the form in which it goes home, and the aliases of its backlog message."""
 
     path: str
     payload: bytes
-    "Encoded, ready to be sent, with its whole time to live."
+    "Encoded message, ready to be sent, with its whole time to live."
     message_id: str | None = None
     session_id: str | None = None
     ttl_ms: int | None = None
@@ -128,20 +128,20 @@ class Home(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spoiled:
-    """A message that cannot go home; both texts are for the person who finds it among the dead letters."""
+    """A message that cannot go home; both texts are for the operator who finds it among the dead letters."""
 
     reason: str
     description: str
     message_id: str | None = None
     home: Home | None = None
-    "Message as it would have gone home, when it is too late for it."
+    "The message in the form in which it would have gone home, when it is too late for that."
 
 
 # ── away ──
 
 
 def wrap(payload: bytes, away: Away) -> bytes:
-    """The backlog message. ProtocolError when `payload` is not a message; names are the caller's to check."""
+    """Return the backlog message. ProtocolError when `payload` is not a message; the caller must check names."""
     aliases, own, slot, at = [_KEYS[PATH], encode_string(away.path)], None, 0, 0
     out: list[bytes] = []
     for code, start, value_at, end in sections(payload):
@@ -172,10 +172,10 @@ def wrap(payload: bytes, away: Away) -> bytes:
 
 
 class Wrapper:
-    """`wrap` for messages of one path: what was found out about one holds for all of the same form.
+    """`wrap` for messages of one path: a message is examined once for all messages of the same form.
 
-    The form is everything before the body but the message id and the application's properties. Other messages than
-    those with short properties first, and the id first in them, as the SDK writes them, are wrapped one by one.
+    The form is all bytes before the body, except the message id and the application's properties. The SDK writes short
+    properties first, and the id first in them; other messages are wrapped one by one.
     """
 
     __slots__ = ("_aliases", "_away", "_known", "_pairs", "_section")
@@ -189,7 +189,7 @@ class Wrapper:
         "Form → code of the section behind the properties, 0 when the message needs `wrap`."
 
     def wrap(self, encoded: bytes | bytearray) -> bytes:
-        """As `wrap` does."""
+        """Return the backlog message, as the function `wrap` does."""
         payload = bytes(encoded)
         if payload[:4] != _SHORT_PROPERTIES or payload[6] != _SHORT_STRING:
             return wrap(payload, self._away)
@@ -211,19 +211,19 @@ class Wrapper:
         return wrap(payload, self._away)
 
 
-_FORMS_MAX = 256  # that a wrapper remembers; correlation ids make as many as there are messages
+_FORMS_MAX = 256  # forms that a wrapper remembers; with correlation ids every message has another form
 _SHORT_PROPERTIES, _SHORT_STRING, _SHORT_MAP = b"\x00\x53\x73\xc0", 0xA1, 0xC1
 
 
 def _following(payload: bytes, end: int) -> int:
-    """The section behind properties that have nothing to hide; 0 when a look at the whole message is needed."""
+    """Return the code of the section behind properties without a session; 0 when the message needs `wrap`."""
     if payload[end : end + 2] != b"\x00\x53" or field_span(payload, 3, end, _GROUP_ID) is not None:
         return 0
     return payload[end + 2]
 
 
 def aliases_alone(away: Away) -> bytes:
-    """The section of application properties for a message that has none of its own, and nothing to hide."""
+    """Return the section of application properties for a message that has none, and no fields to move into aliases."""
     pairs = [_KEYS[PATH], encode_string(away.path), *_own_aliases(away)]
     return section(APPLICATION_PROPERTIES, map_value(b"".join(pairs), len(pairs)))
 
@@ -243,13 +243,13 @@ def _own_aliases(away: Away) -> list[bytes]:
 
 
 def _with_aliases(payload: bytes, own: Span | None, aliases: list[bytes]) -> bytes:
-    """The application properties with the aliases behind the application's own."""
+    """Return the application properties with the aliases behind the application's own."""
     if own is None:
         return section(APPLICATION_PROPERTIES, map_value(b"".join(aliases), len(aliases)))
     kept, count, _ = map_without(payload, own.value_at, own.end, frozenset())
     wide = is_wide(payload, own.value_at)
     if not count or (wide and map_value(kept, count)[0] != payload[own.value_at]):
-        # Otherwise `unwrap` would give the section its shortest form, and none to an empty one.
+        # Otherwise `unwrap` would give the section its shortest form, and leave out an empty one.
         aliases = [*aliases, _KEYS[FORM], encode(UByte(payload[own.value_at]))]
     encoded = map_value(kept + b"".join(aliases), count + len(aliases), wide=wide)
     return payload[own.start : own.value_at] + encoded
@@ -271,7 +271,7 @@ _HEADS_MAX = (
 
 
 def unwrap(payload: bytes) -> Home | Spoiled:
-    """The message as it was before `wrap`, and where it belongs."""
+    """Return the message as it was before `wrap`, and its destination."""
     try:
         parts = _Parts(payload)
         own = parts.spans.get(APPLICATION_PROPERTIES)
@@ -300,14 +300,14 @@ class Memory(NamedTuple):
     now_ms: int
     window_ms: int
     new_ids_of: str | None
-    "The queue that the dead letters lie in, when those that it may remember get another id."
+    "The queue of the dead letters, when letters that the destination may remember get a new id; else None."
 
 
 def redriven(payload: bytes, path: str, memory: Memory | None = None) -> Home | Spoiled:
-    """A dead letter as it goes to `path`: without what dead-lettering has added, and no aliases are asked for.
+    """Return a dead letter in the form in which it goes to `path`: without the properties that dead-lettering added.
 
-    Spoiled when the destination may remember it, unless it gets another id: of one letter always the same, so that one
-    that is sent twice is stored once.
+    It needs no aliases. Spoiled when the destination may remember it, unless it gets a new id. The new id of a letter
+    is always the same, so that a letter that is sent twice is stored once.
     """
     try:
         parts = _Parts(payload)
@@ -339,7 +339,7 @@ def _remembered_text(path: str, left_ms: int) -> str:
 
 
 def home_payload(home: Home, ttl_policy: TtlPolicy, now_ms: int) -> bytes | Spoiled:
-    """Return the payload to send. With `deduct`, time away counts, from when the message could have been received."""
+    """Return the payload to send. With `deduct`, time away counts from the time when it could have been received."""
     sent_ms = home.first_attempt_ms if home.first_attempt_ms is not None else home.enqueued_ms
     if ttl_policy == "restore" or home.ttl_ms is None or sent_ms is None:
         return home.payload
@@ -353,7 +353,7 @@ def home_payload(home: Home, ttl_policy: TtlPolicy, now_ms: int) -> bytes | Spoi
 
 
 def enqueued_ms_of(payload: bytes) -> int | None:
-    """When the queue that a message was received from got it; None when it does not say."""
+    """Return the time when the queue stored the message; None when the message does not have it."""
     at = payload.find(_ENQUEUED, 0, _HEAD_MAX)
     if at >= 0:
         return int.from_bytes(payload[at + len(_ENQUEUED) : at + len(_ENQUEUED) + 8], "big", signed=True)
@@ -366,7 +366,7 @@ def enqueued_ms_of(payload: bytes) -> int | None:
 
 
 _ENQUEUED = b"\xa3\x13x-opt-enqueued-time\x83"
-_HEAD_MAX = 512  # bytes before the sender's own annotations, by far
+_HEAD_MAX = 512  # bytes before the sender's own annotations; there are far fewer
 
 
 def _home(said: AliasValues, parts: _Parts) -> Home:
@@ -379,9 +379,9 @@ def _home(said: AliasValues, parts: _Parts) -> Home:
     )
 
 
-@lru_cache(maxsize=256)  # × 64 KB of properties at the very worst; what one sender sends mostly has the same ones
+@lru_cache(maxsize=256)  # × 64 KB of properties at worst; messages of one sender mostly have the same ones
 def _opened(section_bytes: bytes, value_at: int) -> tuple[AliasValues | InvalidAlias, dict[bytes, bytes], bytes]:
-    """(what the aliases say, the aliases, the section as it was before: nothing when there was none)."""
+    """Return (values of the aliases, the encoded aliases, the section before `wrap`, empty when there was none)."""
     kept, count, cut = map_without(section_bytes, value_at, len(section_bytes), _ALIASES)
     said = read(cut)
     form = None if isinstance(said, InvalidAlias) else said.form
@@ -420,9 +420,9 @@ class _Parts:
         return b"".join(out)
 
     def set_head(self, ttl: bytes | None, scheduled: bytes) -> None:
-        """Take out what is the service's; put in the time to live (None: as it is) and the pair of the scheduled time.
+        """Remove the fields of the service; add the time to live (None: as it is) and the pair of the scheduled time.
 
-        Mostly header and annotations are the service's alone, and one look tells.
+        Mostly header and annotations have only fields of the service, and one regular expression matches them.
         """
         span = self.spans.get(MESSAGE_ANNOTATIONS)
         usual = _SERVICE_HEAD.fullmatch(self.payload, 0, span[3]) if span is not None else None
@@ -482,7 +482,7 @@ class _Parts:
         )
 
     def set_new_id(self, origin: str) -> None:
-        """Another message id, made of what tells this letter from all others; the old one becomes a property."""
+        """Set a new message id, made of the facts that identify this letter; the old id becomes a property."""
         _, start, value_at, end = self.spans[PROPERTIES]
         found = field_span(self.payload, value_at, end, 0)
         assert found is not None
@@ -497,7 +497,7 @@ class _Parts:
         self._add_property(ORIGINAL_ID, old)
 
     def _add_property(self, name: str, encoded: bytes) -> None:
-        """To those of the application, unless it is there."""
+        """Add a property to those of the application, unless it is there."""
         own, pair = self.new.get(APPLICATION_PROPERTIES), encode_string(name) + encoded
         if own is None and (span := self.spans.get(APPLICATION_PROPERTIES)) is not None:
             own = self.payload[span[1] : span[3]]
@@ -522,7 +522,7 @@ class _Parts:
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-# A header that says how often the message was delivered and nothing else, and annotations of the service alone.
+# A header with only a delivery count, and only annotations of the service.
 _SERVICE_HEAD = re.compile(
     rb"(?s)\x00\x53\x70\xc0.\x05@@@@(?:\x43|\x52.|\x70....)\x00\x53\x72\xc1.[\x04\x06]"
     rb"(?:\xa3\x15x-opt-sequence-number\x81.{8}"

@@ -1,6 +1,6 @@
 """Events of a paired client: one frozen value for every transition. `str(event)` is the log line.
 
-Times are seconds since 1970 (`at_s`), filled in by whoever publishes.
+Times are seconds since 1970 (`at_s`), set when the event is published.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class Suspected(Event):
 
 @dataclass(frozen=True, slots=True)
 class FailedOver(Event):
-    """→ FAILED_OVER; by an operator's hand (`forced`), → HELD_OVER."""
+    """→ FAILED_OVER; → HELD_OVER when an operator asked for it (`forced`)."""
 
     path: str
     "Entity whose messages now go to a backlog queue."
     after_s: float
-    "Since the first counting failure."
+    "Seconds since the first counting failure."
     failed_sends: int
     reason: str
     forced: bool = False
@@ -111,7 +111,7 @@ class PingSent(Event):
     path: str
     accepted: bool
     reason: str
-    "Why it was refused; empty when accepted."
+    "Reason of the refusal; empty when accepted."
 
     def __str__(self) -> str:
         return f"{self.path} ping {'accepted' if self.accepted else 'failed: ' + self.reason}"
@@ -119,7 +119,7 @@ class PingSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class PingRefused(Event):
-    """Not found or unauthorized: waiting will not heal it. Told once for each failover."""
+    """A ping was answered with not found or unauthorized: waiting will not help. Told once for each failover."""
 
     path: str
     reason: str
@@ -138,7 +138,7 @@ class Diverted(Event):
     count: int
     message_ids: tuple[str, ...]
     outcome_unknown: bool
-    "The primary may have stored them as well."
+    "True: the primary may have stored the messages as well."
 
     def __str__(self) -> str:
         return f"{self.path} diverted {self.count} to {self.queue}"
@@ -188,7 +188,7 @@ class SpoolForwarded(Event):
 
 @dataclass(frozen=True, slots=True)
 class SpoolRefused(Event):
-    """A spooled message cannot be forwarded: it is set aside in the spool, and what lies behind it goes on."""
+    """A spooled message cannot be forwarded: it is set aside in the spool, and the messages behind it go on."""
 
     path: str
     message_id: str
@@ -228,7 +228,7 @@ class MaybeDuplicated(Event):
 
     @classmethod
     def unanswered(cls, path: str, message_id: str, queue: str) -> MaybeDuplicated:
-        """The copy in the backlog queue, if there is one, carries no mark that could tell it later."""
+        """Make the event for a copy in the backlog queue, if there is one, that has no mark of an unknown outcome."""
         return cls(path, message_id, f"{queue} did not answer and may have stored it too")
 
 
@@ -257,7 +257,7 @@ class DeadLettered(Event):
 
 @dataclass(frozen=True, slots=True)
 class Stayed(Event):
-    """Dead letters that could not be re-driven: they are where they were, and nothing but a person can help them."""
+    """Dead letters that could not be re-driven: they stay in their queue, and need an operator."""
 
     queue: str
     count: int
@@ -272,7 +272,7 @@ class Stayed(Event):
 
 @dataclass(frozen=True, slots=True)
 class PumpPaused(Event):
-    """A pump waits before it goes back to its queue: nothing could be delivered, or the queue cannot be read."""
+    """A pump waits before it goes back to its queue: no message could be delivered, or the queue cannot be read."""
 
     queue: str
     reason: str
@@ -284,7 +284,7 @@ class PumpPaused(Event):
 
 @dataclass(frozen=True, slots=True)
 class NotCompleted(Event):
-    """Messages are at home, and the secondary could not store that. Told once, until it stores completions again."""
+    """Messages are at home, but the secondary could not store their completion. Told once, until it can again."""
 
     queue: str
     count: int
@@ -301,14 +301,14 @@ class NotCompleted(Event):
 
 @dataclass(frozen=True, slots=True)
 class PrimaryUnreachable(Event):
-    """No connection to the primary can be opened: the syphon holds nothing, and asks again after a pause."""
+    """No connection to the primary can be opened: the syphon holds no messages, and tries again after a pause."""
 
     primary: str
     reason: str
     for_s: float
-    "Since the first failure."
+    "Seconds since the first failure."
     next_try_s: float | None
-    "None for a single drain, which ends."
+    "Seconds until the next try; None for a single drain, which ends."
 
     def __str__(self) -> str:
         again = "" if self.next_try_s is None else f"; next try in {self.next_try_s:.0f} s"

@@ -1,9 +1,9 @@
-"""The state of each entity: where its sends go, and why.
+"""The state of each entity, which decides where its sends go.
 
 Laws of this file.
- 1. `TRANSITIONS` is the state machine; a pair that has no row changes nothing. No other file assigns `state`.
- 2. A failure of one entity says nothing about another.
- 3. Time is an argument; `next_due` says when `tick` has something to do.
+ 1. `TRANSITIONS` is the state machine; a pair without a row changes nothing. No other file assigns `state`.
+ 2. A failure of one entity does not change the state of another.
+ 3. Time is an argument; `next_due` returns the time at which `tick` has something to do.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pairbus.pairing.events import Event, FailedOver, Recovered, Suspected
 
 class State(Enum):
     HEALTHY = "HEALTHY"
-    "Nothing differs from the plain SDK."
+    "Sends go to the primary, as with the plain SDK."
     SUSPECT = "SUSPECT"
     "Sends still go to the primary, and their errors reach the caller; the failover clock runs."
     FAILED_OVER = "FAILED_OVER"
     "No send goes to the primary; pings ask whether it is back."
     HELD_OVER = "HELD_OVER"
-    "Failed over by an operator's hand: only a hand brings it back."
+    "Failed over because an operator asked for it: only an operator ends this state."
 
 
 class Signal(Enum):
@@ -53,7 +53,7 @@ TRANSITIONS: dict[tuple[State, Signal], State] = {
 
 
 class SendingEntity:
-    """One queue or topic of the primary, as its senders see it."""
+    """One queue or topic of the primary, with its state for all senders."""
 
     __slots__ = (
         *("busy_since", "diverted", "failed_sends", "path", "reason"),
@@ -77,11 +77,11 @@ class SendingEntity:
         self.spooled = 0
         "Number of diverted messages that the local spool took."
         self.reason = ""
-        "The last counting failure, in words."
+        "Text of the last counting failure."
         self.trial = False
-        "A probe went well: the next send may try the primary, once."
+        "True: a probe succeeded, and the next send may try the primary, once."
         self.busy_since: float | None = None
-        "Throttled without a success since."
+        "Time since when the entity was throttled without a success; None: it is not."
 
     def __repr__(self) -> str:
         return f"<Entity {self.path} {self.state.value}>"
@@ -93,7 +93,7 @@ class Failover:
     def __init__(self, failover_interval_s: float, changed: Callable[[SendingEntity, Event, float], None]) -> None:
         self._interval_s = failover_interval_s
         self._changed = changed
-        "Told every transition, after it happened."
+        "Function that is told every transition, after it happened."
         self._entities: dict[str, SendingEntity] = {}
         self._suspects: dict[str, SendingEntity] = {}
 
@@ -101,8 +101,8 @@ class Failover:
         return iter(list(self._entities.values()))  # another thread may add one meanwhile
 
     def entity(self, path: str, now: float) -> SendingEntity:
-        """The one state of this path, however its case is written. A name that is none is refused."""
-        if not path:  # the SDK's own words
+        """Return the entity of this path, in any case; a path that is empty or not text is refused."""
+        if not path:  # the text of the SDK's own error
             raise ValueError("Queue/Topic name is missing. Please specify queue_name/topic_name.")
         if not isinstance(path, str):
             raise TypeError(f"the name of a queue or topic must be a str, not {type(path).__name__}")
@@ -112,15 +112,15 @@ class Failover:
         return self._entities.setdefault(key, SendingEntity(path, now)) if known is None else known
 
     def forget(self, now: float) -> None:
-        """Every entity is HEALTHY again, and no clock runs. Senders keep their entities."""
+        """Make every entity HEALTHY and stop all clocks. Senders keep their entities."""
         for entity in self._entities.values():
             entity.reset(now)
         self._suspects.clear()
 
-    # ── what happens to an entity ──
+    # ── signals ──
 
     def failed(self, entity: SendingEntity, reason: str, now: float) -> None:
-        """A counting failure, after its retries."""
+        """Note a counting failure, after its retries."""
         entity.failed_sends += 1
         entity.reason = reason
         if entity.state is HEALTHY:
@@ -134,7 +134,7 @@ class Failover:
             self._apply(entity, Signal.TRIAL_ACCEPTED if trial else Signal.SEND_ACCEPTED, now)
 
     def pinged(self, entity: SendingEntity, now: float) -> None:
-        """As many pings as are required were accepted in a row."""
+        """Note that as many pings in a row as required were accepted."""
         self._apply(entity, Signal.PING_ACCEPTED, now)
 
     def force(self, entity: SendingEntity, signal: Signal, now: float) -> None:
@@ -143,7 +143,7 @@ class Failover:
         self._apply(entity, signal, now)
 
     def settle(self, entity: SendingEntity, now: float) -> State:
-        """The state at this moment: a suspicion whose interval is over ends here, if nobody ticked before."""
+        """Return the state at this moment: a suspicion whose interval is over ends here, if it did not in `tick`."""
         if entity.state is SUSPECT and now >= entity.suspect_since + self._interval_s:
             self._apply(entity, Signal.INTERVAL_OVER, now)
         return entity.state
@@ -169,7 +169,7 @@ class Failover:
         elif after is HEALTHY:
             event = Recovered(entity.path, lasted_s, entity.diverted, _PROOFS[signal])
             entity.diverted = entity.spooled = entity.failed_sends = 0
-            entity.busy_since = None  # whatever proved it healthy was not throttled
+            entity.busy_since = None  # the proof of health was not throttled
         else:
             after_s = now - entity.suspect_since if entity.failed_sends else 0.0
             event = FailedOver(entity.path, after_s, entity.failed_sends, entity.reason, after is HELD_OVER)

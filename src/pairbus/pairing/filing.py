@@ -28,7 +28,7 @@ class Filing:
 
 
 def filing_of(payload: bytes) -> Filing | None:
-    """Read the filing of a message; None when the message cannot be read: the service shall refuse it alone."""
+    """Read the filing of a message; None when the message cannot be read: it goes alone, for the service to refuse."""
     session: bytes | None = None
     keys: dict[bytes, bytes] = {}
     try:
@@ -44,7 +44,7 @@ def filing_of(payload: bytes) -> Filing | None:
 
 
 def keys_of(payload: bytes) -> Keys:
-    """Return the partition keys of a message; few messages have one, so most are not read for it."""
+    """Return the partition keys of a message; few messages have keys, so most messages are not decoded."""
     filing = filing_of(payload) if _KEY_MARK in payload else None
     return NO_KEYS if filing is None else filing.keys
 

@@ -1,12 +1,12 @@
-"""The way of spooled messages: one lane for each path, so that a blocked entity delays no other.
+"""Forwarding of spooled messages: one lane for each path, so that a blocked entity delays no other.
 
 Laws of this file.
- 1. A lane goes in order. Whatever goes wrong with the entity, its messages wait; only a message that is itself to blame
-    steps aside, because what lies behind it must not wait for ever.
- 2. A message is to blame only in the eyes of its own entity. A backlog queue may refuse what the primary would take
+ 1. A lane goes in order. While its entity fails, its messages wait; only a message that is itself wrong is set aside,
+    because the messages behind it must not wait for ever.
+ 2. Only its own entity can prove a message wrong. A backlog queue may refuse a message that the primary would accept
     (the aliases cost bytes): such a message waits for the primary.
- 3. Several messages travel as one batch, which is taken whole or not at all, so a refusal cannot change their order.
- 4. A lane that moves comes to its end, however many are sent meanwhile: for two that leave, one may come.
+ 3. Several messages are sent as one batch, which is accepted whole or not at all: a refusal cannot change their order.
+ 4. A lane that moves becomes empty, however many messages are sent meanwhile: for two that leave, one may join.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind
 from pairbus.pairing.sending import RETRY_PAUSES_S, Pause, Plan, SenderState, sending
 
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0  # before a lane tries again: doubling from the one to the other
-MISSING_GRACE_S = 15 * 60.0  # how long an entity may not exist before its messages step aside: it may be redeployed
+MISSING_GRACE_S = 15 * 60.0  # that an entity may be missing before its messages are set aside: it may be redeployed
 AT_ONCE = frozenset({Kind.COMMUNICATION, Kind.INTERNAL, Kind.FULL})
-"Errors that come quickly, and may be gone as quickly: tried again before they count, as a send does."
+"Errors that come quickly and may pass quickly: the attempt is repeated before they count, as for a send."
 
-IN_FOR_OUT = 0.5  # messages that may come into a lane for each one that leaves it
-ROOM_MAX = 100.0  # what they may add up to while nobody comes
-MOVING_S = 2.0  # after the last that left, a lane no longer counts as moving
-HOLD_S = 5.0  # that a send waits for room at most
+IN_FOR_OUT = 0.5  # messages that may join a lane for each one that leaves it
+ROOM_MAX = 100.0  # limit of messages that may join at once, after a time when none did
+MOVING_S = 2.0  # a lane counts as moving for this time after the last message that left
+HOLD_S = 5.0  # longest wait of a send for room
 HOLD_LOOK_S = 0.02
 
 
@@ -48,11 +48,11 @@ PRIMARY = Way()
 
 class Verdict(Enum):
     WAIT = "wait"
-    "The same messages again, after a pause."
+    "Send the same messages again, after a pause."
     SINGLY = "singly"
-    "One of a batch is to blame: send each alone to find out which."
+    "One message of a batch is wrong: send each alone to find out which."
     REFUSE = "refuse"
-    "The one message that was sent steps aside."
+    "Set the one message aside that was sent."
 
 
 class Lane:
@@ -61,13 +61,13 @@ class Lane:
     def __init__(self, path: str, missing_grace_s: float = MISSING_GRACE_S) -> None:
         self.path = path
         self.reason = ""
-        "Why it does not move; empty while it does."
+        "Reason why the lane does not move; empty while it does."
         self.pause_s = 0.0
         "Seconds before the next attempt."
         self.is_busy = False
-        "The pause is one that the service asked for: nothing may cut it short."
+        "True: the service asked for the pause, so it must not be shortened."
         self.singly = 0
-        "Number of messages, from the next one on, that must go alone."
+        "Number of messages, from the next one on, that must be sent alone."
         self._tries = 0
         "Attempts of one batch, by one way, in a row."
         self._missing_grace_s = missing_grace_s
@@ -77,7 +77,7 @@ class Lane:
         return f"<Lane {self.path} {self.reason or 'moving'}, pause {self.pause_s:g}s>"
 
     def moved(self, count: int) -> None:
-        """Messages were accepted, or stepped aside."""
+        """Note that messages were accepted, or set aside."""
         self.reason = ""
         self.pause_s = 0.0
         self.is_busy = False
@@ -89,9 +89,9 @@ class Lane:
         self.moved(count)
 
     def again_s(self, way: Way, failure: Failure, began: float, now: float) -> float | None:
-        """After what pause the same attempt is made again, before its failure counts against the entity; None: it does.
+        """Return the pause before the same attempt is repeated; None when the failure counts against the entity now.
 
-        A backlog queue that fails costs nothing but that queue: another one takes the messages at once.
+        A failed attempt on a backlog queue is not repeated: another queue gets the messages at once.
         """
         if way != PRIMARY:
             return None
@@ -102,7 +102,7 @@ class Lane:
         return max(RETRY_PAUSES_S[self._tries - 1] - (now - began), 0.0)
 
     def failed(self, way: Way, failure: Failure, count: int, now: float) -> Verdict:
-        """`count` messages, sent together, were not accepted."""
+        """Decide about `count` messages, sent together, that were not accepted."""
         if failure.kind in MESSAGE_FAULTS:
             if count > 1:
                 self.singly = count
@@ -118,7 +118,7 @@ class Lane:
         return Verdict.WAIT
 
     def stuck(self, reason: str, *, busy: bool = False) -> None:
-        """Wait, each time twice as long."""
+        """Set the pause, each time twice as long."""
         self.reason = reason
         self.is_busy = busy
         self.pause_s = max(min(self.pause_s * 2, PAUSE_MAX_S), PAUSE_S, BUSY_WAIT_S if busy else 0.0)
@@ -133,7 +133,7 @@ class Lane:
 
 
 def wrapped(payload: bytes, away: Away) -> bytes | Failure:
-    """The backlog message; a message that cannot be read can only go home as it is."""
+    """Return the backlog message; a Failure when the message cannot be read: it can only go to the primary as it is."""
     try:
         return wrap(payload, away)
     except (ProtocolError, IndexError) as error:
@@ -141,13 +141,13 @@ def wrapped(payload: bytes, away: Away) -> bytes | Failure:
 
 
 class Inflow:
-    """How many messages may join lanes that move. A lane that does not move is joined freely: it must not cost time."""
+    """Number of messages that may join lanes that move. Any send may join a lane that does not move, without a wait."""
 
     def __init__(self) -> None:
         self._rooms: dict[str, _Room] = {}
 
     def left(self, path: str, count: int, now: float) -> None:
-        """A namespace has accepted so many."""
+        """Note that a namespace has accepted `count` messages of the lane."""
         room = self._room(path, now)
         if room is None:
             room = self._rooms[path.lower()] = _Room()
@@ -157,7 +157,7 @@ class Inflow:
         self._rooms.pop(path.lower(), None)
 
     def takes(self, path: str, now: float) -> bool:
-        """Whether a send may join; one message of it is counted now, the others when it `came`."""
+        """Tell whether a send may join; one of its messages is counted now, the others by `came`."""
         room = self._room(path, now)
         if room is None:
             return True
@@ -167,7 +167,7 @@ class Inflow:
         return True
 
     def came(self, path: str, count: int, now: float) -> None:
-        """More than there was room for is owed: the next ones wait for it."""
+        """Count the messages of a send that joined. Later sends wait until there is room for all of them."""
         room = self._room(path, now)
         if room is not None:
             room.count -= count - 1
@@ -186,10 +186,10 @@ class _Room:
 def queueing(
     pair: Pair, sender: SenderState, timeout_s: float, now: float, inflow: Inflow, waits: Callable[[], bool]
 ) -> Plan:
-    """A send while messages of its entity wait in the spool, which `waits` tells.
+    """Plan a send while messages of its entity wait in the spool, which `waits` tells.
 
-    It joins them. Where they are leaving it waits for its turn to do so, for a moment; when all have left before, it
-    takes the usual way. So the lane ends although there are always sends.
+    The send joins them. In a lane that moves it waits a moment for room; when the lane becomes empty meanwhile, it is
+    sent in the usual way. So the lane becomes empty although sends never stop.
     """
     began, until = now, now + min(HOLD_S, timeout_s / 2)
     while waits() and now < until and not inflow.takes(sender.entity.path, now):

@@ -1,7 +1,7 @@
-"""Close and fault: when one side of a pair is gone, the other must not go on as if nothing had happened.
+"""Close and fault: when one side of a pair is closed or faulted, the other side is faulted too.
 
-Only where the syphon runs: it notices that a side was closed or faulted, and when the other is still open
-`GRACE_S` later, faults it. Losing a connection is never a fault.
+This happens only where the syphon runs: it notices that a side was closed or faulted, and when the other side is still
+open `GRACE_S` later, faults it. Losing a connection is never a fault.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Life(Enum):
     FAULTED = "faulted"
 
 
-# What the open side suffers, by the state of the other one.
+# New state of the open side, by the state of the other one.
 SUFFERS: dict[Life, Life | None] = {
     Life.OPEN: None,
     Life.CLOSED: Life.FAULTED,
@@ -30,7 +30,7 @@ SUFFERS: dict[Life, Life | None] = {
 
 @dataclass(frozen=True, slots=True)
 class FaultedSide:
-    """The side to fault now, and why."""
+    """The side to fault now, and the reason."""
 
     side: LifeSide
     reason: str
@@ -45,15 +45,15 @@ class Lives:
         self.first: LifeSide | None = None
         "The side that ended first."
         self.reason = ""
-        "Why it did."
+        "Reason why that side ended."
         self.faulted = False
-        "One of them is; asked at every send."
+        "True when a side is faulted; asked at every send."
 
     def of(self, side: LifeSide) -> Life:
         return self._lives[side]
 
     def ended(self, side: LifeSide, life: Life, reason: str) -> bool:
-        """A side was closed or faulted; True when that is news."""
+        """Note that a side was closed or faulted; True when it was open before."""
         assert life is not Life.OPEN
         if side not in self._lives:
             raise ValueError(f"side is {side!r}; it must be one of {', '.join(self._lives)}")
@@ -66,7 +66,7 @@ class Lives:
         return True
 
     def notice(self, now: float) -> FaultedSide | None:
-        """The syphon looks: the side to fault, once the grace is over."""
+        """Return the side to fault, when the grace is over; called by the syphon again and again."""
         pairs: tuple[tuple[LifeSide, LifeSide], ...] = (("primary", "secondary"), ("secondary", "primary"))
         for side, other in pairs:
             suffers = SUFFERS[self._lives[side]]

@@ -18,8 +18,8 @@ Duration = float | timedelta
 Ping = Literal["auto", "message", "attach"]
 TtlPolicy = Literal["restore", "deduct"]
 
-SEND_TIMEOUT_S = 60.0  # of a send that names none
-PRIMARY_SHARE = 1 / 3  # of it, at most, goes to the primary before the backlog is asked
+SEND_TIMEOUT_S = 60.0  # time-out of a send that names none
+PRIMARY_SHARE = 1 / 3  # part of the time-out, at most, for the primary before the backlog is tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class PairedNamespaceOptions:
 
     def __init__(self, failover_interval: Duration = timedelta(minutes=1)) -> None:
         self.failover_interval = self._number("failover_interval", failover_interval)
-        "How long failures of an entity are accepted, in seconds, before its sends move to the secondary."
+        "Seconds for which failures of an entity are accepted before its sends go to the secondary."
 
     @staticmethod
     def _number(name: str, value: Any) -> float:
@@ -92,7 +92,7 @@ class PairedNamespaceOptions:
 
 
 class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
-    """Sends go on while the primary is away. Anything out of range is a ValueError that names option, value and range.
+    """Options for sends that go on while the primary is away. A ValueError names option, value and accepted range.
 
     Durations are seconds or `timedelta`, and are kept in seconds.
     """
@@ -134,7 +134,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         self.messaging_factory = messaging_factory
         "The SDK's ServiceBusClient of the secondary."
         self.backlog_queue_count = _whole("backlog_queue_count", backlog_queue_count)
-        "How many to find or create; after pairing, how many were found or created."
+        "Number of queues to find or create; after pairing, the number that was found or created."
         self.enable_syphon = _flag("enable_syphon", enable_syphon)
         self.ping_primary_interval = self._number("ping_primary_interval", ping_primary_interval)
         self.syphon_retry_interval = self._number("syphon_retry_interval", syphon_retry_interval)
@@ -142,10 +142,10 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         self.ping = _choice("ping", ping)
         self.healthy_pings_required = _whole("healthy_pings_required", healthy_pings_required)
         self.busy_counts_after = self._optional("busy_counts_after", busy_counts_after)
-        "Endless throttling counts as an outage after this; None: never."
+        "Seconds after which endless throttling counts as an outage; None: never."
         self.backlog_retry_interval = self._number("backlog_retry_interval", backlog_retry_interval)
         self.create_backlog_queues = _flag("create_backlog_queues", create_backlog_queues)
-        "False needs no Manage claim: the queues are there already (`pairbus pair create`)."
+        "False: the queues exist already (`pairbus pair create`), and no Manage claim is needed."
         self.require_secondary = _flag("require_secondary", require_secondary)
         "False: start unpaired when the secondary cannot be reached, and pair when it can."
         self.ttl_policy = _choice("ttl_policy", ttl_policy)
@@ -154,17 +154,17 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         self.duplicate_detection_window = self._number("duplicate_detection_window", duplicate_detection_window)
         "Window of the primary's entities: a message with an unknown outcome that comes home later is reported."
         self.max_messages_per_second = self._optional("max_messages_per_second", max_messages_per_second)
-        "Budget of the syphon."
+        "Budget of the syphon, in messages a second; None: no limit."
         self.attempt_timeout = self._number("attempt_timeout", attempt_timeout)
-        "How long one attempt may wait for an answer before it counts as a failure."
+        "Seconds that one attempt may wait for an answer before it counts as a failure."
         self.connect_timeout = self._number("connect_timeout", connect_timeout)
         self.spool_dir = _folder("spool_dir", spool_dir)
         "Folder that keeps messages when neither namespace takes them; None: the caller gets the error."
         self.spool_max_bytes = _whole("spool_max_bytes", spool_max_bytes)
         self.ledger = _folder("ledger", environ.get(LEDGER) or None if ledger is None else ledger)
-        "Folder of the ledger; None, where the variable PAIRBUS_LEDGER names none either: nothing is written."
+        "Folder of the ledger, by default that of the variable PAIRBUS_LEDGER; None: no ledger is written."
         self.control_socket = _socket(control_socket)
-        "True: in the folder of the user; None: as the variable PAIRBUS_CONTROL_SOCKET says, which is no unless set."
+        "Path of the socket; True: in the folder of the user; None: as PAIRBUS_CONTROL_SOCKET says, unset means no."
         self.policy = FailurePolicy() if policy is None else _policy(policy)
         self.on_event = None if on_event is None else _listener(on_event)
 
@@ -176,7 +176,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
 
 
 def factory_of(options: Any) -> Any:
-    """The SDK's client of the secondary, for whoever is given options and cannot make one."""
+    """Return the SDK's client of the secondary from the options; for callers that cannot make one."""
     if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
         wanted = SendAvailabilityPairedNamespaceOptions.__name__
         raise TypeError(f"options must be {wanted}, not {type(options).__name__}")
@@ -199,7 +199,7 @@ def _choice(name: str, value: Any) -> Any:
 
 
 def _flag(name: str, value: Any) -> bool:
-    """A text from the environment would be true whatever it says."""
+    """Check that an option is a bool: any text, as from the environment, would count as true."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} is {value!r}; it must be True or False")
     return value
@@ -221,14 +221,14 @@ def _socket(value: Any) -> bool | str | PathLike[str] | None:
 
 
 def _policy(value: Any) -> FailurePolicy:
-    """Whatever has a `reaction` will do."""
+    """Check that an option is a failure policy: an object with a `reaction`."""
     if isinstance(value, type) or not callable(getattr(value, "reaction", None)):
         raise ValueError(f"policy is {value!r}; it must be a FailurePolicy, or have a method `reaction` as it has")
     return value  # type: ignore[no-any-return]
 
 
 def _listener(value: Any) -> Callable[[Event], None]:
-    """Nobody would await what a coroutine function returns, and no event would ever be told."""
+    """Check the listener. A coroutine function is refused: it would never be awaited, so no event would be told."""
     if not callable(value):
         raise ValueError(f"on_event is {value!r}; it must be a function that takes an event")
     if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):
@@ -249,7 +249,7 @@ def checked_name(name: str) -> str:
 
 
 def primary_name_of(authority: str) -> str:
-    """The first DNS label of a host; an address or localhost keeps its port, with other characters as `-`."""
+    """Return the first DNS label of a host; an address or localhost keeps its port, with other characters as `-`."""
     authority = authority.strip().rstrip("/").lower()
     host = re.sub(r":\d+$", "", authority)
     if host == "localhost" or ":" in host or re.fullmatch(r"[\d.]+", host):

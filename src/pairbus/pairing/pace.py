@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 PAUSE_MAX_S = 120.0
-RECOVERY_PER_S = 0.05  # of the maximum: a budget that was halved is whole again after ten seconds without a refusal
-RATE_MIN_SHARE = 1 / 64  # of the maximum: six refusals in a row, and it stays there
+RECOVERY_PER_S = 0.05  # of the maximum: a halved budget is back at its maximum after ten seconds without a refusal
+RATE_MIN_SHARE = 1 / 64  # of the maximum: reached after six refusals in a row
 BATCH_MAX = 100
 LOAD_MAX = 1000
 LOAD_S = 0.5
-BURST_S = 0.1  # of the budget that a pause saves up
-PIECE_S = 0.25  # of it that goes at once
-LOCK_S = 60.0  # of a backlog queue, while no message has told
-LOCK_MAX_S = 300.0  # the service's longest
+BURST_S = 0.1  # of the budget that is saved during a pause
+PIECE_S = 0.25  # of the budget that is sent at once
+LOCK_S = 60.0  # lock of a backlog queue, until a message has told it
+LOCK_MAX_S = 300.0  # the longest lock of the service
 
 
 class Budget:
-    """Messages a second for all pumps of a syphon, in any second: a pause is not made up for.
+    """Messages a second for all pumps of a syphon. The limit holds in any second: a pause is not made up for.
 
-    Live traffic needs the namespace too, hence a refusal as busy halves the rate, and it recovers slowly.
+    Live traffic needs the namespace too, so a refusal as busy halves the rate, which then recovers slowly.
     """
 
     def __init__(self, max_per_s: float | None) -> None:
@@ -31,14 +31,14 @@ class Budget:
         return "<Budget unlimited>" if self._max_per_s is None else f"<Budget {self._rate_per_s:.1f} a second>"
 
     def rate_per_s(self, now: float) -> float | None:
-        """Messages that are allowed at present; None: any number."""
+        """Return the messages a second that are allowed at present; None: any number."""
         if self._max_per_s is None:
             return None
         self._advance(now, self._max_per_s)
         return self._rate_per_s
 
     def take(self, count: int, now: float) -> float:
-        """Spend `count` messages; how long to wait before they may be sent."""
+        """Spend `count` messages; return the seconds to wait before they may be sent."""
         if self._max_per_s is None:
             return 0.0
         self._advance(now, self._max_per_s)
@@ -46,7 +46,7 @@ class Budget:
         return max(-self._tokens / self._rate_per_s, 0.0)
 
     def busy(self, now: float, asked_at: float = float("inf")) -> None:
-        """Refused was what was sent at `asked_at`; from before the last refusal, it says nothing about the new rate."""
+        """Halve the rate, because a send at `asked_at` was refused; sends before the last refusal do not count."""
         if self._max_per_s is not None and asked_at > self._halved_at:
             self._halved_at = now
             self._advance(now, self._max_per_s)
@@ -60,7 +60,7 @@ class Budget:
 
 
 class Pauses:
-    """Between the passes of one pump: the interval, doubled by every pass that delivers nothing."""
+    """Pauses between the passes of one pump: the interval, doubled by every pass that delivers nothing."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
@@ -75,21 +75,21 @@ class Pauses:
 
 
 class BatchSize:
-    """How many messages of one queue may be in hand: what can be moved in half of their lock. Together go not more
-    than a budget allows in a quarter of a second.
+    """Number of messages of one queue that may be held: those that can be moved in half of their lock.
 
-    `batches`: so many are in hand at once.
+    At most the messages that a budget allows in a quarter of a second go together. `batches`: number of batches that
+    are held at once.
     """
 
     def __init__(self, most: int = BATCH_MAX, batches: int = 1) -> None:
         self._most = most
         self._batches = batches
         self._per_s: float | None = None
-        "Messages moved a second, the last batches counting most."
+        "Messages moved a second; the last batches count most."
         self._allowed_per_s: float | None = None
         self._lock_s = LOCK_S
         self._longest_s = float("-inf")
-        "The most that was left of any lock: what a fresh one looks like."
+        "Longest rest of any lock, which is that of a fresh lock."
 
     def moved(self, count: int, took_s: float) -> None:
         if count and took_s > 0:
@@ -97,9 +97,9 @@ class BatchSize:
             self._per_s = rate if self._per_s is None else 0.5 * self._per_s + 0.5 * rate
 
     def locked_for(self, lock_s: float) -> None:
-        """Note how much of a lock is left when its message comes, perhaps nothing: a delivery can be late.
+        """Note the rest of a lock when its message arrives; perhaps 0, because a delivery can be late.
 
-        Clocks differ: where not even the longest lock can be true, it is taken for a fresh one, and others are compared
+        Clocks differ: when even the longest lock is impossible, it is taken for a fresh one, and others are compared
         with it.
         """
         self._longest_s = max(self._longest_s, lock_s)
@@ -112,18 +112,18 @@ class BatchSize:
 
     @property
     def lock_longest_s(self) -> float:
-        """That any message can be locked for from now on: what is left of a lock says only that it is not shorter."""
+        """Longest time that a message can be locked from now on. The rest of a lock is a lower limit only."""
         return max(self._longest_s, LOCK_S) if self._longest_s <= LOCK_MAX_S else LOCK_S
 
     def next(self, allowed_per_s: float | None = None) -> int:
-        """`allowed_per_s`: this queue's share of the budget."""
+        """Return the size of the next batch. `allowed_per_s`: this queue's share of the budget."""
         self._allowed_per_s = allowed_per_s
         limit = self._limit
         return self._most if limit is None else max(1, min(self._most, limit))
 
     @property
     def load(self) -> int:
-        """How many messages may go together: whoever stops a syphon waits for them."""
+        """Number of messages that may go together; a syphon that is stopped waits for them."""
         limit, batch = self._limit, self.next(self._allowed_per_s)
         if limit is None or self._per_s is None:
             return batch

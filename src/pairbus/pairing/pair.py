@@ -1,6 +1,6 @@
-"""One paired client's decisions in one place: failover, rotation and pings, told what happened and when.
+"""All decisions of one paired client: failover, rotation and pings, which are told what happened and when.
 
-Nothing here waits or sends. Shells call it under one lock when they have threads.
+No code here waits or sends. Callers that have threads call it under one lock.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pairbus.pairing.pings import Pings
 from pairbus.pairing.policy import BUSY_WAIT_S, Failure, Kind, Reaction
 
 REFUSALS = frozenset({Kind.NOT_FOUND, Kind.UNAUTHORIZED})
-"A ping that is answered so will be answered so again: told once, and asked on."
+"Answers to a ping that will probably stay the same: told once, while pings go on."
 
 
 class Route(Enum):
     PRIMARY = "primary"
     TRIAL = "trial"
-    "The primary, once: a probe went well, and this send shows whether the entity does."
+    "The primary, once: a probe succeeded, and this send shows whether the entity accepts messages."
     AWAY = "away"
     "A backlog queue, or the spool."
 
 
 class Pair:
-    """`choose(n)` picks one of n: random, or a seed's."""
+    """Decisions of one paired client. `choose(n)` picks one of n, at random or by a seed."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Pair:
         self.rotation.queues = queues
 
     def clear(self, now: float) -> None:
-        """Forget all state and timers; what is left is a plain client."""
+        """Forget all state and timers; the client becomes a plain client."""
         self.enabled = False
         self.failover.forget(now)
         self.pings.clear()
@@ -68,14 +68,14 @@ class Pair:
 
     @property
     def has_elsewhere(self) -> bool:
-        """There is another place than the primary; without one, a send may give it all of its time."""
+        """True when there is another place than the primary; without one, the primary gets all the time of a send."""
         return self.has_spool or (self.enabled and bool(self.rotation.queues))
 
     def is_away(self, entity: SendingEntity, now: float) -> bool:
-        """No send of this entity goes to the primary at this moment."""
+        """Return True when no send of this entity goes to the primary at this moment."""
         if entity.state is HEALTHY or not self.enabled:
             return False
-        # Without anywhere else to go, the primary is asked however often it failed.
+        # Without another place, sends go to the primary however often it failed.
         return self.failover.settle(entity, now) not in (HEALTHY, SUSPECT) and self.has_elsewhere
 
     def route(self, entity: SendingEntity, now: float, *, may_try: bool = True) -> Route:
@@ -88,24 +88,24 @@ class Pair:
         return Route.AWAY
 
     def accepted(self, entity: SendingEntity, now: float, *, trial: bool = False) -> None:
-        """A send that went to the primary because there is no other place proves as much as a trial does."""
+        """Note an accepted send. One that went to the primary for lack of another place proves as much as a trial."""
         forlorn = entity.state is FAILED_OVER and not self.has_elsewhere
         self.failover.accepted(entity, now, trial=trial or forlorn)
 
     def failed(self, entity: SendingEntity, failure: Failure, now: float) -> None:
-        """A failure that counts, after its retries."""
+        """Note a failure that counts, after its retries."""
         if self.enabled:
             self.failover.failed(entity, failure.text, now)
 
     def stored_away(
         self, entity: SendingEntity, queue: str, message_ids: tuple[str, ...], *, outcome_unknown: bool
     ) -> None:
-        """Messages are safe in a backlog queue, or in the spool."""
+        """Note that messages are stored in a backlog queue, or in the spool."""
         entity.diverted += len(message_ids)
         self.publish(Diverted(entity.path, queue, len(message_ids), message_ids, outcome_unknown))
 
     def reaction(self, entity: SendingEntity, failure: Failure, now: float) -> Reaction:
-        """The policy's word; throttling that lasts longer than the operator allows counts as an outage."""
+        """Return the policy's reaction; throttling that lasts longer than `busy_counts_after` counts as an outage."""
         reaction = self.policy.reaction(failure)
         if reaction is not Reaction.WAIT:
             return reaction
@@ -114,7 +114,7 @@ class Pair:
         limit_s = self.options.busy_counts_after
         return Reaction.COUNT if limit_s is not None and now - entity.busy_since >= limit_s else Reaction.WAIT
 
-    # ── the operator's hand ──
+    # ── commands of the operator ──
 
     def force_failover(self, path: str, now: float) -> None:
         self._force(path, Signal.FORCED_OVER, now)
@@ -136,7 +136,7 @@ class Pair:
         return min(dues, default=None)
 
     def ping_ended(self, entity: SendingEntity, failure: Failure | None, now: float, *, probe: bool = False) -> None:
-        """A ping message was delivered or not; with `probe`, a link was opened, which only earns a trial."""
+        """Note the result of a ping; of a probe, which only opened a link, success only allows a trial."""
         accepted = failure is None
         self.publish(PingSent(entity.path, accepted, "" if failure is None else failure.text))
         if failure is not None and failure.kind in REFUSALS and self.pings.refusal_is_news(entity):
@@ -149,7 +149,7 @@ class Pair:
                 self.failover.pinged(entity, now)
 
     def _on_transition(self, entity: SendingEntity, event: Event, now: float) -> None:
-        """Pings follow the state: they run while, and only while, an entity is FAILED_OVER."""
+        """Start or stop pings: they run only while an entity is FAILED_OVER."""
         if entity.state is FAILED_OVER:
             self.pings.start(entity, now)
         else:

@@ -1,7 +1,7 @@
 """The schedule of pings, which ask an unavailable entity whether it accepts sends again.
 
-The first ping comes one interval after the failover, each next one an interval after the last one ended, so that a slow
-answer never makes two at once. Several in a row can be demanded, against flapping.
+The first ping is sent one interval after the failover, each next one an interval after the last one ended, so that two
+never run at once. Several successes in a row can be required, against flapping.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Pings:
         return min((course.due for course in self._courses.values() if not course.running), default=None)
 
     def ended(self, entity: SendingEntity, accepted: bool, now: float, *, wait_s: float = 0.0) -> bool:
-        """True when enough pings in a row were accepted. `wait_s` is what a throttled peer asked for at least."""
+        """Return True when enough pings in a row were accepted. `wait_s`: pause that a throttled peer asked for."""
         course = self._courses.get(entity.path)
         if course is None:
             return False  # recovered or cleared while the ping was under way
@@ -66,12 +66,12 @@ class Pings:
         return course.in_a_row >= self._required
 
     def forget_running(self) -> None:
-        """Forget the pings under way: their process or loop is gone, so the entities are pinged again."""
+        """Forget the pings under way, because their process or loop is gone; the entities are pinged again."""
         for course in self._courses.values():
             course.running = False
 
     def refusal_is_news(self, entity: SendingEntity) -> bool:
-        """The first refusal of this failover is told, the others are not."""
+        """Return True for the first refusal of this failover: only that one is told."""
         course = self._courses.get(entity.path)
         if course is None or course.refusal_told:
             return False

@@ -1,7 +1,7 @@
 """The failure policy: answers that a namespace may give, and how a send reacts to each.
 
 Foreign errors become a `Failure` at the edge (the SDK's exceptions in `sdk`, the transport's in `wire_failures`); from
-there on only this vocabulary is spoken. The table is the policy: give a `FailurePolicy` with another one to change it.
+there on only these names are used. The table is the policy: give a `FailurePolicy` with another one to change it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Kind(Enum):
     COMMUNICATION = "communication"
     "Connection or link lost, refused, forced off; also an authentication attempt that got no answer."
     TIMEOUT = "timeout"
-    "No answer within the attempt's time. It is not repeated: it has cost enough."
+    "No answer within the attempt's time. The attempt is not repeated: it has cost enough time."
     INTERNAL = "internal"
-    "The service says that it failed, or anything else that the SDK would try again."
+    "The service says that it failed, or any other error after which the SDK would try again."
     FULL = "full"
-    "Quota exceeded: the entity takes no more."
+    "Quota exceeded: the entity accepts no more messages."
     BUSY = "busy"
     "Throttled: come back in ten seconds."
     UNAUTHORIZED = "unauthorized"
@@ -34,9 +34,9 @@ class Kind(Enum):
 
 
 MESSAGE_FAULTS = frozenset({Kind.TOO_LARGE, Kind.INVALID})
-"The message is to blame, not the entity."
+"Failures for which the message is to blame, not the entity."
 
-BUSY_WAIT_S = 10.0  # what Service Bus asks of every throttled client
+BUSY_WAIT_S = 10.0  # pause that Service Bus asks of every throttled client
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Failure:
     kind: Kind
     text: str
     outcome_unknown: bool = False
-    "The message may have been stored all the same."
+    "True: the message may have been stored nevertheless."
     error: BaseException | None = field(default=None, compare=False)
     "The error that the plain SDK would have raised."
 
@@ -59,7 +59,7 @@ class Reaction(Enum):
     WAIT = "wait"
     "Wait as the service asks, then send again; it never counts."
     RAISE = "raise"
-    "Tell the caller at once: elsewhere the same would happen."
+    "Raise at once: the same would happen in another place."
 
 
 REACTIONS: MappingProxyType[Kind, Reaction] = MappingProxyType(

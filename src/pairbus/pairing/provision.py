@@ -1,4 +1,4 @@
-"""Pairing time: which backlog queues there are, and which must be made. A generator of commands, as a send is.
+"""Finding and creating backlog queues, when a client pairs: a generator of commands, as for a send.
 
     plan = provisioning("contoso", count=10)
     command = next(plan)
@@ -7,7 +7,7 @@
 | command | its answer                                                        |
 | ------- | ----------------------------------------------------------------- |
 | List    | the queues below the prefix                                       |
-| Create  | None: it is there, made by us or by somebody faster; or a Refusal |
+| Create  | None: it exists, made by us or by a faster client; or a Refusal   |
 | Pause   | None                                                              |
 """
 
@@ -35,13 +35,13 @@ SETTINGS: Mapping[str, Any] = MappingProxyType(
         "enable_batched_operations": True,
     }
 )
-"Settings of every backlog queue, in the words of the SDK's `create_queue`; everything else is the service's default."
+"Settings of every backlog queue, as keywords of the SDK's `create_queue`; the others are the service's defaults."
 
 
 @dataclass(frozen=True, slots=True)
 class List:
     prefix: str
-    "Paths compare without case."
+    "Beginning of the paths, in any case."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class ProvisionPause:
 class Found:
     path: str
     messages: int
-    "All that are in it, dead letters included."
+    "Number of messages in the queue, dead letters included."
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionRefusal:
     reason: str
     unauthorized: bool = False
-    "Asking again would not help."
+    "True: another request would not help."
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,9 @@ class Provisioned:
     "Backlog queues that can be used, in the order of their numbers."
     created: tuple[str, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
-    "(path, reason) of those that could not be created."
+    "(path, reason) of queues that could not be created."
     unauthorized: str | None = None
-    "Why the secondary refused; then nothing else counts."
+    "Reason why the secondary refused; then the other fields do not count."
     warnings: tuple[str, ...] = ()
 
 
@@ -89,7 +89,7 @@ ProvisionPlan = Generator[Command, ProvisionAnswer, Provisioned]
 
 
 def provisioning(primary_name: str, count: int) -> ProvisionPlan:
-    """Find or create queues 0 … count-1. What exists is used as it is; more than that are left alone."""
+    """Find or create queues 0 … count-1. Existing queues are used as they are; queues beyond the count are ignored."""
     listed = yield List(f"{primary_name}/{INFIX}/")
     assert isinstance(listed, list)
     indexed = {index: queue for queue in listed if (index := queue_index(primary_name, queue.path)) is not None}
@@ -123,7 +123,7 @@ def provisioning(primary_name: str, count: int) -> ProvisionPlan:
 
 
 def assumed(primary_name: str, count: int) -> list[str]:
-    """Without asking anybody: somebody has created them. One that is not there shows at its first use."""
+    """Return the paths of queues that were created before, without a request. A missing one fails at its first use."""
     return [queue_path(primary_name, index) for index in range(count)]
 
 

@@ -1,8 +1,8 @@
-"""`unwrap` for the messages of one queue, which mostly differ in nothing but message id, destination and data.
+"""`unwrap` for the messages of one queue, which mostly differ only in message id, destination and data.
 
-Two things are remembered of messages that were read: what stands around the message id in the properties, and what the
-application properties, aliases included, say and were before. The next message with known bytes there, behind what the
-service writes before every message, and then one data section up to its end, needs no second look.
+Two things are remembered of messages that were read: the bytes around the message id in the properties, and the bytes
+of the application properties, with their meaning and their form before `wrap`. A message needs no further look when it
+has known bytes there, after the head that the service writes, and then one data section up to its end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Own(NamedTuple):
 
 
 class Reader:
-    """Reads the messages of one queue. A queue whose messages are all different is learned from ever more rarely."""
+    """A reader for the messages of one queue. When all messages differ, it tries to learn less and less often."""
 
     __slots__ = ("_known", "_misses", "_shape")
 
@@ -53,7 +53,7 @@ class Reader:
         self._misses = 0
 
     def unwrap(self, payload: bytes) -> Home | Spoiled:
-        """The same as the function of this name."""
+        """Return the message as it was before `wrap`, as the function `unwrap` does."""
         shape = self._shape
         if shape is not None:
             head = _HEAD.match(payload)
@@ -69,7 +69,7 @@ class Reader:
         return found
 
     def _learn(self, payload: bytes, home: Home) -> None:
-        """Nothing, when the message has more than a path to be restored, or another form than most."""
+        """Remember the form of a message, unless it has more aliases than a path, or another form than most."""
         plain = home == Home(home.path, home.payload, home.message_id, enqueued_ms=home.enqueued_ms)._replace(
             locked_until_ms=home.locked_until_ms
         )
@@ -92,7 +92,7 @@ def _home_like(shape: _Shape, known: dict[bytes, _Own], payload: bytes, head: re
     before, id_size, behind = shape
     at = head.end()
     if at != _HEAD_SIZE + payload[4]:
-        return None  # not each of the three annotations once
+        return None  # one of the three annotations is missing, another is there twice
     id_at = at + len(before)
     id_end = id_at + id_size
     if not (payload.startswith(before, at) and payload.startswith(behind, id_end)):
@@ -126,7 +126,7 @@ def _home_like(shape: _Shape, known: dict[bytes, _Own], payload: bytes, head: re
     )
 
 
-_HEAD_SIZE = 102  # and the size of the header's list, 6 or 7
+_HEAD_SIZE = 102  # plus the size of the header's list, 6 or 7
 _STR8 = 0xA1
 _OWN_NARROW, _OWN_WIDE = b"\x00\x53\x74\xc1", b"\x00\x53\x74\xd1"
 _DATA_NARROW, _DATA_WIDE = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"

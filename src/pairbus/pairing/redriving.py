@@ -1,7 +1,7 @@
-"""Dead letters on their way back: which may go now, and under which id.
+"""Dead letters on their way back: the letters that may go now, and their ids.
 
 A destination that detects duplicates accepts a message whose id it remembers, and drops it. The entity that a dead
-letter came from remembers its id while its window lasts: completed after such a send, the letter would be gone.
+letter came from remembers its id while its window lasts: a letter that is completed after such a send would be lost.
 
 Law of this file. A letter that the destination may remember is not sent under its own id.
 """
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 from pairbus.pairing.envelope import Home, Memory, Spoiled, redriven
 
-WINDOW_MAX_S = 7 * 86_400.0  # the service's longest: what is not known may be this
-CLOCKS_APART_S = 60.0  # between the service's clock, which counts the window, and ours
+WINDOW_MAX_S = 7 * 86_400.0  # the longest window of the service, assumed when the window is not known
+CLOCKS_APART_S = 60.0  # largest difference between the service's clock, which counts the window, and ours
 
 
 DEAD_LETTERS = "/$DeadLetterQueue"
 
 
 def queue_of_dead_letters(path: str) -> str:
-    """The queue or subscription whose dead letters are meant, also by the path of the dead-letter queue itself."""
+    """Return the queue or subscription that has the dead letters; the path may be that of its dead-letter queue."""
     path = path.rstrip("/")
     return path[: -len(DEAD_LETTERS)] if path.lower().endswith(DEAD_LETTERS.lower()) else path
 
@@ -31,13 +31,13 @@ class Redriving:
     """The destination of dead letters. Pickled for the executors of Spark."""
 
     path: str
-    "The entity that gets them."
+    "The entity that gets the dead letters."
     origin: str
-    "Namespace and queue that they lie in: letters of two queues never get the same new id."
+    "Namespace and queue of the letters: letters of two queues never get the same new id."
     duplicate_window_s: float | None
-    "For how long the entity remembers message ids; 0: it does not detect duplicates; None: not known."
+    "Seconds for which the entity remembers message ids; 0: it does not detect duplicates; None: not known."
     new_ids: bool = False
-    "Messages whose ids the destination may remember go under another id; otherwise they stay."
+    "True: messages whose ids the destination may remember are sent with a new id; False: they stay."
 
     def open(self, payload: bytes, now_ms: int) -> Home | Spoiled:
         window_s = WINDOW_MAX_S if self.duplicate_window_s is None else self.duplicate_window_s

@@ -1,10 +1,10 @@
-"""The fate of the messages of a backlog queue: which go home together, which wait, which are dead-lettered.
+"""Decisions about the messages of a backlog queue: which go home together, which wait, which are dead-lettered.
 
 Laws of this file.
- 1. A message leaves the backlog queue only when its destination has accepted it, or when no waiting would help it.
- 2. A destination that fails is left alone for the rest of the pass. Its messages stay locked, so that they are not
-    received over and over, and what lies behind them moves on.
- 3. Of one lane (a sender's messages of one session) nothing overtakes an earlier one that waits.
+ 1. A message leaves the backlog queue only when its destination has accepted it, or when waiting cannot help.
+ 2. A destination that fails is skipped for the rest of the pass. Its messages stay locked, so that they are not
+    received again and again, and the messages behind them move on.
+ 3. In a lane (a sender's messages of one session) no message overtakes an earlier one that waits.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, TtlP
 from pairbus.pairing.pace import BATCH_MAX, LOCK_MAX_S, PAUSE_MAX_S
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind
 
-PASS_MAX_S = 60.0  # however much is left in the queue
+PASS_MAX_S = 60.0  # longest pass, also when messages are left in the queue
 CHANCE_S = 15.0  # a pass that skips a destination ends after this time, so that the destination is tried again
-MISSING_MEMORY_S = PAUSE_MAX_S + LOCK_MAX_S + PASS_MAX_S  # whoever has messages for it has looked again by then
+MISSING_MEMORY_S = PAUSE_MAX_S + LOCK_MAX_S + PASS_MAX_S  # every syphon with messages for it has tried it again by then
 POLL_S = 15 * 60.0
-LANE_MEMORY_S = 300.0  # after its lock: a message that waits comes back before, or somebody else has taken it
+LANE_MEMORY_S = 300.0  # after its lock: a message that waits comes back before, or another syphon has taken it
 GONE, NOTHING = float("-inf"), float("inf")
 LANES_LOOK = 10_000  # lanes with waiting messages, before old ones are looked for
-CHUNK_BYTES_MAX = 1 << 20  # of one send, where the destination would take more
-CHUNK_BYTES = 256 << 10  # where it does not say
+CHUNK_BYTES_MAX = 1 << 20  # of one send, also when the destination would accept more
+CHUNK_BYTES = 256 << 10  # of one send, when the destination does not tell its limit
 _DATA_HEAD = 8  # bytes around a message in a batch
 TEXT_MAX = 1024  # of a description; the service takes 4096 characters
 
@@ -62,14 +62,14 @@ class SyphonSettings:
         )
 
 
-# ── what to do about a failure ──
+# ── decisions about failures ──
 
 
 class Fate(Enum):
     SKIP = "skip"
-    "The destination, for the rest of the pass."
+    "Skip the destination for the rest of the pass."
     DEAD_LETTER = "dead-letter"
-    "Dead-letter the message; of several that failed together, find the guilty ones first."
+    "Dead-letter the message; of several that failed together, find the wrong ones first."
 
 
 FATES: Mapping[Kind, Fate] = MappingProxyType(
@@ -78,9 +78,9 @@ FATES: Mapping[Kind, Fate] = MappingProxyType(
         Kind.TIMEOUT: Fate.SKIP,
         Kind.INTERNAL: Fate.SKIP,
         Kind.FULL: Fate.SKIP,
-        Kind.BUSY: Fate.SKIP,  # and for ten seconds, in whatever pass
+        Kind.BUSY: Fate.SKIP,  # and for ten seconds, in every pass
         Kind.DISABLED: Fate.SKIP,
-        Kind.UNAUTHORIZED: Fate.SKIP,  # a key that was rotated comes back
+        Kind.UNAUTHORIZED: Fate.SKIP,  # it may pass: a key was rotated
         Kind.NOT_FOUND: Fate.SKIP,  # until the grace is over: it may be redeployed
         Kind.TOO_LARGE: Fate.DEAD_LETTER,
         Kind.INVALID: Fate.DEAD_LETTER,
@@ -89,7 +89,7 @@ FATES: Mapping[Kind, Fate] = MappingProxyType(
 
 
 class Ruling(NamedTuple):
-    """The fate of the messages of a failed attempt."""
+    """The decision about the messages of a failed attempt."""
 
     fate: Fate
     reason: str
@@ -103,14 +103,14 @@ class Destinations:
     def __init__(self, missing_grace_s: float) -> None:
         self._missing_grace_s = missing_grace_s
         self._missing: dict[str, tuple[float, float]] = {}
-        "Key of a destination → since when it is missing, and when that was seen last."
+        "Key of a destination → time since when it is missing, and time when that was seen last."
         self._marked: set[tuple[str, str]] = set()
         "(queue, key of a missing destination) that has a message with the mark."
         self._busy_until: dict[str, float] = {}
         self._no_batches: set[str] = set()
 
     def closed_because(self, path: str, now: float) -> str | None:
-        """Why nothing may be sent there now; None when it may."""
+        """Return the reason why no message may be sent to the destination now; None when it may."""
         until = self._busy_until.get(key_of(path))
         if until is None:
             return None
@@ -120,24 +120,24 @@ class Destinations:
         return f"server-busy, left alone for {until - now:.1f}s"
 
     def delivered(self, path: str) -> None:
-        """Note that the destination has accepted something."""
+        """Note that the destination has accepted a message."""
         if self._missing:
             self._is_there(key_of(path))
 
     def marked(self, queue: str, path: str, since: float, now: float) -> None:
-        """Note the mark of a message: an earlier look, perhaps of another process, found the destination missing."""
+        """Note the mark of a message: an earlier attempt, perhaps of another process, found the destination missing."""
         key = key_of(path)
         self._marked.add((queue, key))
         known, seen = self._missing.get(key, (since, now))
         self._missing[key] = since if now - seen > MISSING_MEMORY_S else min(known, since), now
 
     def missing_since(self, path: str) -> float | None:
-        """Return since when the destination is missing; None while it is not known to be."""
+        """Return the time since when the destination is missing; None when it is not known to be missing."""
         known = self._missing.get(key_of(path))
         return None if known is None else known[0]
 
     def needs_mark(self, queue: str, path: str) -> bool:
-        """Tell whether the destination is missing and no message of the queue says since when; asked once for each."""
+        """Tell whether the destination is missing and no message of the queue has the mark; True once for a queue."""
         place = queue, key_of(path)
         if place[1] not in self._missing or place in self._marked:
             return False
@@ -152,11 +152,11 @@ class Destinations:
         return key_of(path) not in self._no_batches
 
     def refuses_batches(self, path: str) -> None:
-        """A batch was refused of which every message was taken: partitioned entities want one key for each batch."""
+        """Note that a batch was refused whose messages were accepted one by one: a partitioned entity needs one key."""
         self._no_batches.add(key_of(path))
 
     def failed(self, path: str, failure: Failure, now: float, *, at_attach: bool = False) -> Ruling:
-        """`at_attach`: the link was refused, so that no message can be to blame."""
+        """Decide about a failed attempt. `at_attach`: the link was refused, so that no message can be to blame."""
         key, kind = key_of(path), failure.kind
         if kind is Kind.BUSY:
             self._busy_until[key] = now + BUSY_WAIT_S
@@ -168,14 +168,14 @@ class Destinations:
             if now - since >= self._missing_grace_s:
                 return Ruling(Fate.DEAD_LETTER, MISSING, _missing_text(path, now - since, failure))
             return Ruling(Fate.SKIP, failure.text)
-        self._is_there(key)  # whatever else it answers
+        self._is_there(key)  # any other answer proves that it exists
         if FATES[kind] is Fate.DEAD_LETTER:
             return Ruling(Fate.DEAD_LETTER, REFUSED, _refused_text(path, failure))
         return Ruling(Fate.SKIP, failure.text)
 
 
 def key_of(path: str) -> str:
-    """Paths compare case-insensitively."""
+    """Return the key of a path: paths are equal in any case."""
     return path.strip("/").lower()
 
 
@@ -194,21 +194,21 @@ def _refused_text(path: str, failure: Failure) -> str:
     )[:TEXT_MAX]
 
 
-# ── which messages go together ──
+# ── messages that go together ──
 
 
 class Item(NamedTuple):
     """One message of a batch on its way home."""
 
     place: int
-    "No other message of its link has the same."
+    "Number of the message, unique on its link."
     home: Home
     payload: bytes
     "Payload to send."
 
 
 def by_destination(items: Iterable[Item]) -> dict[str, list[Item]]:
-    """The items of each destination, under its key, in the order of the queue."""
+    """Return the items of each destination, under its key, in the order of the queue."""
     groups: dict[str, list[Item]] = {}
     path = key = None
     for item in items:
@@ -229,7 +229,7 @@ Chunk = list[Item]
 
 
 def rounds(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[Chunk]]:
-    """The plan for the messages of one destination: the chunks of a round together, one round after the other.
+    """Plan the messages of one destination: the chunks of a round go together, one round after the other.
 
     A chunk has messages of one session and partition key, as the service demands. The second chunk of a lane waits for
     the first.
@@ -265,13 +265,13 @@ Lane = tuple[str, str | None, str]
 
 class _Waiting:
     """The messages of one lane that wait. The first of them is found without a look at the others: a destination that
-    is away for a day has a hundred thousand of one sender."""
+    is away for a day may have a hundred thousand messages of one sender."""
 
     __slots__ = ("_heap", "until")
 
     def __init__(self) -> None:
         self.until: dict[int, float] = {}
-        "Counter → until when it is remembered."
+        "Counter → time until which it is remembered."
         self._heap: list[int] = []
         "Heap of the counters; removed counters stay in it until they come to its top, or there are too many."
 
@@ -290,7 +290,7 @@ class _Waiting:
 
 
 class Lanes:
-    """Messages that wait, of senders that keep order: nothing later of the same lane may go before them."""
+    """Messages that wait, of senders that keep order: no later message of the same lane may go before them."""
 
     def __init__(self) -> None:
         self._waiting: dict[Lane, _Waiting] = {}
@@ -307,7 +307,7 @@ class Lanes:
                 found.append(item)
             elif waiting.first(now) >= counter:
                 found.append(item)
-                if counter in waiting.until:  # it keeps none of these back
+                if counter in waiting.until:  # it does not hold back the others of this call
                     going.append((waiting, counter, waiting.until.pop(counter)))
         for waiting, counter, until in going:
             waiting.add(counter, until)
@@ -330,7 +330,7 @@ class Lanes:
                 del self._waiting[_lane(home)]
 
     def _forget(self, now: float) -> None:
-        """Lanes of which nothing came any more are looked at only here, at every doubling of their number."""
+        """Forget lanes whose messages did not come back. Called when the number of lanes has doubled."""
         for lane, waiting in list(self._waiting.items()):
             if all(until < now for until in waiting.until.values()):
                 del self._waiting[lane]
@@ -342,7 +342,7 @@ def _lane(home: Home) -> Lane:
 
 
 Moment = tuple[float, str, int]
-"(milliseconds of the secondary, sender, counter): within a millisecond it counts what the sender has counted."
+"(milliseconds of the secondary, sender, counter): within a millisecond the sender's counter decides."
 
 
 def moment_of(home: Home) -> Moment:
@@ -350,15 +350,15 @@ def moment_of(home: Home) -> Moment:
 
 
 class Tide:
-    """How far each queue of a syphon is, by the secondary's own time: a sender may have changed its queue on the way.
+    """Progress of each queue of a syphon, by the secondary's own time: a sender may have changed its queue meanwhile.
 
-    A message of a lane goes only when no other queue can still have an earlier one, but for those that wait, of which
+    A message of a lane goes only when no other queue can still have an earlier one, except those that wait, which
     `Lanes` knows.
     """
 
     def __init__(self, queues: Iterable[str]) -> None:
         self._heads = dict.fromkeys(queues, NOTHING_KNOWN)
-        "Queue → no message of a lane in it, seen or not, is earlier than this."
+        "Queue → moment before which it has no message of a lane."
         self._latest = NOTHING_KNOWN
         self._awaited: set[str] = set()
 
@@ -369,17 +369,17 @@ class Tide:
         self._heads[queue] = EMPTY
 
     def saw(self, moment: Moment) -> None:
-        """A message of any queue came with it."""
+        """Note the moment of a message of any queue."""
         self._latest = max(self._latest, moment)
 
     @property
     def now(self) -> Moment:
-        """Return a moment: nothing that is stored from now on is earlier."""
+        """A moment that is not later than any message stored from now on."""
         ms, sender, counter = self._latest
         return ms, sender, counter + 1
 
     def may_go(self, queue: str, items: list[Item]) -> int:
-        """How many of these, from the first on."""
+        """Return how many of the items, from the first on, may go."""
         others = [(head, other) for other, head in self._heads.items() if other != queue]
         if not others:
             return len(items)
@@ -392,7 +392,7 @@ class Tide:
         return len(items)
 
     def was_awaited(self, queue: str) -> bool:
-        """Whether lanes of other queues wait for a look at this one, since the last time that this was asked."""
+        """Tell whether lanes of other queues have waited for a look at this queue since the last call."""
         if queue not in self._awaited:
             return False
         self._awaited.discard(queue)

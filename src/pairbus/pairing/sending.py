@@ -1,16 +1,16 @@
 """One send, from its call to the place where the message is safe, as a generator of commands.
 
-The engine and the simulation perform what it yields and tell how that ended; every decision is here.
+The engine and the simulation perform the commands and send back their results; every decision is here.
 
     plan = sending(pair, sender, timeout_s, now)
     command = next(plan)
     while True: command = plan.send(Reply(now, failure))      # StopIteration.value is the Receipt
 
-It ends with a `Receipt`, or raises `Unsent`: the caller still owns the message, or the part of it that was not stored.
+The plan ends with a `Receipt`, or raises `Unsent`: the caller still owns the messages, or those that were not stored.
 
-Two limits travel with every attempt. `silence_s` is how long the peer may owe us a sign of life: a peer that is silent
-for longer is taken for lost. `timeout_s` is what the caller's time allows: it ends an attempt on a slow peer, and says
-nothing about the peer.
+Every attempt has two limits. `silence_s` is the longest silence of the peer: a peer that is silent for longer counts as
+lost. `timeout_s` is the rest of the caller's time: it ends an attempt on a slow peer, which does not count against the
+peer.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pairbus.pairing.options import PRIMARY_SHARE
 from pairbus.pairing.pair import Pair, Route
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind, Reaction
 
-RETRY_PAUSES_S = (0.1, 0.4)  # between the beginnings of two attempts that fail quickly: three within about a second
-ELSEWHERE_S = 1.0  # what a backlog queue needs after a slow attempt on the primary: a connection and an answer
+RETRY_PAUSES_S = (0.1, 0.4)  # between the starts of attempts that fail quickly: three attempts within about a second
+ELSEWHERE_S = 1.0  # for a backlog queue after a slow attempt on the primary: a connection and an answer
 PRIMARY_LEAST = 0.75  # of the caller's time, or of its first second: a first connection has to fit into it
-CONCLUSIVE_S = 0.5  # an attempt that granted less silence says nothing about the peer that did not answer
+CONCLUSIVE_S = 0.5  # with a shorter silence, an attempt without an answer does not count against the peer
 LEAST_S = 0.1  # an attempt with less time is not made
 SPOOL_RESERVE_S = 0.5  # of the caller's time, kept for the local disk when there is a spool
 
@@ -46,7 +46,7 @@ class Receipt:
     queue: str | None = None
     "The backlog queue."
     unanswered: str | None = None
-    "A backlog queue that did not answer before, and may have stored the message too."
+    "An earlier backlog queue that did not answer, and may have stored the message too."
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ToPrimary:
     fresh: bool
     "True for an attempt on a new connection: the service may have closed the one in use while it was idle."
     trial: bool
-    "Goes to the primary although the entity is failed over."
+    "True: goes to the primary although the entity is failed over."
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ToBacklog:
     silence_s: float
     fresh: bool
     first_attempt_at: float | None
-    "When the first attempt whose outcome is unknown began; None: no other place can have stored the message."
+    "Time of the first attempt whose outcome is unknown; None: no other place can have stored the message."
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Reply:
     now: float
     failure: Failure | None = None
     is_alive: bool = False
-    "The peer showed signs of life until the caller's time was over: its time-out says nothing about it."
+    "True: the peer showed signs of life until the caller's time was over; the time-out does not count against it."
 
 
 class Unsent(Exception):
@@ -99,11 +99,11 @@ class Unsent(Exception):
     def __init__(self, failure: Failure, where: Where, *, outcome_unknown: bool = False) -> None:
         super().__init__(failure.text)
         self.failure = failure
-        "The last one."
+        "The last failure."
         self.where = where
-        "The place that said so."
+        "The place of the last failure."
         self.outcome_unknown = outcome_unknown
-        "An attempt of this call may have stored the message all the same."
+        "True: an attempt of this call may have stored the message nevertheless."
 
 
 class SenderState:
@@ -114,7 +114,7 @@ class SenderState:
     def __init__(self, entity: SendingEntity) -> None:
         self.entity = entity
         self.queue: str | None = None
-        "The backlog queue that it picked, and keeps while the queue works."
+        "The backlog queue that the sender picked, and keeps while the queue works."
 
 
 class _Call:
@@ -133,13 +133,13 @@ class _Call:
         self.attempts = 0
         "Attempts on the primary since the last time that the entity was healthy."
         self.first_attempt_at: float | None = None
-        "Beginning of the first attempt that may have stored the message all the same, at either namespace."
+        "Time of the first attempt that may have stored the message nevertheless, in either namespace."
         self.failure: Failure | None = None
         "The last failure of the primary."
         self.away_failure: Failure | None = None
         "The last failure of a backlog queue."
         self.unanswered: str | None = None
-        "The first backlog queue that may have stored the message all the same."
+        "The first backlog queue that may have stored the message nevertheless."
 
     @property
     def left_s(self) -> float:
@@ -199,7 +199,7 @@ def sending(
 def requesting(pair: Pair, sender: SenderState, timeout_s: float, now: float) -> Plan:
     """Plan a request that only the primary can answer, such as scheduling: the same failures count, wait or raise.
 
-    Unsent with `Where.BACKLOG` says that the entity is failed over, so that nobody can be asked.
+    Unsent with `Where.BACKLOG` means that the entity is failed over, so that the request cannot be made.
     """
     call = _Call(pair, timeout_s, now, is_request=True)
     receipt = None
@@ -211,7 +211,7 @@ def requesting(pair: Pair, sender: SenderState, timeout_s: float, now: float) ->
 
 
 def first_attempt(pair: Pair, sender: SenderState, timeout_s: float) -> Attempt | None:
-    """Return the attempt that a plan would begin with, where that needs no thought; None when it does."""
+    """Return the first attempt of a plan when the state alone decides it; None when a plan is needed."""
     state = sender.entity.state
     if state is HEALTHY:
         return _to_primary(pair, timeout_s, timeout_s * PRIMARY_SHARE)
@@ -233,7 +233,7 @@ def _silence_s(pair: Pair, left_s: float) -> float:
 def _to_primary(
     pair: Pair, left_s: float, primary_left_s: float, *, fresh: bool = False, trial: bool = False
 ) -> ToPrimary:
-    """Share the caller's time: silence may take the primary's part of it, a slow peer all that nobody else needs."""
+    """Share the caller's time: silence may take the primary's part, a slow peer all that other places do not need."""
     if not pair.has_elsewhere:
         return ToPrimary(left_s, left_s, fresh, trial)
     least_s = min(left_s, 1.0) * PRIMARY_LEAST
@@ -242,7 +242,7 @@ def _to_primary(
 
 
 def _is_inconclusive(pair: Pair, attempt: Attempt, reply: Reply) -> bool:
-    """Tell whether a time-out says nothing about the peer: it was slow, or had less time than an answer may take."""
+    """Tell whether a time-out does not count against the peer: it was slow, or had too little time for an answer."""
     if reply.failure is None or reply.failure.kind is not Kind.TIMEOUT:
         return False
     return reply.is_alive or attempt.silence_s < min(CONCLUSIVE_S, pair.options.attempt_timeout)
@@ -251,11 +251,11 @@ def _is_inconclusive(pair: Pair, attempt: Attempt, reply: Reply) -> bool:
 def _home(  # noqa: PLR0911 - one return for each case
     pair: Pair, sender: SenderState, call: _Call, *, trial: bool = False, tried: Reply | None = None
 ) -> Generator[Command, Reply, Receipt | None]:
-    """Make one attempt on the primary and draw its consequences. None: ask for the route again."""
+    """Make one attempt on the primary and decide what follows. None: ask for the route again."""
     entity = sender.entity
     if call.left_s <= 0 or call.primary_left_s <= 0:
         if trial:
-            return None  # the primary had its share of this call; the backlog has not
+            return None  # the primary has used its share of this call; the backlog has not
         raise call.unsent(call.failure or Failure(Kind.TIMEOUT, "the time-out of the send is over"), Where.PRIMARY)
     started = call.now
     attempt = _to_primary(pair, call.left_s, call.primary_left_s, fresh=call.attempts == 1, trial=trial)
@@ -270,7 +270,7 @@ def _home(  # noqa: PLR0911 - one return for each case
     call.remember(failure, started)
     reaction = pair.reaction(entity, failure, call.now)
     if failure.kind not in MESSAGE_FAULTS and pair.is_away(entity, call.now):
-        return None  # it failed over meanwhile, or this was the trial: to the backlog in this same call
+        return None  # failed over meanwhile, or this was the trial: this same call goes on to the backlog
     if reaction is Reaction.RAISE:
         raise call.unsent(failure, Where.PRIMARY)
     if reaction is Reaction.WAIT:
@@ -292,7 +292,7 @@ def _home(  # noqa: PLR0911 - one return for each case
 
 
 def _tries_again(failure: Failure, call: _Call) -> bool:
-    """Tell whether an attempt is repeated before its failure counts: three times in all, but no time-out."""
+    """Tell whether an attempt is repeated before its failure counts: three attempts in all, none after a time-out."""
     if failure.kind in (Kind.TIMEOUT, Kind.BUSY) or call.attempts > len(RETRY_PAUSES_S):
         return False
     return RETRY_PAUSES_S[call.attempts - 1] < min(call.left_s, call.primary_left_s)
@@ -301,13 +301,13 @@ def _tries_again(failure: Failure, call: _Call) -> bool:
 def _away(
     pair: Pair, sender: SenderState, call: _Call, *, tried: tuple[ToBacklog, Reply] | None = None
 ) -> Generator[Command, Reply, Receipt | None]:
-    """Ask one backlog queue, once more on a fresh connection; the spool when there is no queue or no time."""
+    """Try one backlog queue, a second time on a fresh connection; the spool when there is no queue or no time."""
     began = call.now
     if tried is not None:
         call.now = tried[1].now
     queue = _picked(pair, sender, call.now)
     if tried is not None and tried[1].failure is not None and queue != tried[0].queue:
-        # Another send has taken that queue out of rotation meanwhile. It may have stored this message all the same.
+        # Another send has taken that queue out of rotation meanwhile. It may have stored this message nevertheless.
         call.remember_away(tried[0].queue, tried[1].failure, began)
         tried = None
     if queue is None or (tried is None and call.left_s - spool_reserve_s(pair) < LEAST_S):
@@ -335,7 +335,7 @@ def _away(
 def _refused_away(
     pair: Pair, call: _Call, attempt: ToBacklog, reply: Reply
 ) -> Generator[Command, Reply, Receipt | None]:
-    """Draw the consequences of a backlog queue that did not take the message. None: ask for the route again."""
+    """Decide what follows when a backlog queue did not accept the message. None: ask for the route again."""
     failure, reserve_s = reply.failure, spool_reserve_s(pair)
     assert failure is not None
     if failure.kind in MESSAGE_FAULTS:
@@ -370,7 +370,7 @@ def _no_queue(call: _Call, queue: str | None) -> Failure:
 
 
 def _nowhere_else(pair: Pair, call: _Call, failure: Failure, where: Where) -> Generator[Command, Reply, Receipt]:
-    """Try the spool where there is one, for a message; raise otherwise."""
+    """Try the spool, if there is one and this is a send; raise otherwise."""
     if not pair.has_spool or call.is_request:
         raise call.unsent(failure, where)
     return (yield from _to_spool(call))
@@ -385,7 +385,7 @@ def _to_spool(call: _Call) -> Generator[Command, Reply, Receipt]:
 
 
 def _wait_busy(call: _Call, failure: Failure, where: Where) -> Generator[Command, Reply, None]:
-    """Wait as long as the service asks; raise at once when the caller has not that long."""
+    """Wait as long as the service asks; raise at once when the caller has less time."""
     if call.left_s < BUSY_WAIT_S:
         raise call.unsent(failure, where)
     yield from _pause(call, BUSY_WAIT_S)

@@ -1,7 +1,7 @@
-"""Cutting encoded lists and maps: one entry out or in, all others as the bytes that they are.
+"""Changes to encoded lists and maps: one entry is removed or added, the bytes of all others stay.
 
-Every function takes the whole message and where the value stands in it. ProtocolError or IndexError when the bytes are
-cut or are something else; callers catch both at one place.
+Every function takes the whole message and the position of the value in it. ProtocolError or IndexError when the bytes
+are cut or not such a value; callers catch both at one place.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Span(NamedTuple):
 
 
 def is_wide(buf: bytes, value_at: int) -> bool:
-    """A list or map whose size stands in four bytes."""
+    """Return True for a list or map whose size has four bytes."""
     return buf[value_at] in (0xD0, 0xD1)
 
 
 def map_value(pairs: bytes, count: int, *, wide: bool = False) -> bytes:
-    """A map of `count` encoded elements, in its shortest form unless `wide`."""
+    """Return a map of `count` encoded elements, in its shortest form unless `wide`."""
     return b"\xd1" + _TWO_UINTS.pack(len(pairs) + 4, count) + pairs if wide else map_of(pairs, count)
 
 
@@ -43,7 +43,7 @@ def list_value(fields: list[bytes], *, wide: bool = False) -> bytes:
 
 
 def map_without(buf: bytes, value_at: int, end: int, names: frozenset[bytes]) -> tuple[bytes, int, dict[bytes, bytes]]:
-    """(the other pairs, how many elements they are, the encoded values of those that are cut out by name)."""
+    """Remove pairs by name; return (the other pairs, their number of elements, encoded values of the removed pairs)."""
     count, at = _head(buf, value_at, 0xC1)
     if not names:
         return buf[at:end], count, {}
@@ -98,7 +98,7 @@ def list_fields(buf: bytes, value_at: int, end: int) -> list[bytes]:
 
 
 def with_field(buf: bytes, value_at: int, end: int, index: int, encoded: bytes) -> bytes:
-    """The list with this field, after as many nulls as it takes when it was shorter."""
+    """Return the list with this field; a list that was shorter is filled up with nulls."""
     count, first_at = _head(buf, value_at, 0xC0)
     if count <= index:
         body, count = buf[first_at:end] + NULL * (index - count) + encoded, index + 1
@@ -111,7 +111,7 @@ def with_field(buf: bytes, value_at: int, end: int, index: int, encoded: bytes) 
 
 
 def _head(buf: bytes, value_at: int, narrow: int) -> tuple[int, int]:
-    """(how many elements, where the first one stands) of a list (0xC0) or map (0xC1)."""
+    """Return (number of elements, position of the first one) of a list (0xC0) or map (0xC1)."""
     code = buf[value_at]
     if code == narrow:
         return buf[value_at + 2], value_at + 3

@@ -1,11 +1,11 @@
-"""A proxy that stands before any AMQP endpoint, Azure included, and plays outages by the words of the broker.
+"""A proxy that stands before any AMQP endpoint, Azure included, and plays the same faults as the broker.
 
     async with Proxy("127.0.0.1", 5672) as proxy:
         client = ServiceBusClient.from_connection_string(proxy.connection_string(original))
         proxy.faults.add("refuse", for_s="5s")
 
-What it can play depends on what it can see (docs/outages.md): AMQP in the clear, or TLS that it ends itself, is
-followed frame by frame; TLS that it passes on is bytes.
+The faults that it can play depend on the bytes that it can read (docs/outages.md): it follows AMQP in the clear, or TLS
+that it ends itself, frame by frame; TLS that it passes on is only bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["Proxy"]
 
 NAME = "proxy"
 "The namespace of the control socket."
-LOOKUP_S = 10.0  # for the proxy's loop to say whether a name resolves
+LOOKUP_S = 10.0  # wait for the proxy's loop to decide whether a name resolves
 _AUTHORITY = re.compile(r"\b(Endpoint=\w+://|HostName=)[^;/]+", re.IGNORECASE)
 _EMULATOR = re.compile(r";?\s*UseDevelopmentEmulator=\w+", re.IGNORECASE)
 
@@ -92,7 +92,7 @@ class Proxy:
     def before(
         cls, connection_string: str, *, listen: tuple[str, int] = (HOST, 0), control: Path | None = None
     ) -> Self:
-        """A proxy before the namespace of a connection string, with AMQP in the clear between clients and itself.
+        """Make a proxy before the namespace of a connection string, with AMQP in the clear between clients and itself.
 
         It speaks TLS to the namespace unless that is an emulator.
         """
@@ -104,7 +104,7 @@ class Proxy:
     # ── life ──
 
     async def start(self) -> None:
-        """Listen. ConfigError: the port cannot be had, or the control socket cannot be opened."""
+        """Listen. ConfigError when the port is not free, or the control socket cannot be opened."""
         self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
         host, port = self._listen
         try:
@@ -119,13 +119,13 @@ class Proxy:
                 raise
 
     async def stop(self) -> None:
-        """Take no more connections, and reset those that are open."""
+        """Accept no more connections, and reset those that are open."""
         if self._control is not None:
             await self._control.close()
         self._loop = None
         self.faults.close()
         await self._port.close()
-        await asyncio.sleep(0)  # for the sockets to be told that they are gone
+        await asyncio.sleep(0)  # lets the event loop tell the sockets that they are closed
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -136,7 +136,7 @@ class Proxy:
     ) -> None:
         await self.stop()
 
-    # ── where it is ──
+    # ── addresses ──
 
     @property
     def host(self) -> str:
@@ -148,7 +148,7 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """`host:port`, as a custom endpoint of the SDK wants it."""
+        """The address as `host:port`, for a custom endpoint of the SDK."""
         return f"{in_url(self.host)}:{self.port}"
 
     @property
@@ -156,10 +156,10 @@ class Proxy:
         return sum(not passage.is_ending for passage in self._port.passages)
 
     def connection_string(self, original: str) -> str:
-        """The connection string for clients of this proxy.
+        """Return the connection string for clients of this proxy.
 
-        An emulator's names the proxy instead of the emulator. Azure takes tokens for its own name alone, so that stays,
-        and clients get the proxy's address as `custom_endpoint_address`.
+        That of an emulator gets the proxy's name instead of the emulator's. Azure takes only tokens for its own name,
+        so that name stays, and clients get the proxy's address as `custom_endpoint_address`.
         """
         given = ConnectionString.parse(original)
         text = original.strip().rstrip(";")
@@ -170,9 +170,9 @@ class Proxy:
 
     @contextmanager
     def known_as(self, host: str) -> Iterator[None]:
-        """Let a host lead to this proxy, whatever the port, in this process and while the block runs.
+        """Let a host lead to this proxy, with any port, in this process and while the block runs.
 
-        The fault `dns` then makes it a name that does not resolve. See `pairbus.proxy.names` for who notices.
+        The fault `dns` then makes it a name that does not resolve. `pairbus.proxy.names` tells which clients notice.
         """
         with names.leading(host, names.Known(self.host, self.port, self._does_not_resolve)):
             self._names += 1
@@ -181,7 +181,7 @@ class Proxy:
             finally:
                 self._names -= 1
 
-    # ── as its faults see it ──
+    # ── for its faults ──
 
     @property
     def name(self) -> str:
@@ -201,7 +201,7 @@ class Proxy:
         return self._names > 0
 
     def _does_not_resolve(self) -> bool:
-        """Decide about one look-up, in the thread of whoever looks up."""
+        """Decide about one look-up, in the thread of the caller."""
         loop = self._loop
         if loop is None:
             return False
@@ -236,4 +236,4 @@ class Proxy:
 
 
 def _nothing() -> None:
-    """Nobody waits for what passes."""
+    """Do nothing: there is no listener for changes."""

@@ -1,9 +1,9 @@
-"""Conversation of two AMQP peers, overheard: bytes of either direction in, whole frames with their meaning out.
+"""Conversation of two AMQP peers, followed: bytes of either direction in, whole frames with their meaning out.
 
 Laws of this file.
  1. The bytes that go in come out, in their order: a frame leaves when it is whole.
- 2. Nothing is refused. What cannot be read (TLS, HTTP, nonsense) comes out without a meaning; a direction whose frames
-    can no longer be told apart is passed on as it comes.
+ 2. No bytes are refused. Bytes that cannot be read (TLS, HTTP, nonsense) come out without a meaning; a direction whose
+    frames can no longer be told apart is passed on unread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pairbus.amqp.link import address_of
 from pairbus.amqp.performatives import Attach, Begin, Composite, Detach, Disposition, End, Flow, decode_performative
 from pairbus.amqp.transfers import decode_transfer
 
-FRAME_SIZE_MAX = 64 << 20  # beyond it, the four bytes are no size; the largest frames of the SDKs have 1 MiB
+FRAME_SIZE_MAX = 64 << 20  # a larger number is not a size; the largest frames of the SDKs have 1 MiB
 PING_CONTENT_TYPE = b"application/vnd.ms-servicebus-ping"
 TRANSFER = 0x14
 _AUTHORITY = re.compile(r"[a-z]+://[^/]*", re.IGNORECASE)
@@ -38,34 +38,34 @@ UP, DOWN = Direction.UP, Direction.DOWN
 
 
 def path_of(address: str | None) -> str:
-    """`amqps://host/Orders` → `orders`: entities are the same in any case."""
+    """Return the path of an address in lower case: `amqps://host/Orders` → `orders`."""
     return _AUTHORITY.sub("", address or "", count=1).strip("/").lower()
 
 
 def is_node(path: str) -> bool:
-    """`$cbs` or an entity's `$management`: no messages of users pass there."""
+    """Return True for `$cbs` or an entity's `$management`, which carry no messages of users."""
     return path == "$cbs" or path.endswith("/$management")
 
 
 @dataclass(eq=False, slots=True)
 class FollowedLink:
-    """A link between the two."""
+    """A link between the client and the broker."""
 
     name: str
     path: str
     channel: int
-    "The client's."
+    "The client's channel."
     client_sends: bool
     handles: dict[Direction, int] = field(default_factory=dict)
-    "By who says it; gone when that one has detached."
+    "Handle that each side uses; removed when that side has detached."
     unfinished: dict[Direction, int] = field(default_factory=dict)
-    "Id of the delivery of which more frames are to come, by who sends it."
+    "Id of the delivery that has more frames to come, by the side that sends it."
     is_known: bool = False
-    "For those who stand between: the broker has heard of it."
+    "For the proxy: True when the broker has got the attach."
     is_cut: bool = False
-    "For those who stand between: the two must hear nothing more of each other on this link."
+    "For the proxy: True when no more frames of this link may pass."
     used_at: float = 0.0
-    "For those who stand between: when the client last sent a message on it."
+    "For the proxy: time when the client last sent a message on the link."
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class Unit:
 
     raw: bytes
     what: Composite | None = None
-    "None for headers, signs of life, transfers and all that cannot be read."
+    "Performative; None for headers, signs of life, transfers and frames that cannot be read."
     link: FollowedLink | None = None
     is_transfer: bool = False
     delivery_id: int | None = None
@@ -135,7 +135,7 @@ class Conversation:
 
     @property
     def is_amqp(self) -> bool:
-        """Whether the client has begun with AMQP, and can be followed."""
+        """True when the client has begun with AMQP, and can be followed."""
         return self._splitters[UP].has_begun and not self._splitters[UP].is_opaque
 
     def links(self) -> list[FollowedLink]:
@@ -147,12 +147,12 @@ class Conversation:
         return session.deliveries[sender] if session is not None else {}
 
     def free_handle(self, link: FollowedLink) -> int:
-        """One that the broker does not use on the link's session."""
+        """Return a handle that the broker does not use on the link's session."""
         taken = {handle for who, handle in self._sessions[link.channel].by_handle if who is DOWN}
         return next(handle for handle in range(len(taken) + 1) if handle not in taken)
 
     def broker_channel(self, client_channel: int) -> int | None:
-        """None while the broker has not answered the client's begin."""
+        """Return the broker's channel of a session; None while the broker has not answered the client's begin."""
         return next((mine for mine, theirs in self._client_channels.items() if theirs == client_channel), None)
 
     def client_channel(self, unit: Unit) -> int:
@@ -243,14 +243,14 @@ def _detached(session: _Session, direction: Direction, link: FollowedLink) -> No
     key = link.name, link.client_sends
     if not link.handles and session.by_name.get(key) is link:
         del session.by_name[key]
-    if direction is DOWN:  # the broker has said everything about the link's deliveries
+    if direction is DOWN:  # the broker sends no more dispositions for the link's deliveries
         for unsettled in session.deliveries.values():
             for delivery_id in [each for each, other in unsettled.items() if other is link]:
                 del unsettled[delivery_id]
 
 
 def settled_ids(disposition: Disposition, unsettled: dict[int, FollowedLink]) -> list[int]:
-    """Return the deliveries that a disposition speaks of, in the order of its range."""
+    """Return the unsettled deliveries that a disposition names, in the order of its range."""
     last = disposition.first if disposition.last is None else disposition.last
     if last == disposition.first:
         return [last] if last in unsettled else []

@@ -1,4 +1,4 @@
-"""The counters of what has passed a proxy."""
+"""The counters of a proxy: connections, frames, bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PathCounts:
     """Counts of the links of one path; `$cbs` and `orders/$management` are paths of their own."""
 
     attaches: int = 0
-    "By clients."
+    "Links that clients attached."
     transfers: int = 0
     "Messages, or batches, from clients that reached the broker, pings included."
     transfers_held: int = 0
@@ -35,7 +35,7 @@ class Counts:
 
     def __init__(self) -> None:
         self.connections = 0
-        "Accepted, also those that met a black hole."
+        "Connections that were accepted, also those that met a black hole."
         self.bytes_up = 0
         self.bytes_down = 0
         self._paths: dict[str, PathCounts] = {}

@@ -1,7 +1,7 @@
-"""The faults of a proxy at work: the switches, their times, and what they do to whole connections.
+"""The faults of a proxy: the switches, their times, and their effects on whole connections.
 
-The words are those of the broker (`pairbus.faults`). Ending a fault heals at once: each fault knows what it holds back,
-and lets go of it.
+The faults are those of the broker (`pairbus.faults`). The end of a fault heals at once: the frames and connections that
+it held are released.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ AT_THE_TARGET = {
     "disk-full": "the disk is the target's",
     "slow-disk": "the disk is the target's",
 }
-"Kinds that no proxy can play, and why."
+"Kinds that no proxy can play, with the reason."
 
 
 class Abilities(Protocol):
@@ -66,7 +66,7 @@ class Abilities(Protocol):
 
 
 class ProxyFaults:
-    """The switches of one proxy: `add`, `list`, `clear`; and what they do to connections."""
+    """The switches of one proxy: `add`, `list`, `clear`; and their effects on connections."""
 
     def __init__(self, proxy: Abilities, port: ProxyPort) -> None:
         self._proxy = proxy
@@ -87,9 +87,10 @@ class ProxyFaults:
     # ── the switches ──
 
     def add(self, kind: str, **fields: Any) -> int:
-        """Switch a fault on; its number. Fields: entity, direction, for_s, probability, count, and those of its kind.
+        """Switch a fault on; return its number.
 
-        InvalidFault names a field that is wrong, or says why this proxy cannot play the fault and what to do.
+        Fields: entity, direction, for_s, probability, count, and those of its kind. InvalidFault names a field that is
+        wrong, or the reason why this proxy cannot play the fault and what to do.
         """
         return self.add_fault(Fault.read({"kind": kind, **fields})).id
 
@@ -118,13 +119,13 @@ class ProxyFaults:
             raise InvalidFault(f"{kind.name}: {reason}")
 
     def clear(self, number: int | None = None) -> int:
-        """Switch one fault off, or all of them; how many. FaultNotFound: none has this number."""
+        """Switch one fault off, or all of them; return how many. FaultNotFound when none has this number."""
         ended = self.faults.clear(number)
         self._heal(ended)
         return len(ended)
 
     def close(self) -> None:
-        """Let go of everything: the proxy stops."""
+        """Switch all faults off and release all that they hold, because the proxy stops."""
         self.clear()
         self.held.release_all()
 
@@ -133,7 +134,7 @@ class ProxyFaults:
     def meet(
         self, place: Place, direction: str | None, entity: str = "", among: Container[str] | None = None
     ) -> Active | None:
-        """The fault that meets an event now; one whose count is used up by it meets nothing more."""
+        """Return the fault that meets an event now; a fault whose count is used up meets no more events."""
         if not len(self.faults):
             return None
         one = self.faults.meet(place, direction, entity, _now(), among)
@@ -142,18 +143,18 @@ class ProxyFaults:
         return one
 
     def lines(self, direction: Direction) -> Sequence[Active]:
-        """The faults that slow the bytes of that direction."""
+        """Return the faults that slow the bytes of that direction."""
         return self._lines.get(direction, ())
 
     def accepted(self, client: socket.socket) -> None:
-        """Go on with a connection that was just accepted, or reset it, or keep it in silence."""
+        """Go on with a connection that was just accepted, or reset it, or keep it without an answer."""
         one = self.meet(Place.CONNECT, CONTACT)
         if one is None:
             self._proxy.welcome(client)
         elif one.fault.kind.name == "refuse" or self._swallowed >= SWALLOWED_MAX:
             reset_socket(client)
         else:
-            # Nothing is read, so nothing is lost: when the hole ends, the client is welcomed as if it came then.
+            # No bytes are read, so none are lost: when the black hole ends, the client goes on as if it came then.
             self._swallowed += 1
             self.held.add(one.id, client, partial(self._let_go, client))
 
@@ -173,7 +174,7 @@ class ProxyFaults:
             passage.thaw(number)
 
     def _changed(self) -> None:
-        """Bring everything that depends on the set as a whole into line with it."""
+        """Apply the changed set of faults to the port, the connections and the timers."""
         certain = {one.fault.kind.name for one in self.faults.at(Place.CONNECT) if one.fault.is_certain}
         if self._is_refusing is not ("refuse" in certain):
             self._is_refusing = not self._is_refusing
@@ -192,7 +193,7 @@ class ProxyFaults:
     def _change_lines(self) -> None:
         slow = self.faults.at(Place.WIRE)
         was_slow = bool(self._lines)
-        # As at the broker: what the namespace says comes later; a thin line is thin both ways.
+        # As at the broker: bytes of the namespace come later; a thin line is thin both ways.
         thin = [one for one in slow if one.fault.kind.name == "bandwidth"]
         self._lines = {direction: slow if direction is DOWN else thin for direction in Direction} if slow else {}
         if was_slow and not slow:
@@ -210,10 +211,10 @@ class ProxyFaults:
             for passage in self._port.open_passages():
                 passage.release(partial(_is, one.id))
 
-    # Last in the class: it hides the builtin from the annotations behind it.
+    # Last in the class, because `list` hides the builtin from later annotations.
 
     def list(self) -> list[dict[str, Any]]:
-        """The faults that are on, as JSON: the fields of `add`, `id`, `left_s` and `left`."""
+        """Return the faults that are on, as JSON: the fields of `add`, `id`, `left_s` and `left`."""
         now = _now()
         return [one.to_json(now) for one in self.faults.items()]
 

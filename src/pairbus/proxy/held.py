@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pairbus.amqp.performatives import Attach, Disposition
 from pairbus.proxy.conversation import DOWN, UP, Direction, FollowedLink, Unit
 
-HELD_BYTES_MAX = 16 << 20  # of each direction of a connection; then that peer is not read from
+HELD_BYTES_MAX = 16 << 20  # in each direction of a connection; beyond it the proxy stops reading from that peer
 
 
 class _Held(NamedTuple):
@@ -16,7 +16,7 @@ class _Held(NamedTuple):
     link: FollowedLink
     unit: Unit
     key: object
-    "None: it waits behind another one of its link."
+    "Key that releases the frame; None: it waits behind another frame of its link."
 
 
 class HeldUnits:
@@ -30,12 +30,12 @@ class HeldUnits:
         return self._bytes[direction] > HELD_BYTES_MAX
 
     def add(self, direction: Direction, link: FollowedLink, unit: Unit, key: object) -> None:
-        """Keep a frame until its key is released; None: until those before it on its link are."""
+        """Keep a frame until its key is released; None: until the frames before it on its link are."""
         self._units.append(_Held(direction, link, unit, key))
         self._bytes[direction] += len(unit.raw)
 
     def must_wait(self, direction: Direction, link: FollowedLink, unit: Unit) -> bool:
-        """Whether a frame would overtake one of its kind: messages keep their order, settlements theirs."""
+        """Tell whether a frame would overtake another of its kind: messages keep their order, settlements theirs."""
         sort = _sort(unit)
         return any(
             one.link is link
@@ -45,7 +45,7 @@ class HeldUnits:
         )
 
     def drop(self, of_link: Callable[[FollowedLink], bool]) -> None:
-        """The link is gone: what waits on it would be said on one that is not there."""
+        """Drop the frames of links that are gone."""
         self._units = [one for one in self._units if not of_link(one.link)]
         self._count()
 
@@ -68,5 +68,5 @@ class HeldUnits:
 
 
 def _sort(unit: Unit) -> str | None:
-    """The kind of frames among which a frame keeps its place."""
+    """Return the kind of frames among which a frame keeps its place."""
     return "message" if unit.is_transfer else "settlement" if isinstance(unit.what, Disposition) else None

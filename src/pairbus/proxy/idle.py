@@ -17,7 +17,7 @@ FORSAKEN = "The connection was inactive for too long: it has no active links."
 
 
 class IdleConnections:
-    """Looks at the connections of a proxy while a fault closes what is idle."""
+    """The connections of a proxy, looked at while a fault closes idle ones."""
 
     def __init__(self, port: ProxyPort) -> None:
         self._port = port
@@ -25,7 +25,7 @@ class IdleConnections:
         self._timer: asyncio.TimerHandle | None = None
 
     def follow(self, fault: Active | None) -> None:
-        """Close by the times of this fault from now on; None: close nothing."""
+        """Close idle senders and connections by the times of this fault from now on; None: close none."""
         if fault is self._fault:
             return
         self._fault = fault

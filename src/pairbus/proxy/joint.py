@@ -1,4 +1,4 @@
-"""Two sockets that are joined, and what can be done to both: reset, cut, frozen, swallowed."""
+"""Two sockets that are joined, and operations on both: reset, cut, freeze, swallow."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pairbus.faults import Active
 from pairbus.proxy.conversation import DOWN, UP, Direction
 from pairbus.proxy.wire import ProxyWire
 
-LINGER_S = 1.0  # after our FIN, for the peer's
+LINGER_S = 1.0  # wait for the peer's FIN after ours
 HANDSHAKE_S = 10.0
-REACH_S = 20.0  # for the target to answer
+REACH_S = 20.0  # wait for the target to answer
 logger = logging.getLogger("pairbus.proxy")
 
 
@@ -25,11 +25,11 @@ class ProxyTarget(NamedTuple):
     host: str
     port: int
     tls: ssl.SSLContext | None = None
-    "None: what the client says is passed on as it comes."
+    "TLS to the target; None: the client's bytes are passed on as they are."
 
 
 class Joint:
-    """One client and one connection to the target. `arrived` gets the bytes, and writes what passes."""
+    """One client and one connection to the target. `arrived` gets the bytes, and writes those that pass."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class Joint:
         changed: Callable[[], None],
         dice: Callable[[], float],
     ) -> None:
-        """`lines`: the faults that slow a direction. `changed`: called when something has passed or ended."""
+        """Make both ends. `lines`: faults that slow a direction. `changed`: called when bytes passed or one ended."""
         self.is_ending = False
         self.has_lost_bytes = False
-        "True when bytes were dropped: neither end can then go on when the network is well again."
+        "True when bytes were dropped: then the connection cannot go on after the fault."
         self.lines = lines
         self._arrived = arrived
         self._changed = changed
@@ -54,11 +54,11 @@ class Joint:
         return self.is_ending and all(each.transport is None for each in self._wires.values())
 
     def end(self, direction: Direction) -> ProxyWire:
-        """The socket whose bytes go in that direction."""
+        """Return the socket whose bytes go in that direction."""
         return self._wires[direction]
 
     async def open(self, client: socket.socket, target: ProxyTarget | None, tls: ssl.SSLContext | None = None) -> None:
-        """Join an accepted client with the target; a target that is not there resets it. None: with nobody.
+        """Join an accepted client with the target; reset it when the target cannot be reached. None: no target.
 
         `tls`: the proxy is the end of the client's TLS.
         """
@@ -89,7 +89,7 @@ class Joint:
             self.reset()
         self._wires[UP].resume("opening")
 
-    # ── done to the whole connection ──
+    # ── operations on the whole connection ──
 
     def reset(self) -> None:
         """End both sockets with RST."""
@@ -105,13 +105,13 @@ class Joint:
             asyncio.get_running_loop().call_later(LINGER_S, each.close)
 
     def swallow(self, is_swallowing: bool = True) -> None:
-        """Lose every byte of both directions from now on, or no more; where some were lost, it is reset then."""
+        """Drop all bytes of both directions from now on, or stop that; a connection that lost bytes is then reset."""
         self._is_swallowing = is_swallowing
         if not is_swallowing and self.has_lost_bytes and not self.is_ending:
             self.reset()
 
     def freeze(self, why: object) -> None:
-        """Neither read nor write, until `thaw` for the same reason. Nothing is lost."""
+        """Stop reading and writing until `thaw` for the same reason. No bytes are lost."""
         for each in self._wires.values():
             each.freeze(why)
 
@@ -120,12 +120,12 @@ class Joint:
             each.thaw(why)
 
     def write_late_now(self) -> None:
-        """The line is no longer slow."""
+        """Write the bytes that waited: the line is no longer slow."""
         for each in self._wires.values():
             each.write_late_now()
 
     def lost(self, direction: Direction, error: Exception | None) -> None:
-        """One socket is gone: so is the other, in the same way."""
+        """End the other socket in the same way, because this one is gone."""
         other = self._wires[direction.other]
         if not self._is_cut_off:
             if error is not None or self.is_ending or self._is_swallowing:

@@ -1,4 +1,4 @@
-"""Names that lead to a proxy, for this process alone: what a client needs to meet a name that does not resolve.
+"""Names that lead to a proxy, for this process alone, so that a client can meet a name that does not resolve.
 
 A proxy of TCP is never asked for a name, so it cannot play that trouble for another program. In its own process it can:
 `socket.getaddrinfo` is replaced while at least one name is known, and asks the proxy first. The sync SDK, the aio SDK
@@ -20,10 +20,10 @@ class Known(NamedTuple):
     """A name that leads to a proxy."""
 
     host: str
-    "Where the proxy listens."
+    "Address on which the proxy listens."
     port: int
     fails: Callable[[], bool]
-    "Whether this look-up finds nothing. Called in any thread."
+    "Function that decides whether this look-up fails. Called in any thread."
 
 
 _known: dict[str, Known] = {}
@@ -32,7 +32,7 @@ _getaddrinfo = socket.getaddrinfo
 
 
 def _ask(host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0) -> Any:
-    """Look a name up as `socket.getaddrinfo` does, after the proxies of this process."""
+    """Look a name up: first among the proxies of this process, then as `socket.getaddrinfo` does."""
     name = host.decode("ascii", "replace") if isinstance(host, bytes) else host
     known = _known.get(name.lower()) if isinstance(name, str) else None
     if known is None or flags & socket.AI_NUMERICHOST:
@@ -45,7 +45,7 @@ def _ask(host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, f
 @contextmanager
 def leading(name: str, known: Known) -> Iterator[None]:
     """Let the name lead to a proxy while the block runs."""
-    global _getaddrinfo  # noqa: PLW0603 - the function to go back to is the one of the moment
+    global _getaddrinfo  # noqa: PLW0603 - the function to go back to is the present one
     key = name.lower()
     with _lock:
         if key in _known:

@@ -1,8 +1,8 @@
-"""The numbers of one session whose messages do not all pass, or pass in another order.
+"""The numbers of one session in which messages were refused, or passed in another order.
 
 A message that the proxy refuses takes a delivery id, a transfer id and a credit at the client, and none of them at the
-target. From then on the two count differently, and what either says of its numbers is translated for the other. A
-session that nothing was taken out of passes byte for byte.
+target. From then on the two count differently, and the numbers in their frames are translated. A session without a
+refused message passes byte for byte.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ class DeliveryNumbers:
         self._at_target: dict[int, int] = {}
         "Client's delivery id → the target's, for deliveries that reached it and are not settled."
         self.differ = False
-        "Whether the two have ever counted deliveries differently."
+        "True when client and target have ever counted deliveries differently."
         self._missing_frames = 0
         "Transfers of the client that never reached the target."
         self._missing: dict[FollowedLink, int] = {}
         "Deliveries that never reached the target, by link."
         self._last_flow: dict[FollowedLink, Flow] = {}
-        "The target's last word on the credit of each link on which the client sends."
+        "Last flow of the target with the credit of each link on which the client sends."
         self._transfers_down = 0
-        "Transfers of the target in all."
+        "Number of all transfers of the target."
         self._down_at: dict[FollowedLink, int] = {}
-        "How many of them there were at the last word on each link's credit."
+        "Number of transfers of the target at the last flow of each link."
 
     # ── from the client ──
 
     def refuse(self, link: FollowedLink, frames: int) -> None:
-        """A delivery of so many transfers does not pass."""
+        """Note that a delivery of `frames` transfers does not pass."""
         self._missing_frames += frames
         self._missing[link] = self._missing.get(link, 0) + 1
 
     def transfer(self, unit: Unit) -> bytes:
-        """The frame of a transfer as the target must hear it."""
+        """Return the frame of a transfer with the numbers of the target."""
         said = unit.delivery_id
         if said is not None:  # it begins a delivery
             at_target = said if self._next_id is None else self._next_id
@@ -71,7 +71,7 @@ class DeliveryNumbers:
         return frame(int.from_bytes(unit.raw[6:8], "big"), changed.encode() + unit.raw[start + end :])
 
     def flow_up(self, unit: Unit, flow: Flow) -> bytes:
-        """The frame of the client's flow as the target must hear it."""
+        """Return the frame of the client's flow with the numbers of the target."""
         missing = self._missing.get(unit.link, 0) if unit.link is not None else 0
         if not missing and not self._missing_frames:
             return unit.raw
@@ -84,7 +84,7 @@ class DeliveryNumbers:
         return frame(int.from_bytes(unit.raw[6:8], "big"), changed.encode())
 
     def last_word(self, unit: Unit, disposition: Disposition) -> list[bytes]:
-        """The frames of a sender's disposition as the target must hear them."""
+        """Return the frames of a sender's disposition with the numbers of the target."""
         if not self.differ:
             return [unit.raw]
         last = disposition.first if disposition.last is None else disposition.last
@@ -100,7 +100,7 @@ class DeliveryNumbers:
     # ── from the target ──
 
     def answered(self, disposition: Disposition, unsettled: dict[int, FollowedLink]) -> list[int]:
-        """The client's ids of those of its unsettled deliveries that the target speaks of, in their order."""
+        """Return the client's ids of its unsettled deliveries that the target's disposition names, in their order."""
         last = disposition.first if disposition.last is None else disposition.last
         span = (last - disposition.first) & MASK
         at_target = self._at_target
@@ -110,14 +110,14 @@ class DeliveryNumbers:
         return sorted(found, key=lambda each: (at_target[each] - disposition.first) & MASK)
 
     def settled(self, delivery_id: int) -> None:
-        """The target has settled a delivery of the client."""
+        """Note that the target has settled a delivery of the client."""
         self._at_target.pop(delivery_id, None)
 
     def transfer_down(self) -> None:
         self._transfers_down += 1
 
     def flow_down(self, unit: Unit, flow: Flow) -> bytes:
-        """The frame of the target's flow as the client must hear it."""
+        """Return the frame of the target's flow with the numbers of the client."""
         link = unit.link
         if link is not None and link.client_sends:
             self._last_flow[link] = flow
@@ -127,7 +127,7 @@ class DeliveryNumbers:
         return frame(int.from_bytes(unit.raw[6:8], "big"), self._for_client(flow, link).encode())
 
     def credit(self, link: FollowedLink) -> Flow | None:
-        """The target's last word on the credit of a link, as it stands now that messages were refused."""
+        """Return the target's last flow with the credit of a link, corrected by the messages refused since."""
         flow = self._last_flow.get(link)
         if flow is None:
             return None
@@ -149,6 +149,6 @@ class DeliveryNumbers:
         )
 
     def forget(self, link: FollowedLink) -> None:
-        """The link is gone."""
+        """Forget a link that is gone."""
         for table in (self._missing, self._last_flow, self._down_at):
             table.pop(link, None)

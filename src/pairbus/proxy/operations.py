@@ -1,6 +1,6 @@
 """Faults of operations at a proxy: links that are attached, messages, settlements, requests.
 
-Refusals have the broker's own words. The target hears nothing of an operation that is refused here.
+Refusals have the same texts as the broker's. An operation that is refused here does not reach the target.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REFUSALS = ("throttle", "restart", "disable", "quota", "unauthorized", "internal
 
 
 class Meeting(Protocol):
-    """The set of faults, as an event asks it."""
+    """The set of faults, as operations use it."""
 
     def lines(self, direction: Direction) -> Sequence[Active]: ...
 
@@ -51,10 +51,10 @@ class OperationRules:
         return False  # a lost answer cuts the connection
 
     def begin(self, one: Active, passages: Iterable[Passage]) -> None:
-        """Detach the links that the fault does not suffer.
+        """Detach the links that the fault forbids.
 
-        A sender hears of an error when it sends, unless its links are lost by a restart; a receiver that has given
-        credit already would hear nothing.
+        A sender gets an error when it sends, unless its links are lost by a restart; a receiver that has given credit
+        already would get no error.
         """
         kind = one.fault.kind.name
         if kind not in REFUSALS or not one.fault.is_certain:
@@ -115,7 +115,7 @@ class OperationRules:
 
 
 def entity_of(path: str) -> str:
-    """The entity that a path belongs to: `orders/$deadletterqueue` and `orders/$management` are of `orders`."""
+    """Return the entity of a path: `orders/$deadletterqueue` and `orders/$management` belong to `orders`."""
     return path if path.startswith("$") else path.partition("/$")[0]
 
 
@@ -124,7 +124,7 @@ def _direction_of(link: FollowedLink) -> str:
 
 
 def _direction_of_request(unit: Unit) -> str:
-    """By the right that the operation needs; manage where the request comes in several frames or cannot be read."""
+    """Return the direction of a request by the right that it needs; manage for several frames, or if unreadable."""
     try:
         payload_at = decode_transfer(unit.raw, unit.raw[4] * 4, len(unit.raw))[-1]
         name = Message.decode(unit.raw[payload_at:]).property("operation")

@@ -1,4 +1,4 @@
-"""One connection through the proxy, frame by frame: what passes, and what the rules do to it on the way."""
+"""One connection through the proxy, frame by frame: the rules decide which frames pass, wait or are refused."""
 
 from __future__ import annotations
 
@@ -39,35 +39,35 @@ class Passage(Joint):
         super().__init__(rules.lines, self._read, changed, dice)
         self.conversation = Conversation()
         self.used_at = now
-        "When the client last had a link that is no `$` node, or was accepted."
+        "Time when the client was accepted, or last had a link to an entity."
         self._rules = rules
         self._counts = counts
         self._has_begun = False
         self._held = HeldUnits()
         self._numbers: dict[int, DeliveryNumbers] = {}
-        "By the client's channel."
+        "Delivery numbers, by the client's channel."
         self._refusals: dict[FollowedLink, _Refusal] = {}
         self._lost_answers: set[tuple[Direction, int, int]] = set()
-        "Deliveries whose answer cuts the connection: who sent it, the client's channel, its id."
+        "Deliveries whose answer cuts the connection: (side that sent it, the client's channel, its id)."
         self._lost_replies: set[str] = set()
         "Paths of nodes whose next answer cuts the connection."
         self._unsaid: list[tuple[FollowedLink, tuple[Composite, ...]]] = []
 
     def close_connection(self, text: str) -> None:
-        """Say goodbye to both ends in AMQP, then cut."""
+        """Send a close of AMQP to both ends, then cut the connection."""
         error = Error(CONNECTION_FORCED, text)
         for each in self._wires.values():
             each.write(frame(0, Close(error=error).encode()))
         self.cut()
 
-    # ── done to links ──
+    # ── operations on links ──
 
     def links(self) -> list[FollowedLink]:
-        """The links that are attached and not cut."""
+        """Return the links that are attached and not cut."""
         return [link for link in self.conversation.links() if not link.is_cut]
 
     def detach(self, link: FollowedLink, error: Error) -> None:
-        """Tell the client that its link is detached. The target hears it by the client's own detach."""
+        """Tell the client that its link is detached. The target gets the client's own detach."""
         link.is_cut = True
         self._forget(link)
         if DOWN in link.handles:
@@ -78,14 +78,14 @@ class Passage(Joint):
             self._say(link, refusal, Detach(handle=handle, closed=True, error=error))
 
     def _forget(self, link: FollowedLink) -> None:
-        """The link is gone, or as good as gone."""
+        """Forget a link that is gone, or was detached by the proxy."""
         self._held.drop(lambda other: other is link)
         self._refusals.pop(link, None)
         if link.channel in self._numbers:
             self._numbers[link.channel].forget(link)
 
     def release(self, is_released: Callable[[object], bool] = lambda key: True) -> None:
-        """Let go what is held under such keys; the frames of links that are gone are forgotten."""
+        """Let the frames pass that are held under such keys; frames of links that are gone are dropped."""
         if self.is_ending:
             return
         for direction, link, unit in self._held.take(is_released):
@@ -93,7 +93,7 @@ class Passage(Joint):
                 self._forward(direction, unit)
         self._press()
 
-    # ── what passes ──
+    # ── frames ──
 
     def _read(self, direction: Direction, data: bytes) -> None:
         if not self._has_begun and direction is UP:
@@ -116,7 +116,7 @@ class Passage(Joint):
         elif link is None:
             self._pass_without_link(direction, unit)
         elif link.is_cut:
-            # The client has heard a detach already. Its own still goes to the target, which knows of the link.
+            # The client got a detach already. Its own detach still goes to the target, which knows the link.
             if direction is UP and isinstance(unit.what, Detach) and link.is_known:
                 self._forward(UP, unit)
         elif isinstance(unit.what, Detach):
@@ -131,7 +131,7 @@ class Passage(Joint):
             self._carry_out(self._decide(direction, link, unit), direction, link, unit)
 
     def _pass_without_link(self, direction: Direction, unit: Unit) -> None:
-        """Pass what concerns a session or the connection."""
+        """Pass a frame of a session or of the connection."""
         channel = int.from_bytes(unit.raw[6:8], "big")
         if direction is UP and isinstance(unit.what, End | Close):
             self._held.drop(lambda other: isinstance(unit.what, Close) or other.channel == channel)
@@ -185,7 +185,7 @@ class Passage(Joint):
             self._forward(direction, unit)
 
     def _refuse(self, link: FollowedLink, unit: Unit) -> None:
-        """Lose one more frame of a message, and reject it with its last one."""
+        """Drop one more frame of a message, and reject the message after its last frame."""
         refusal = self._refusals[link]
         refusal.frames += 1
         if unit.has_more:
@@ -208,7 +208,7 @@ class Passage(Joint):
         self._press()
 
     def _press(self) -> None:
-        """Read no more from a peer of whom as much is held as may be."""
+        """Stop reading from a peer while the frames that are held of it reach the limit."""
         for direction, wire in self._wires.items():
             if self._held.is_full(direction):
                 wire.pause("held")
@@ -218,9 +218,9 @@ class Passage(Joint):
     # ── answers and settlements ──
 
     def _pass_settlement(self, unit: Unit, disposition: Disposition) -> None:
-        """The client's word on messages that it received; one frame is one event."""
+        """Pass the client's disposition of messages that it received; one frame is one event."""
         channel = int.from_bytes(unit.raw[6:8], "big")
-        if not disposition.role:  # the last word of a sender
+        if not disposition.role:  # the disposition of a sender
             numbers = self._numbers.get(channel)
             for raw in [unit.raw] if numbers is None else numbers.last_word(unit, disposition):
                 self._forward(UP, Unit(raw))
@@ -246,7 +246,7 @@ class Passage(Joint):
             self._say(link, replace(disposition, role=False, settled=True, state=Rejected(error=act.error)))
 
     def _pass_answer(self, unit: Unit, disposition: Disposition) -> None:
-        """The target's word on messages that the client sent, or on what the client settled."""
+        """Pass the target's disposition of messages that the client sent, or its answer to the client's settlements."""
         channel = self.conversation.client_channel(unit)
         sender = UP if disposition.role else DOWN
         unsettled = self.conversation.deliveries(channel, sender)
@@ -287,7 +287,7 @@ class Passage(Joint):
         self._wires[direction.other].write(self._translated(direction, unit))
 
     def _translated(self, direction: Direction, unit: Unit) -> bytes:
-        """The frame in the numbers of whom it goes to."""
+        """Return the frame with the numbers of its receiver."""
         if not unit.is_transfer and not isinstance(unit.what, Flow):
             return unit.raw
         channel = int.from_bytes(unit.raw[6:8], "big") if direction is UP else self.conversation.client_channel(unit)
@@ -302,7 +302,7 @@ class Passage(Joint):
         return unit.raw
 
     def _say(self, link: FollowedLink, *performatives: Composite) -> None:
-        """Words to the client in the target's name; not before the target has begun the session itself."""
+        """Send performatives to the client as if from the target; not before the target has begun the session."""
         channel = self.conversation.broker_channel(link.channel)
         if channel is None:
             self._unsaid.append((link, performatives))

@@ -1,4 +1,4 @@
-"""The port on which clients come, and the passages of those that came."""
+"""The port to which clients connect, and their passages."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from pairbus.proxy.sockets import HOST, bound
 
 BACKLOG = 256
 CONNECTIONS_MAX = 5000  # two file descriptors each
-THIN_BUFFER_BYTES = 64 << 10  # of the system, for bytes that are not read yet from a client on a thin line
+THIN_BUFFER_BYTES = 64 << 10  # receive buffer of the system for a client on a thin line
 logger = logging.getLogger("pairbus.proxy")
 
 
 class ProxyPort:
-    """A listening socket that can be shut and stays ours meanwhile."""
+    """A listening socket that can be shut and keeps its port meanwhile."""
 
     def __init__(self, accepted: Callable[[socket.socket], None]) -> None:
-        """`accepted` gets each client: it calls `welcome`, or keeps the socket, or closes it."""
+        """Make a closed port. `accepted` gets each client: it calls `welcome`, or keeps the socket, or closes it."""
         self.host = HOST
         self.number = 0
         self.passages: set[Passage] = set()
         self._accepted = accepted
         self._holder: socket.socket | None = None
-        "Keeps the port ours while it is refused: bound, and never listening."
+        "Socket that keeps the port while connections are refused: bound, and never listening."
         self._listener: socket.socket | None = None
         self._opening: set[asyncio.Task[None]] = set()
 
     def open(self, host: str, number: int) -> None:
-        """Take the port, 0 for any free one, and listen. OSError: it cannot be had."""
+        """Take the port, 0 for any free one, and listen. OSError when it is not free."""
         self._holder = bound(number, host)
         self.host, self.number = host, int(self._holder.getsockname()[1])
         try:
             self.listen()
-        except OSError:  # somebody else listens there
+        except OSError:  # another program listens there
             self._holder.close()
             self._holder = None
             raise
 
     async def close(self) -> None:
-        """Take no more connections, and reset those that are open."""
+        """Accept no more connections, and reset those that are open."""
         self.shut()
         self.reset_all()
         for task in list(self._opening):
@@ -57,7 +57,7 @@ class ProxyPort:
             self._holder = None
 
     def listen(self) -> None:
-        """Take connections; harmless where it does already, or is closed."""
+        """Accept connections; does nothing when it does already, or is closed."""
         if self._listener is None and self._holder is not None:
             listener = bound(self.number, self.host)
             try:
@@ -80,7 +80,7 @@ class ProxyPort:
             passage.reset()
 
     def open_passages(self) -> list[Passage]:
-        """The connections that are not gone."""
+        """Return the connections that are not gone."""
         self.passages = {passage for passage in self.passages if not passage.is_gone}
         return list(self.passages)
 
@@ -102,9 +102,9 @@ class ProxyPort:
         assert self._listener is not None
         try:
             client, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError):  # it left before we looked
+        except (BlockingIOError, ConnectionError):  # the client left before
             return
-        except OSError as error:  # out of file descriptors: look again in a moment, not at once and for ever
+        except OSError as error:  # out of file descriptors: try again in a moment, not at once
             logger.warning("a connection could not be accepted: %s", error)
             self.shut()
             asyncio.get_running_loop().call_later(0.1, self.listen)

@@ -1,7 +1,7 @@
-"""The questions of a passage, and the answers that it can carry out.
+"""The questions of a passage to its rules, and the answers that it can carry out.
 
-A passage follows what two peers say and has no opinion. Its rules have: those of the proxy (`pairbus.proxy.faults`)
-ask the table of faults, those of a test (`pairbus.testing.switches`) their own switches.
+A passage follows the frames of two peers and decides nothing. Its rules decide: those of the proxy
+(`pairbus.proxy.faults`) ask the table of faults, those of a test (`pairbus.testing.switches`) their own switches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class How(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FrameAct:
-    """A way to treat one frame, with what it needs."""
+    """A way to treat one frame, with its arguments."""
 
     how: How
     key: object = None
@@ -41,32 +41,32 @@ RESET = FrameAct(How.RESET)
 
 
 class FrameRules(Protocol):
-    """Decides about one frame at a time; None lets it pass."""
+    """Decisions about one frame at a time; None lets it pass."""
 
     def lines(self, direction: Direction) -> Sequence[Active]:
-        """The faults that slow the bytes of that direction."""
+        """Return the faults that slow the bytes of that direction."""
         ...
 
     def attach(self, link: FollowedLink) -> FrameAct | None:
-        """The client attaches a link."""
+        """Decide about a client that attaches a link."""
         ...
 
     def message(self, link: FollowedLink, unit: Unit) -> FrameAct | None:
-        """The client begins to send a message, or a request where the link leads to a node."""
+        """Decide about a client that begins to send a message, or a request when the link leads to a `$` node."""
         ...
 
     def asks(self, link: FollowedLink) -> FrameAct | None:
-        """The client gives credit: it wants messages."""
+        """Decide about a client that gives credit: it wants messages."""
         ...
 
     def delivery(self, link: FollowedLink) -> FrameAct | None:
-        """The target begins to hand out a message."""
+        """Decide about a target that begins to deliver a message."""
         ...
 
     def settlement(self, link: FollowedLink) -> FrameAct | None:
-        """The client settles messages that it has received on this link."""
+        """Decide about a client that settles messages of this link."""
         ...
 
     def drops_answer(self, link: FollowedLink, *, to_settlement: bool) -> bool:
-        """Whether the target's word on a message, or on a settlement, is lost and nothing else happens."""
+        """Tell whether the target's answer to a message, or to a settlement, is lost and nothing else happens."""
         ...

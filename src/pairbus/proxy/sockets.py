@@ -1,4 +1,4 @@
-"""Sockets that are bound, and sockets that are reset: what the standard library leaves to `setsockopt`."""
+"""Functions that bind and reset sockets, with options that the standard library leaves to `setsockopt`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 def bound(port: int, host: str = HOST) -> socket.socket:
-    """A socket bound to the port; several may be, as long as only the last of them listens."""
+    """Return a socket bound to the port; several sockets may be bound, as long as only the last of them listens."""
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -24,7 +24,7 @@ def bound(port: int, host: str = HOST) -> socket.socket:
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """Close with RST: a peer that reads or writes finds an error, not an end."""
+    """Close with RST: a peer that reads or writes gets an error, not an end."""
     open_socket = transport.get_extra_info("socket")
     if open_socket is not None:  # a TLS transport that has lost its connection has no socket any more
         open_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)

@@ -1,6 +1,6 @@
-"""One socket of a passage: what is read from it, what is written to it, and when.
+"""One socket of a passage: reading from it, and writing to it at the right time.
 
-The order of what is written is kept whatever the faults do, and a socket that is full stops the reading of the other.
+Faults never change the order of the bytes that are written, and a socket that is full stops the reading of the other.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pairbus.faults import Active, Pace
 from pairbus.proxy.conversation import Direction
 from pairbus.proxy.sockets import reset
 
-LATE_BYTES_MAX = 16 << 20  # of a slow line, each way; then nothing more is read for it
+LATE_BYTES_MAX = 16 << 20  # of a slow line, each way; beyond it the proxy stops reading for it
 
 
 class WireOwner(Protocol):
-    """The passage, as its sockets see it."""
+    """The passage, as its sockets use it."""
 
     def end(self, direction: Direction) -> ProxyWire:
-        """The socket whose bytes go in that direction."""
+        """Return the socket whose bytes go in that direction."""
         ...
 
     def lines(self, direction: Direction) -> Sequence[Active]:
-        """The faults that slow the bytes of that direction."""
+        """Return the faults that slow the bytes of that direction."""
         ...
 
     def arrived(self, direction: Direction, data: bytes) -> None: ...
@@ -43,11 +43,11 @@ class ProxyWire(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self._pauses: set[object] = set()
         self._frozen_by: set[object] = set()
-        "Reasons for which nothing is written."
+        "Reasons to write no bytes now."
         self._unread: list[bytes] = []
         self._width, self._delay = Pace(dice), Pace(dice)
         self._late: deque[tuple[float, bytes | None]] = deque()
-        "Bytes that must still wait before they are written, and until when; None is the end."
+        "(time, bytes) that must wait until then before they are written; None is the end."
         self._late_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -65,7 +65,7 @@ class ProxyWire(asyncio.Protocol):
             return
         thin = [one for one in self._owner.lines(self._direction) if "bytes_per_s" in one.fault.arguments]
         if thin:
-            # They arrive when the line has passed them, and no more is read before: the writer's own socket fills up.
+            # The bytes arrive when the line has passed them, and no more are read before: the writer's socket fills up.
             loop = asyncio.get_running_loop()
             self.pause("thin")
             self._unread.append(data)
@@ -88,7 +88,7 @@ class ProxyWire(asyncio.Protocol):
         self._owner.end(self._direction.other).resume("full")
 
     def pause(self, why: object) -> None:
-        """Read nothing until `resume` for the same reason."""
+        """Stop reading until `resume` for the same reason."""
         if not self._pauses and self.transport is not None:
             self.transport.pause_reading()
         self._pauses.add(why)
@@ -106,7 +106,7 @@ class ProxyWire(asyncio.Protocol):
     # ── writing ──
 
     def freeze(self, why: object) -> None:
-        """Neither read nor write until `thaw` for the same reason."""
+        """Stop reading and writing until `thaw` for the same reason."""
         self._frozen_by.add(why)
         self.pause(why)
         self._cancel_timer()
@@ -118,7 +118,7 @@ class ProxyWire(asyncio.Protocol):
         self.resume(why)
 
     def write(self, data: bytes | None) -> None:
-        """Write now, or as late as the line demands; None: close, behind everything that was written before."""
+        """Write now, or later when the line is slow; None: close, after all bytes that were written before."""
         lines = [one for one in self._owner.lines(self._direction.other) if "delay_s" in one.fault.arguments]
         if not lines and not self._late and not self._frozen_by:
             self._write(data)
@@ -140,7 +140,7 @@ class ProxyWire(asyncio.Protocol):
             self.transport.write(data)
 
     def _write_due(self) -> None:
-        """Write what need not wait any longer, and come back for the rest."""
+        """Write the bytes whose time has come, and set a timer for the rest."""
         self._cancel_timer()
         loop = asyncio.get_running_loop()
         while self._late and not self._frozen_by and self._late[0][0] <= loop.time():
@@ -153,7 +153,7 @@ class ProxyWire(asyncio.Protocol):
             self._timer = loop.call_at(self._late[0][0], self._write_due)
 
     def write_late_now(self) -> None:
-        """The line is no longer slow."""
+        """Write all bytes that wait: the line is no longer slow."""
         self.resume("thin")
         self._late = deque((0.0, data) for _, data in self._late)
         if not self._frozen_by:
@@ -175,13 +175,13 @@ class ProxyWire(asyncio.Protocol):
         self._write(None)
 
     def reset(self) -> None:
-        """RST: the peer finds an error, not an end."""
+        """End the socket with RST: the peer gets an error, not an end."""
         self._forget_late()
         if self.transport is not None:
             reset(self.transport)
 
     def finish(self) -> None:
-        """FIN. A socket that is closed with unread bytes in it would be reset, so it is read until the peer's FIN."""
+        """End with FIN. A socket closed with unread bytes would be reset, so it is read until the peer's FIN."""
         self._forget_late()
         self._frozen_by.clear()
         for why in list(self._pauses):
@@ -189,5 +189,5 @@ class ProxyWire(asyncio.Protocol):
         if self.transport is not None and not self.transport.is_closing():
             if self.transport.can_write_eof():
                 self.transport.write_eof()
-            else:  # TLS says its own goodbye
+            else:  # TLS has its own end
                 self.transport.close()

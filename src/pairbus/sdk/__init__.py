@@ -1,8 +1,8 @@
-"""The edge to the genuine azure-servicebus: the one package that knows its exceptions and its private attributes.
+"""The edge to azure-servicebus, the SDK: the one package that knows its exceptions and its private attributes.
 
 `PRIVATE` lists the attributes, and a test fails when a new version of the SDK drops one of them. Besides, names of
-`_pyamqp.error` and `_common.tracing` are imported. Attributes that are only an aid (the socket of a call that hangs,
-`_handler._connection._transport.sock` or `.writer`) are asked for with care, and a version without them will do.
+`_pyamqp.error` and `_common.tracing` are imported. Attributes that only help (the socket of a call that hangs,
+`_handler._connection._transport.sock` or `.writer`) are optional: a version of the SDK without them works too.
 """
 
 PRIVATE = (
@@ -35,4 +35,4 @@ PRIVATE = (
         "operations that are counted",
     ),
 )
-"(class of the SDK, its attributes, what they are used for)"
+"(class of the SDK, its attributes, their use)"

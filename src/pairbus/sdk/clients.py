@@ -1,4 +1,4 @@
-"""The inside of an SDK client."""
+"""Private attributes of an SDK client: its settings, its connections, its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredenti
 get_proxy_info: Callable[..., tuple[Any, ...]] | None
 try:
     from websocket._url import get_proxy_info
-except ImportError:  # an extra of the SDK
+except ImportError:  # websocket-client is an extra of the SDK
     get_proxy_info = None
 
 DEFAULT_PROXY_PORT = 80
@@ -27,10 +27,10 @@ AnyClient = ServiceBusClient | sdk_aio.ServiceBusClient
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """The way of an SDK client to its namespace. Neither `repr` nor any error shows the credential."""
+    """The settings of an SDK client for the way to its namespace. `repr` and errors never show the credential."""
 
     authority: str
-    "Host, for an emulator host:port, as it stands in the audience of tokens."
+    "Host, or host:port for an emulator, as in the audience of tokens."
     credential: Any = field(repr=False)
     tls: bool
     websocket: bool
@@ -44,7 +44,7 @@ class ClientConfig:
 
     @property
     def secret(self) -> tuple[str, str] | str | None:
-        """Return name and key, or a signature, as they are now: azure-core's credentials can be updated at any time."""
+        """Return the present name and key, or signature: azure-core's credentials can be updated at any time."""
         match self.credential:
             case AzureNamedKeyCredential():
                 named = self.credential.named_key
@@ -59,7 +59,7 @@ class ClientConfig:
 
 
 def config_of(client: AnyClient) -> ClientConfig:
-    """Read the way of a client. ValueError for one on uamqp: it sends nothing for a batch that is made of bytes."""
+    """Read the settings of a client. ValueError for a client on uamqp, which does not send batches of encoded bytes."""
     if client._amqp_transport.KIND != "pyamqp":
         raise ValueError("uamqp_transport=True is not supported: leave it out, and the SDK uses its own AMQP library")
     config = client._config
@@ -83,10 +83,10 @@ ProxySettings = tuple[str, int, tuple[str, str] | None]
 
 
 def proxy_of_sync_sdk(host: str, given: ProxySettings | None, *, tls: bool) -> ProxySettings | None:
-    """Return the proxy that the sync SDK would go through to this host, when its user has given this one or none.
+    """Return the proxy that the sync SDK would use for this host. `given`: proxy that the user gave, or None.
 
-    Its web sockets are those of websocket-client, which reads HTTPS_PROXY, HTTP_PROXY and NO_PROXY in ways of its own;
-    NO_PROXY is also stronger than a proxy that was given. The asyncio SDK does not look at the environment.
+    Its web sockets are those of websocket-client, which reads HTTPS_PROXY, HTTP_PROXY and NO_PROXY in its own way;
+    NO_PROXY is also stronger than a proxy that was given. The asyncio SDK does not read the environment.
     """
     if get_proxy_info is None:
         return given
@@ -95,9 +95,9 @@ def proxy_of_sync_sdk(host: str, given: ProxySettings | None, *, tls: bool) -> P
 
 
 def abandon_connections(client: AnyClient) -> None:
-    """Make every sender and receiver open a connection of its own when it is used next, after a fork.
+    """Make every sender and receiver open a new connection when it is used next, after a fork.
 
-    The sockets are the parent's too. What the SDK would say on one while closing it, the parent's peer would hear.
+    The sockets belong to the parent too: frames that the SDK sends while it closes one would reach the parent's peer.
     """
     for handler in list(client._handlers):
         if not isinstance(handler, _Canary):
@@ -111,8 +111,8 @@ _kept: list[object] = []
 def keep(parents: object) -> None:
     """Keep an object of the parent process for ever in a forked child.
 
-    A socket of asyncio that is collected takes itself out of the selector, which is the parent's too: the parent would
-    never hear of its own socket again.
+    A socket of asyncio that is collected removes itself from the selector, which the parent uses too: the parent would
+    get no more events of its own socket.
     """
     _kept.append(parents)
 
@@ -132,16 +132,16 @@ class _Canary:
 
 
 def when_closed(client: AnyClient, told: Callable[[], None]) -> None:
-    """Call `told` when somebody closes this client: the SDK itself does not remember it, and would open anew."""
+    """Call `told` when this client is closed: the SDK does not remember that, and would open new connections."""
     canary = _Canary(told, aio=isinstance(client, sdk_aio.ServiceBusClient))
     vars(client).setdefault("_pairbus_canaries", []).append(canary)  # kept alive: the client's own set is weak
     client._handlers.add(canary)
 
 
 def check_flavour(given: object, name: str, *, aio: bool, kinds: tuple[type, type]) -> None:
-    """Raise TypeError unless it is a sync object of the SDK (the first of `kinds`), or with `aio` an asyncio one.
+    """Raise TypeError unless `given` is a sync object of the SDK (the first of `kinds`), or with `aio` an asyncio one.
 
-    The other flavour would be taken for a send that has ended: its coroutine is never awaited.
+    With the other flavour a send would seem to succeed, but its coroutine would never be awaited.
     """
     if isinstance(given, kinds[aio]):
         return

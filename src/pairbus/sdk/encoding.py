@@ -1,4 +1,4 @@
-"""Messages of the SDK as bytes: exactly the bytes that it would send."""
+"""Messages of the SDK as bytes: exactly the bytes that the SDK would send."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _PROPERTIES = {
     "group_sequence": None,
     "reply_to_group_id": None,
 }
-"Properties in their order on the wire, with the constructor of a short text where the quick encoder takes one."
+"Properties in their order on the wire, with the constructor of a short text if the quick encoder supports it."
 _CODES = tuple(_PROPERTIES.values())
 _NULLS = [b"\x40"] * len(_CODES)
 _values_of = attrgetter(*_PROPERTIES)
 BATCH_TRANSPORT: Any = PyamqpTransport
-"The part of the SDK that batches are made with."
+"The part of the SDK that makes batches."
 _SHORT_MAX = 0xFF
 
 
 def encode(message: AnyMessage, traced: Traced | None = None) -> bytes:
-    """Return exactly the bytes that the SDK would send now; what it cannot encode raises as it would in the SDK."""
+    """Return exactly the bytes that the SDK would send now; raises the SDK's error when that fails."""
     if traced is None and (plain := plainly_encoded(message)) is not None:
         return plain
     raw = raw_of(message)
@@ -55,9 +55,9 @@ def encode(message: AnyMessage, traced: Traced | None = None) -> bytes:
 
 
 def plainly_encoded(message: AnyMessage) -> bytes | None:  # noqa: PLR0911 - one return for each case
-    """Encode a message that has nothing but short texts as properties and one body of bytes, as most have.
+    """Encode a message that has only short texts as properties and one body of bytes, as most messages do.
 
-    A tenth of the SDK's work, and the same bytes. None for any other message.
+    The bytes are the SDK's, at a tenth of its time. None for any other message.
     """
     raw = raw_of(message)
     body, properties, header = raw._data_body, raw._properties, raw._header

@@ -1,7 +1,7 @@
-"""Failures in the words of `pairing.policy`: of the SDK's exceptions, and of our own transport's.
+"""Failures of `pairing.policy`, made from the exceptions of the SDK and of our own transport.
 
-The caller of a paired client gets the exceptions of the plain SDK. What our transport raises becomes one here: made by
-the SDK's own code from the condition that the service named, so that class and text are the SDK's.
+The caller of a paired client gets the exceptions of the plain SDK. Errors of our transport become such exceptions here,
+made by the SDK's own code from the condition that the service named, so that class and text are the SDK's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
 )
 _FOREIGN: tuple[tuple[type[BaseException], Kind], ...] = (
     (AzureError, Kind.COMMUNICATION),  # a token credential, or the administration client, got no answer
-    (FileNotFoundError, Kind.INVALID),  # an option names a file of certificates that is not there
+    (FileNotFoundError, Kind.INVALID),  # an option names a file of certificates that does not exist
     (TimeoutError, Kind.TIMEOUT),
     (OSError, Kind.COMMUNICATION),
     (EOFError, Kind.COMMUNICATION),
@@ -54,7 +54,7 @@ _silent.propagate = False
 
 
 def failure_of_transport(error: TransportError) -> Failure:
-    """Judge an error of our transport. Its `error` is what the plain SDK would have raised."""
+    """Convert an error of our transport. The failure's `error` is the one that the plain SDK would have raised."""
     failure = failure_on_wire(error)
     sdk_error = _request_error(error) if isinstance(error, RequestRefused) else _send_error(error)
     sdk_error.__cause__ = error
@@ -67,7 +67,7 @@ def _send_error(error: TransportError) -> exceptions.ServiceBusError:
     if isinstance(error, TokenRefused):
         said = amqp_error.TokenAuthFailure(error.status, error.description)  # type: ignore[no-untyped-call]
         refused = as_the_sdk_says_it(said)
-        refused.add_note(str(error))  # the SDK drops what the service said of the token
+        refused.add_note(str(error))  # the SDK drops the service's text about the token
         return refused
     if isinstance(error, TooLarge):
         return exceptions.MessageSizeExceededError(message=error.description, error=error)
@@ -98,7 +98,7 @@ def _request_error(error: RequestRefused) -> exceptions.ServiceBusError:
 
 
 def failure_of(error: BaseException) -> Failure | None:
-    """Judge an exception of an SDK client, or of a socket; None when it is not ours to judge."""
+    """Convert an exception of an SDK client, or of a socket; None for other exceptions."""
     kind = _kind_of(error)
     return None if kind is None else Failure(kind, _one_line(error), False, error)
 
@@ -119,14 +119,14 @@ def _kind_of(error: BaseException) -> Kind | None:
 
 def _of_foreign(error: BaseException) -> Kind | None:
     if isinstance(error, ClientAuthenticationError):
-        # A token credential says so too when its authority cannot be reached; the reason is inside.
+        # A token credential raises the same error when its authority cannot be reached; its cause tells the difference.
         unanswered = any(isinstance(one, ServiceRequestError | OSError) for one in _chain(error))
         return Kind.COMMUNICATION if unanswered else Kind.UNAUTHORIZED
     return next((kind for known, kind in _FOREIGN if isinstance(error, known)), None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exception and its causes: the SDK wraps twice at most."""
+    """Yield the exception and its causes: the SDK wraps an error twice at most."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:

@@ -20,9 +20,9 @@ Plain = TypeVar("Plain", AmqpAnnotatedMessage, AmqpMessageProperties, AmqpMessag
 
 
 def as_messages(given: Any) -> list[ServiceBusMessage]:
-    """List the messages in anything that `send_messages` of the SDK accepts, and raise what the SDK raises.
+    """List the messages of an argument of `send_messages` of the SDK; raises the errors of the SDK.
 
-    It accepts a message, an annotated message, a mapping, an iterable of these, a batch. Messages are not copied.
+    The SDK accepts a message, an annotated message, a mapping, an iterable of these, a batch. Messages are not copied.
     """
     if isinstance(given, ServiceBusMessageBatch):
         return list(given._messages)
@@ -36,7 +36,7 @@ def _as_one(given: Any) -> list[ServiceBusMessage]:
         return [given]
     if isinstance(given, AmqpAnnotatedMessage):
         return [_message_of(given)]
-    # A mapping, or something that the SDK refuses in its own words.
+    # A mapping, or another object, which the SDK refuses with its own error.
     made = transform_outbound_messages([given], ServiceBusMessage, PyamqpTransport.to_outgoing_amqp_message)
     assert isinstance(made, list)
     return made
@@ -52,14 +52,14 @@ def raw_of(message: AnyMessage) -> AmqpAnnotatedMessage:
 
 
 def clone(original: Plain) -> Plain:
-    """Copy a plain object and share its values, at a tenth of the price of `copy.copy`."""
+    """Copy a plain object and share its values, in a tenth of the time of `copy.copy`."""
     twin: Plain = object.__new__(type(original))
     twin.__dict__.update(original.__dict__)
     return twin
 
 
 def ensure_message_id(message: ServiceBusMessage) -> ServiceBusMessage:
-    """Return the message, or a copy with a random id when it has none: duplicate detection then knows it again."""
+    """Return the message, or a copy with a random id when it has none: duplicate detection needs the id."""
     properties = message.raw_amqp_message.properties
     if properties is not None and properties.message_id not in (None, "", b""):
         return message
@@ -70,7 +70,7 @@ def ensure_message_id(message: ServiceBusMessage) -> ServiceBusMessage:
 
 
 def message_id_of(message: ServiceBusMessage) -> str:
-    """Return the id as text, whatever type it has. The SDK's own property counts all fields first."""
+    """Return the id as text, for an id of any type. The SDK's own property is slower: it counts all fields first."""
     properties = message._raw_amqp_message.properties
     value = None if properties is None else properties.message_id
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
@@ -86,7 +86,7 @@ def reserved_property(message: AnyMessage, names: Container[str]) -> str | None:
 
 
 def body_size(message: AnyMessage) -> int:
-    """Return how many bytes the message has at least, without encoding it."""
+    """Return the least number of bytes of the message, without encoding it."""
     raw = raw_of(message)
     sections = cast(list[bytes] | None, raw._data_body)
     if sections:

@@ -1,12 +1,12 @@
-"""Receivers that hand out no ping and wait no longer than told: the genuine object, with a subclass as its class.
+"""Receivers that return no pings and keep their time-outs: the SDK's own object, with a subclass as its class.
 
-A ping that is received is completed (in peek-lock) and the call goes on waiting, within its time. Iterating, a ping
-counts as activity, so `max_wait_time` starts again; pings end with the first that is delivered, so this is rare.
+A ping that is received is completed (in peek-lock) and the call goes on waiting, within its time. In an iteration a
+ping counts as activity, so `max_wait_time` starts again; pings end with the first that is delivered, so this is rare.
 
 The sync SDK blocks for ever on a peer that accepts TCP and stays silent, whatever time-out a call has: opening,
-settling, renewing, and every request with a time-out, is `guarded`. That of asyncio waits for ever for the answer to a
-settlement or a renewal: these are cancelled, and the connection is dropped. Either way they end within 30 seconds with
-the SDK's OperationTimeoutError; whether the message was settled is not known then.
+settling, renewing, and every request with a time-out, is `guarded`. The asyncio SDK waits for ever for the answer to a
+settlement or a renewal: these are cancelled, and the connection is dropped. In both SDKs such calls end within 30
+seconds with the SDK's OperationTimeoutError; it is not known then whether the message was settled.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from pairbus.telemetry import operations
 
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 ReceiverMeter = Callable[[str, int, int, str], None]
-"Called with kind, messages, their bytes, outcome: `ok`, or the kind of failure. One of more than 64 KB comes alone."
+"Function of kind, number of messages, their bytes, outcome (`ok` or kind of failure). Over 64 KB: one message a call."
 
 _log = logging.getLogger("pairbus")
 NEVER = float("inf")
-SETTLE_S = 28.0  # for a settlement or a renewal with all its retries: the SDK has no limit of its own
-CLOSE_S = 1.0  # for a silent connection to be closed
-OPEN_S = 15.0  # for a connection and its link, where the call has no shorter time
-_WAIT_S = 60.0  # the SDK's own, for a receive without max_wait_time
+SETTLE_S = 28.0  # limit of a settlement or a renewal with all its retries: the SDK has none
+CLOSE_S = 1.0  # limit for closing a silent connection
+OPEN_S = 15.0  # limit for opening a connection and its link, unless the call has less time
+_WAIT_S = 60.0  # the SDK's own limit of a receive without max_wait_time
 _OPERATIONS = {
     b"com.microsoft:peek-message": "peek",
     b"com.microsoft:renew-lock": "renew",
@@ -47,7 +47,7 @@ _OPERATIONS = {
     b"com.microsoft:receive-by-sequence-number": "receive",
 }
 _ENVELOPE_BYTES = 200  # header, annotations and properties that a service puts around a body
-_DOUBT_BYTES = 1024  # how far from that a message may be; near a multiple of 64 KB it is measured
+_DOUBT_BYTES = 1024  # largest error of that number; a size near a multiple of 64 KB is measured
 Messages = list[ServiceBusReceivedMessage]
 
 
@@ -66,7 +66,7 @@ def _without_pings(messages: Messages) -> tuple[Messages, Messages]:
 
 
 def _arrived(receiver: Any, messages: Messages) -> tuple[Messages, Messages]:
-    """Tell the meter of a receive, and split its messages; a faulted client may be why there are none."""
+    """Tell the meter of a receive, and split its messages; without messages, check for a faulted client."""
     if not messages:
         receiver._check_client()
     _tell_received(receiver._meter, messages)
@@ -95,16 +95,16 @@ def _deadline(own_wait_s: float | None, wait_s: float | None) -> float:
 
 
 def _limit_of(kind: str, timeout: float | None) -> float | None:
-    """Return how long a request may take; None: as long as the SDK lets it."""
+    """Return the time limit of a request; None: only the SDK's own."""
     return SETTLE_S if timeout is None and kind == "renew" else timeout
 
 
 def _ping_stays(error: Exception) -> None:
-    """Log that a ping was not completed. The caller need not know: it expires a second later anyway."""
+    """Log that a ping was not completed. The caller gets no error: the ping expires a second later anyway."""
     _log.debug("a ping was not completed: %s", error)
 
 
-# One base each and no mixin: an object can be given another class only when both lay it out alike.
+# One base class each and no mixin: an object can get another class only when both have the same memory layout.
 
 
 class _SkipsPings(ServiceBusReceiver):
@@ -128,12 +128,12 @@ class _SkipsPings(ServiceBusReceiver):
         abs_timeout_time: float | None = None,
         entity_name: str | None = None,
     ) -> None:
-        """Begin no retry after the end of the call."""
+        """Wait before a retry, but begin no retry after the deadline of the call."""
         until = self._until if abs_timeout_time is None else min(self._until, abs_timeout_time)
         super()._backoff(retried_times, last_exception, until, entity_name)
 
     def _within(self, limit_s: float | None, call: Callable[[], Any]) -> Any:
-        """Make a call that ends after `limit_s` at the latest, and when the call that it is part of ends."""
+        """Make a call that ends after `limit_s` at the latest, and not later than the call that it is part of."""
         if limit_s is None:
             return call()
         outer = self._until
@@ -270,7 +270,7 @@ class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
         return answer
 
     async def _within(self, limit_s: float | None, call: Awaitable[Any]) -> Any:
-        """Wait for a call of the SDK; after `limit_s` it is cancelled, and the connection that is silent goes."""
+        """Wait for a call of the SDK; after `limit_s` cancel it, and drop the silent connection."""
         try:
             async with asyncio.timeout(limit_s) as limit:
                 return await call
@@ -281,7 +281,7 @@ class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
             raise OperationTimeoutError(message="no answer in time; the connection was broken off") from None
 
     async def _drop_connection(self) -> None:
-        """Close the connection, which the next call opens anew; a silent peer does not hold that up."""
+        """Close the connection, also when the peer is silent; the next call opens a new one."""
         handler = self._handler
         try:
             async with asyncio.timeout(CLOSE_S):
@@ -297,7 +297,7 @@ class _SkipsPingsAsync(sdk_aio.ServiceBusReceiver):
 class _Metered:
     """One operation of a receiver: refused when its client was faulted, and told to the meter when it has ended.
 
-    A receive that succeeds is told by `_tell_received`, which knows how many messages came.
+    A receive that succeeds is told by `_tell_received`, which knows the number of messages.
     """
 
     __slots__ = ("_kind", "_receiver")
@@ -331,7 +331,7 @@ def skip_pings(
     meter: ReceiverMeter | None = None,
     check_client: Callable[[], None] | None = None,
 ) -> Receiver:
-    """Return the same receiver, still an instance of the SDK's class, which from now on hands out no ping.
+    """Return the same receiver, still an instance of the SDK's class, which from now on returns no pings.
 
     `check_client` raises when the client was faulted: the receiver ends with it.
     """
@@ -343,7 +343,7 @@ def skip_pings(
 
 
 async def end_async_receiver(receiver: sdk_aio.ServiceBusReceiver) -> None:
-    """End a receiver of a faulted client, as `break_socket` ends one of the sync SDK."""
+    """End a receiver of a faulted client, as `break_socket` does for the sync SDK."""
     try:
         await receiver.close()
     except (ServiceBusError, OSError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""Freeing a sync call of the SDK that hangs: its socket is shut down under it, and the call fails in the same second.
+"""Freeing a sync call of the SDK that hangs: its socket is shut down, and the call fails in the same second.
 
 The sync SDK has no time-out for a peer that accepts a connection and stays silent, and `close()` from another thread
-does not free the call. While a handshake is under way the SDK holds the socket in no attribute (wrapping it for TLS
-takes the descriptor out of the one it has), so then the stack of the hung thread is asked for it.
+does not free the call. During a handshake no attribute of the SDK has the socket (wrapping it for TLS takes the
+descriptor out of the one that it has), so then the socket is found in the stack of the hung thread.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def _is_known() -> bool:
 
 
 CAN_BREAK = _is_known()
-"False where a hung call cannot be freed, so that its thread must be given up."
+"False when a hung call cannot be freed, so that its thread must be left behind."
 
 
 def break_socket(owner: Any) -> bool:
-    """Shut down the socket of a sync sender or receiver, from any thread. False: there is none yet, ask again.
+    """Shut down the socket of a sync sender or receiver, from any thread. False: there is no socket yet, call again.
 
     The SDK's own limit for connecting is one second for each address, so a hang without a socket does not last.
     """
@@ -50,10 +50,10 @@ def _shut_down(candidate: object) -> bool:
     if not isinstance(candidate, socket.socket) or candidate.fileno() < 0:
         return False
     try:
-        # Not SSLSocket's own: that one drops the TLS state under the thread that is reading.
+        # Not the method of SSLSocket: it drops the TLS state while another thread is reading.
         socket.socket.shutdown(candidate, socket.SHUT_RDWR)
     except OSError:
-        return False  # not connected: nobody can hang on it
+        return False  # not connected: no call can hang on it
     return True
 
 
@@ -68,7 +68,7 @@ def _in_use_by(transport: object) -> list[socket.socket]:
             if names.get("self") is transport:
                 found += held
                 break
-            # Their type, not what they claim to be: asking a proxy of an application may run its code.
+            # By the real type: `isinstance` of an application's proxy object may run the application's code.
             held += [value for value in list(names.values()) if issubclass(type(value), socket.socket)]
             frame = frame.f_back
     return found

@@ -1,4 +1,4 @@
-"""The spans of the SDK: the same names, links and message properties as its own senders make."""
+"""The spans of the SDK: the same names, links and message properties as those of its own senders."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Traced:
 
 
 def attributes(namespace: str, entity: str) -> dict[str, Any]:
-    """Return the attributes by which a span of a message names its destination."""
+    """Return the attributes of a message's span that name its destination."""
     return {
         tracing.TraceAttributes.TRACE_NET_PEER_NAME_ATTRIBUTE: namespace,
         tracing.TraceAttributes.TRACE_MESSAGING_DESTINATION_ATTRIBUTE: entity,

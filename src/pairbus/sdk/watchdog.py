@@ -1,10 +1,10 @@
-"""The watchdog of sync receivers: no call of theirs outlives its deadline.
+"""The watchdog of sync receivers: none of their calls outlives its deadline.
 
 The sync SDK blocks for ever on a peer that accepts TCP and stays silent, whatever time-outs it is given (measured).
-Breaking the socket under such a call frees it in the same second: one thread for the process looks after all calls
-that are under way, and breaks the socket of one that is late.
+When its socket is broken, such a call ends in the same second: one thread for the process watches all calls that are
+under way, and breaks the socket of a late one.
 
-Where the SDK hides its socket (another version), a call runs in a thread of its own that is given up instead.
+Where the SDK hides its socket (another version), a call runs in a thread of its own, which is left behind instead.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pairbus.sdk.sockets import CAN_BREAK, break_socket
 
 logger = logging.getLogger("pairbus.watchdog")
 
-AGAIN_S = 0.1  # before a call that was broken off, and did not notice, is broken off again
-LOOK_MAX_S = 3600.0  # a condition takes no endless time
+AGAIN_S = 0.1  # pause before a call that was broken off without effect is broken off again
+LOOK_MAX_S = 3600.0  # stands for endless, which a condition does not take
 GRACE_S = 0.25  # the SDK's own time-out gets this long to end the call with a better error
 NEVER = float("inf")
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 def guarded(call: Callable[[], T], owner: object, deadline: float) -> T:
     """Make one call of an SDK object; OperationTimeoutError when it had to be broken off at its deadline.
 
-    The deadline is one of `time.monotonic`. Whether the peer did what was asked is not known after the error.
+    The deadline is one of `time.monotonic`. After the error it is not known whether the peer did the operation.
     """
     late_at = deadline + GRACE_S
     if not CAN_BREAK:
@@ -68,7 +68,7 @@ class _Watchdog:
         self._calls: set[_Watched] = set()
         self._changed = threading.Condition()
         self._looks_at = NEVER
-        "Time of the next look; a call that is late sooner must wake the thread."
+        "Time of the next look; a call with an earlier deadline must wake the thread."
         self._thread: threading.Thread | None = None
 
     def watch(self, call: _Watched) -> None:
@@ -101,7 +101,7 @@ class _Watchdog:
     def _break(self, owner: object) -> None:
         try:
             break_socket(owner)
-        except Exception:  # it looks into frames of running threads; without this thread no call would have a deadline
+        except Exception:  # reading stacks of running threads may fail; without this thread calls have no deadline
             logger.exception("a late call could not be broken off; it is tried again")
 
 
@@ -109,8 +109,8 @@ _watchdog = _Watchdog()
 
 
 def _after_fork() -> None:
-    """Threads do not survive a fork: the child makes its own when it needs one."""
-    global _watchdog  # noqa: PLW0603 - one for the process
+    """Forget the watchdog in a forked child, which has no threads; the child starts one when it needs one."""
+    global _watchdog  # noqa: PLW0603 - one watchdog for the process
     _watchdog = _Watchdog()
 
 

@@ -201,13 +201,13 @@ class Spool:
         return self._bytes
 
     def has(self, path: str) -> bool:
-        """True when messages of this path wait: later ones must queue behind them."""
+        """Return True when messages of this path wait: later ones must queue behind them."""
         return self._waiting > 0 and path.lower() in self._places
 
     # ── messages in ──
 
     def append(self, entries: Sequence[SpoolEntry]) -> int:
-        """Store all entries durably, or none and raise; returns the number of messages that wait now."""
+        """Store all entries durably, or none and raise; return the number of messages that wait now."""
         if not entries:
             return self._waiting
         size = sum(entry.size for entry in entries)
@@ -241,14 +241,14 @@ class Spool:
     # ── messages out ──
 
     def paths(self) -> list[str]:
-        """Paths with waiting messages, sorted by the oldest message of each."""
+        """Return the paths with waiting messages, sorted by the oldest message of each."""
         query = "SELECT number, path FROM waiting WHERE place = ? ORDER BY number LIMIT 1"
         with self._commits.reading() as connection:
             oldest = [connection.execute(query, (place,)).fetchone() for place in list(self._places)]
         return [path for _, path in sorted(row for row in oldest if row is not None)]
 
     def next_batch(self, path: str, max_count: int, max_bytes: int) -> list[tuple[int, SpoolEntry]]:
-        """The oldest messages of the path with their numbers; at least one when the path has any.
+        """Return the oldest messages of the path with their numbers; at least one when the path has any.
 
         A message whose checksum is wrong is set aside as refused, and skipped.
         """
@@ -264,18 +264,18 @@ class Spool:
         """Remove messages that a namespace has accepted. Unknown numbers are ignored."""
         self._remove(numbers, keep=False, copy=lambda connection: None)
         if not self._waiting and not self._refused:
-            with suppress(SpoolError):  # the messages are removed all the same
+            with suppress(SpoolError):  # the messages are removed nevertheless
                 self._shrink()
 
     def refuse(self, reasons: Sequence[tuple[int, str]], *, refused_ms: int | None) -> None:
-        """Set each message aside with its reason; it stays in the spool, and no other message waits for it."""
+        """Set each message aside with its reason; it stays in the spool, and no message waits for it."""
         copy = f"INSERT INTO refused SELECT {COLUMN_NAMES}, ?, ? FROM waiting WHERE number = ?"
         rows = [(reason, refused_ms, number) for number, reason in reasons]
         numbers = [number for number, _ in reasons]
         self._remove(numbers, keep=True, copy=lambda connection: connection.executemany(copy, rows))
 
     def retry_refused(self) -> int:
-        """Put every refused message back into its old place in the order; returns how many there were."""
+        """Put every refused message back into its old place in the order; return how many there were."""
         moved: list[str] = []
 
         def write(connection: sqlite3.Connection) -> None:
@@ -428,7 +428,7 @@ def open_free(folder: Path | str, *, pair: str | None = None, max_bytes: int = M
 
 
 def _owing_to(folder: Path) -> str | None:
-    with suppress(SpoolError):  # opening the spool tells the error in better words
+    with suppress(SpoolError):  # opening the spool raises a better error
         return owing_to(folder)
     return None
 
@@ -446,7 +446,7 @@ def disk_threads() -> Executor:
 
 
 def spools_in(folder: Path | str) -> list[Path]:
-    """Folders that hold a spool: the folder itself, and numbered ones within it. Links are not followed.
+    """Return the folders that hold a spool: the folder itself, and numbered ones within it. Links are not followed.
 
     Pairbus makes no spool within a numbered folder, but a user may have moved one there: it must be found, too.
     """

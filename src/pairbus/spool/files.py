@@ -41,7 +41,7 @@ DRAFT_NAME = "spool.new"
 RESERVE_NAME = "reserve"
 APPLICATION_ID = 0x50616953  # "PaiS"
 VERSION = 2
-UNSIGNED_S = 1.0  # wait for a lock that nobody has signed: its owner may only look to which pair the spool belongs
+UNSIGNED_S = 1.0  # wait for a lock that is not signed: its owner may only look to which pair the spool belongs
 LOG_PAGES = 256  # pages of the write-ahead log before it is copied into the file: 1 MB
 RESERVE_BYTES = 2 << 20  # twice the room that copying the log may need
 
@@ -83,8 +83,8 @@ def prepare(folder: Path) -> None:
 def own(folder: Path) -> FolderLock:
     """Take the lock of a spool; SpoolInUse when another client has it.
 
-    A client that only looks to which pair the spool belongs has not signed the lock. It is waited for: if both clients
-    passed over the spool, nobody might open it again.
+    A client that only looks to which pair the spool belongs does not sign the lock. This function waits for it: if both
+    clients skipped the spool, no client might open it again.
     """
     try:
         return FolderLock(folder, patience_s=UNSIGNED_S)
@@ -111,7 +111,7 @@ def give_up_reserve(folder: Path) -> None:
 
 
 def create(path: Path) -> None:
-    """Create an empty spool. The file gets its name when it is complete, so that half of one is never opened."""
+    """Create an empty spool. The file gets its name when it is complete, so that half a file is never opened."""
     draft = path.with_name(DRAFT_NAME)
     for left in path.parent.glob(f"{DRAFT_NAME}*"):
         left.unlink()
@@ -199,7 +199,7 @@ class Standing:
 
 
 def look(folder: Path) -> tuple[str | None, list[Standing]]:
-    """The pair to which a spool belongs, and its messages by path, the path that waits longest first.
+    """Return the pair to which a spool belongs, and its messages by path, the path that waits longest first.
 
     Changes nothing; the owner may have the spool open.
     """
@@ -224,7 +224,7 @@ def look(folder: Path) -> tuple[str | None, list[Standing]]:
 
 
 def check(connection: sqlite3.Connection, path: Path) -> None:
-    """Check the structure of a spool before anything is changed; single rows are checked when they are read."""
+    """Check the structure of a spool before the first change; single rows are checked when they are read."""
     found = dict(connection.execute("SELECT name, sql FROM sqlite_schema").fetchall())
     if _version(connection) == 1:
         found.setdefault("pair", TABLES["pair"])
@@ -256,13 +256,13 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 
 
 def claimed_by(connection: sqlite3.Connection) -> str | None:
-    """The pair that has claimed the spool; None when no pair has."""
+    """Return the pair that has claimed the spool; None when no pair has."""
     row = None if _version(connection) == 1 else connection.execute("SELECT name FROM pair").fetchone()
     return None if row is None else str(row[0])
 
 
 def owing_to(folder: Path) -> str | None:
-    """The pair whose messages a spool holds; None for an empty spool. The caller holds the lock. Changes nothing."""
+    """Return the pair whose messages a spool has, None when empty. The caller has the lock. Changes nothing."""
     path = folder / FILE_NAME
     if not path.exists():
         return None
@@ -282,7 +282,7 @@ def damaged(path: Path, what: str) -> SpoolDamaged:
 
 
 def spool_error(error: sqlite3.Error, path: Path) -> SpoolError:
-    """Translate an error of SQLite; no other place knows them."""
+    """Translate an error of SQLite; only this function knows them."""
     code = _code(error)
     if code == sqlite3.SQLITE_FULL:
         return SpoolFull(f"No space left for {path}. Earlier messages are safe; this change was not stored.")

@@ -46,9 +46,9 @@ logger = logging.getLogger("pairbus.spool.forwarder")
 
 BATCH_COUNT = 100
 BATCH_BYTES = 192 * 1024  # fits the 256 KB of the Standard tier with room for aliases and the batch's own sections
-REMOVE_S = 0.25  # an accepted message stays in the file so long at most, so that others share its fsync
+REMOVE_S = 0.25  # longest time that an accepted message stays in the file, so that others share its fsync
 SEND_TIMEOUT_S = 15.0
-LOOK_S = 1.0  # between two questions of a waiting lane for another way
+LOOK_S = 1.0  # between two looks of a waiting lane for another way
 PATIENCE_S = 30.0
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class Ways(Protocol):
     """Choice of the side for each path. Called from the forwarder's event loop; `now` is that of `time.monotonic`."""
 
     def way(self, path: str, now: float) -> Way | None:
-        """The way for a path: PRIMARY, or a backlog queue; None when neither side takes messages."""
+        """Return the way for a path: PRIMARY, or a backlog queue; None when neither side takes messages."""
         ...
 
     def accepted(self, path: str, way: Way, count: int, now: float) -> None: ...
@@ -128,7 +128,7 @@ class Forwarder:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Path → reason, for paths whose messages do not move."""
+        """Return path → reason, for paths whose messages do not move."""
         return {lane.path: lane.reason for lane in self._lanes.values() if lane.reason}
 
     async def run(self) -> None:
@@ -150,7 +150,7 @@ class Forwarder:
             await self._cancel()
 
     async def drain_once(self, patience_s: float = PATIENCE_S) -> dict[str, str]:
-        """Forward the messages that are there; returns path → reason for messages that are left.
+        """Forward the messages that are there; return path → reason for messages that are left.
 
         A path is given up when there is no way for it, or when none of its messages has moved for `patience_s`.
         """
@@ -231,7 +231,7 @@ class Forwarder:
             self._retries.pop(lane.path.lower(), None)
 
     async def _pause(self, lane: Lane, way: Way | None, retry: asyncio.Event, pause_s: float) -> None:
-        """Wait until the time is over, or `retry_now`, or the other side takes messages; throttling is waited out."""
+        """Wait until the time is over. `retry_now`, or another way, ends the wait earlier, except for throttling."""
         until = time.monotonic() + pause_s
         while (left_s := until - time.monotonic()) > 0:
             # At least LOOK_S long: two sides that fail in turns must not be tried without a pause.
@@ -281,8 +281,8 @@ class Forwarder:
                 await self._refuse(lane, *group[0], failure)
             await self._remove(removable)
         except asyncio.CancelledError:
-            with suppress(SpoolError):  # then they are sent again
-                self._spool.forwarded(removable)  # not in a thread: nobody waits for this task any more
+            with suppress(SpoolError):  # if this fails, they are sent again
+                self._spool.forwarded(removable)  # not in a thread: this task is cancelled
             raise
         return True
 
@@ -317,7 +317,7 @@ class Forwarder:
     # ── sending ──
 
     async def _send_some(self, lane: Lane, way: Way, batch: Numbered) -> tuple[int, Failure | None]:
-        """Send the first messages of a batch together; returns how many they were, and the failure."""
+        """Send the first messages of a batch together; return how many they were, and the failure."""
         payloads: list[bytes] = []
         for _, entry in batch[: 1 if lane.singly else len(batch)]:
             payload = entry.payload if way == PRIMARY else wrapped(entry.payload, _away(entry))
@@ -349,7 +349,7 @@ class Forwarder:
             failure = Failure(Kind.UNAUTHORIZED, str(error), error=error)  # the key is for another entity
         except asyncio.CancelledError:
             if attempt_ms is not None:
-                self._spool.attempted(group, attempt_ms)  # not in a thread: nobody waits for this task any more
+                self._spool.attempted(group, attempt_ms)  # not in a thread: this task is cancelled
                 self._tell_unanswered(path, way, group)
             raise
         self._count(carrier, way, target, payloads, failure)
@@ -359,7 +359,7 @@ class Forwarder:
         return failure
 
     def _tell_unanswered(self, path: str, way: Way, group: Numbered) -> None:
-        """Tell that a backlog queue may have these messages, without a mark that tells the syphon of another copy."""
+        """Tell that a backlog queue may have these messages; its copies have no mark that tells of another copy."""
         if way.queue is not None:
             for _, entry in group:
                 self._publish(MaybeDuplicated.unanswered(path, entry.message_id, way.queue))

@@ -40,7 +40,7 @@ class SpoolHolder:
         return self._left if self.open_spool is None else self.open_spool.waiting
 
     def open(self, is_needed: Callable[[], bool]) -> None:
-        """Open the spool if the options name one; waits for the disk. Closes it again if `is_needed` is False then."""
+        """Open the spool if the options name one; waits for the disk. Closes it again if `is_needed` is then False."""
         if self._folder is None or self.open_spool is not None:
             return
         self.open_spool = open_free(os.fspath(self._folder), pair=self._pair, max_bytes=self._max_bytes)

@@ -1,21 +1,21 @@
-"""One small contract for what several hosts share: a folder, or an object store, and the same promises from both.
+"""One small contract for objects that several hosts share: a folder, or an object store, with the same promises.
 
     opening       the form of a location chooses the storage
     folder        a folder that every host sees: drafts, fsync, hard links
     blob          Azure Blob and ADLS Gen2: If-None-Match
     locations     how a location in Azure is written
-    secret        where the key of a storage account stands
+    secret        the place of the key of a storage account
     entries       JSON objects that carry the token of their writer
 
-The staging of streams and the journal of the Spark syphon stand on it.
+The staging of streams and the journal of the Spark syphon use it.
 
 Laws of this package.
  1. An object appears whole or not at all, whenever its writer dies.
- 2. Of all who call `put_new` with one key, exactly one is told True. An answer that was lost is asked for again, and
-    the object that is found there is compared with the own one: so content that two may write must carry a token.
- 3. What cannot be reached for a while is asked again until the patience is over. Then StorageError, which is an
-    OSError; what is wrong in itself (no such container, no right, a wrong key) is a ConfigError at once.
- 4. A storage can be pickled: only its location and the place of its key travel.
+ 2. Of all callers of `put_new` with one key, exactly one gets True. A call whose answer was lost is repeated, and the
+    object that exists is compared with the caller's: so content that two callers may write must carry a token.
+ 3. A storage that cannot be reached is tried again until the patience is over: then StorageError, which is an OSError.
+    A mistake (no such container, no right, a wrong key) is a ConfigError at once.
+ 4. A storage can be pickled: the pickle has only its location and the place of its key.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class Storage(Protocol):
 
     @property
     def location(self) -> str:
-        """Return where it is, as it was given: for errors."""
+        """Return the location as it was given, for errors."""
         ...
 
     def put_new(self, key: str, data: bytes) -> bool:
-        """Create an object: durable when this returns, and only if there is none. False when somebody else has."""
+        """Create an object, durable when this returns, only if there is none. False when another caller created it."""
         ...
 
     def put(self, key: str, data: bytes) -> None:
-        """Create or replace an object. In a folder it may be lost with the power: for what is only advice."""
+        """Create or replace an object. In a folder a power failure may lose it: only for objects that may be lost."""
         ...
 
     def get(self, key: str) -> bytes | None:
-        """Return the whole object; None when there is none. What `put_new` or `put` has returned for is seen by all."""
+        """Return the whole object; None when there is none. All hosts see an object when `put_new` or `put` returns."""
         ...
 
     def list(self, prefix: str) -> Names:
@@ -52,29 +52,29 @@ class Storage(Protocol):
         ...
 
     def delete(self, key: str) -> None:
-        """Remove an object; nothing when there is none."""
+        """Remove an object, if it exists."""
         ...
 
     def exists(self, key: str) -> bool: ...
 
 
 class Appender(Protocol):
-    """A growing record. What `append` has returned for is durable; a death tears at most what came after."""
+    """A growing record. An entry is durable when `append` has returned; a kill can tear only a later one."""
 
     def append(self, data: bytes) -> None: ...
 
     def close(self) -> None:
-        """Leave nothing behind when nothing was appended."""
+        """Close the record; without entries no object is left."""
         ...
 
 
 class ObjectDraft(Protocol):
-    """An object that is being written, invisible to others. `with` throws it away unless it was published."""
+    """An object that is being written, invisible to others. At the end of `with` it is deleted unless published."""
 
     file: BinaryIO
 
     def publish(self) -> None:
-        """Make it the object: durable when this returns."""
+        """Make the draft the object: durable when this returns."""
         ...
 
     def __enter__(self) -> ObjectDraft: ...
@@ -88,10 +88,10 @@ class LargeStorage(Storage, Protocol):
     """Storage that also has objects larger than the memory, and records that grow."""
 
     look_s: float
-    "Pause between two looks for an object that somebody may write: short where a look costs nothing."
+    "Pause between two looks for an object that another host may write: short where a look is free."
 
     def draft(self, key: str) -> ObjectDraft:
-        """Begin a large object, whose key nobody else uses."""
+        """Begin a large object, whose key no other writer uses."""
         ...
 
     def open(self, key: str) -> BinaryIO | None:

@@ -1,7 +1,7 @@
 """Azure Blob and ADLS Gen2, by azure-storage-blob: an object is a block blob, and If-None-Match makes it only once.
 
-The SDK's own repetitions are off: whether an earlier attempt may have succeeded decides what "it is there already"
-means, and only who repeats a call knows that.
+The SDK's own retries are off: when an object exists already, it matters whether an earlier attempt of the same call may
+have made it, and only code that repeats the call itself knows that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pairbus.storage.secret import StorageSecret
 
 CONNECT_S, READ_S = 5.0, 30.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 5.0
-KEPT_MAX = 4  # published drafts that are still open: whoever has published one reads it next
+KEPT_MAX = 4  # published drafts that are kept open, because their writer usually reads them next
 SMALL_BYTES = 4 << 20  # read into the memory
 PARALLEL = 2  # of a large object: requests at a time
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class BlobStorage:
-    """A path in a container. One for a process: `open_storage` keeps it, and with it its connections."""
+    """A path in a container. `open_storage` keeps one for each process, with its connections."""
 
     look_s = 2.0
 
@@ -79,7 +79,7 @@ class BlobStorage:
             except ResourceExistsError as error:
                 if _code(error) not in _THERE:
                     raise
-                # The attempt before this one had no answer: the object may be its work.
+                # An earlier attempt had no answer: it may have made the object.
                 return unsure and self.get(key) == data
             except AzureError:
                 unsure = True
@@ -136,10 +136,10 @@ class BlobStorage:
     def appender(self, key: str) -> ObjectAppender:
         return ObjectAppender(self, key)
 
-    # ── how ──
+    # ── helpers ──
 
     def publish(self, key: str, file: BinaryIO) -> None:
-        """Upload a file as an object, and keep the file: whoever opens the object here needs no download."""
+        """Upload a file as an object, and keep the file: then the object can be opened here without a download."""
         size = file.seek(0, os.SEEK_END)
 
         def upload(blob: BlobClient) -> None:
@@ -168,7 +168,7 @@ class BlobStorage:
         return self._container
 
     def _ask(self, key: str, call: Callable[[BlobClient], T], **missing: T) -> T:
-        """Call until there is an answer, or the patience is over. `missing`: the answer when the blob is not there."""
+        """Call until there is an answer, or the patience is over. `missing`: the answer when there is no such blob."""
         began, pause_s = time.monotonic(), PAUSE_MIN_S
         while True:
             try:
@@ -184,7 +184,7 @@ class BlobStorage:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     def _told(self, key: str, error: AzureError) -> Exception:
-        """Tell an error in terms of what the user has given."""
+        """Return the error in terms of the location and credential that the user gave."""
         where, secret = self._where, f"{self._secret.option} ({self._secret.source})"
         status = error.status_code if isinstance(error, HttpResponseError) else None
         code = _code(error) or str(status)
@@ -200,7 +200,7 @@ class BlobStorage:
 
 
 class BlobDraft:
-    """A local file that nobody else sees, and that is gone with its process."""
+    """A local file that other processes do not see, removed with its process."""
 
     def __init__(self, storage: BlobStorage, key: str) -> None:
         self._storage = storage
@@ -238,16 +238,16 @@ class ObjectAppender:
             raise StorageError(f"{self._storage.location}: {key} is there already: a record must have one writer")
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no object is open."""
 
 
 def _temporary() -> BinaryIO:
-    """Make a file that has no name, so that nothing is left of it whatever becomes of this process."""
+    """Make a file without a name, which disappears with this process, however it ends."""
     return tempfile.TemporaryFile()
 
 
 def _code(error: AzureError) -> str:
-    """Return how the service names its refusal; empty when it has not."""
+    """Return the error code of the service; empty when there is none."""
     return str(getattr(error, "error_code", None) or "")
 
 
@@ -258,7 +258,7 @@ def _opened_again(location: str, secret: StorageSecret, patience_s: float) -> ob
 
 
 def _is_passing(error: AzureError) -> bool:
-    """Tell what may be better in a while. azure-identity wraps network errors, so their causes are asked too."""
+    """Return True for trouble that may pass. azure-identity wraps network errors, so their causes are checked too."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, HttpResponseError) and cause.status_code is not None:

@@ -1,4 +1,4 @@
-"""JSON objects that carry the token of their writer, so that nobody takes an own object for somebody else's."""
+"""JSON objects that carry the token of their writer, so that a writer recognises its own object."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOKEN = "by"
 
 
 def publish(storage: Storage, key: str, values: Mapping[str, Any]) -> bool:
-    """Create an object of these values, unless there is one; False when there is one of somebody else."""
+    """Create an object of these values, unless there is one; False when another writer's exists."""
     return storage.put_new(key, encode({**values, _TOKEN: secrets.token_hex(8)}))
 
 

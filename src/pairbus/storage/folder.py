@@ -2,13 +2,13 @@
 
 | call       | how                                             | after a power failure  |
 | ---------- | ----------------------------------------------- | ---------------------- |
-| `put_new`  | draft, fsync, hard link, fsync of the folder    | there, if it said True |
+| `put_new`  | draft, fsync, hard link, fsync of the folder    | there, if it was True  |
 | `put`      | draft, rename                                   | perhaps                |
 | `draft`    | draft, fsync, rename, fsync of the folder       | there, if published    |
 | `appender` | one file, O_APPEND, fsync for each append       | there, perhaps a torn  |
 |            |                                                 | last line besides      |
 
-A draft has a name that begins with a dot. Those of dead writers are removed by whoever lists their folder.
+A draft has a name that begins with a dot. `list` removes drafts of dead writers from the folder.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class FolderStorage:
 
 
 class FileDraft:
-    """A file without its name yet."""
+    """A file that does not have its final name yet."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -121,14 +121,14 @@ class FileDraft:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(OSError):  # a full disk has been told by `publish`, or the draft is thrown away
+        with suppress(OSError):  # `publish` has raised for a full disk, or the draft is deleted
             self.file.close()
         if self._draft is not None:
             self._draft.unlink(missing_ok=True)
 
 
 class FileAppender:
-    """One file. After a write that failed the file is of no more use: only its last line can be torn."""
+    """One file. After a failed write the file is not used again, so only its last line can be torn."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -168,7 +168,7 @@ def _link(draft: Path, path: Path) -> bool:
     try:
         os.link(draft, path)
     except FileExistsError:
-        # Over NFS an answer may be lost and the call repeated: then it is our own link that exists.
+        # Over NFS an answer may be lost and the call repeated: then the link that exists is our own.
         return os.path.samefile(draft, path)
     return True
 

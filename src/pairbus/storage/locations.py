@@ -1,4 +1,4 @@
-"""How a location in Azure is written, and what it says.
+"""Locations in Azure: their forms, and their parts.
 
 | written as                                              | account     | container   |
 | ------------------------------------------------------- | ----------- | ----------- |
@@ -27,12 +27,12 @@ class BlobLocation:
     """A place in a container."""
 
     text: str
-    "As it was given."
+    "The location as it was given."
     account: str
     account_url: str
     container: str
     path: str
-    "Before every key: empty, or ending in a slash."
+    "Prefix of every key: empty, or ending in a slash."
 
 
 def is_url(location: str) -> bool:
@@ -40,7 +40,7 @@ def is_url(location: str) -> bool:
 
 
 def parse(location: str) -> BlobLocation:
-    """Read a location in an object store. ConfigError shows no more than what stands before a question mark."""
+    """Read a location in an object store. ConfigError shows only the text before a question mark."""
     bare = location.partition("?")[0].partition("#")[0]
     if bare != location:
         raise ConfigError(
@@ -49,7 +49,7 @@ def parse(location: str) -> BlobLocation:
         )
     try:
         parts = urlsplit(location)
-        parts.port  # noqa: B018 - raises for what is no number
+        parts.port  # noqa: B018 - raises when the port is not a number
     except ValueError as error:
         raise ConfigError(f"{location} is not a location: {error}") from None
     if parts.password is not None:

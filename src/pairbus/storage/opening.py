@@ -13,16 +13,16 @@ from pairbus.storage.folder import FolderStorage
 from pairbus.storage.locations import FORMS, is_url, parse
 from pairbus.storage.secret import StorageSecret
 
-PATIENCE_S = 75.0  # an account that is away for a minute
+PATIENCE_S = 75.0  # for an account that is away for a minute
 
 
 def open_storage(
     location: str, credential: str | None = None, *, option: str = "storage credential", patience_s: float = PATIENCE_S
 ) -> LargeStorage:
-    """Open a location: nothing is connected yet. ConfigError when it, or how the credential is written, is wrong.
+    """Open a location, without a connection yet. ConfigError when the form of the location or credential is wrong.
 
     `credential`: `env:NAME`, `@FILE`, `default` or `MODULE:CALLABLE`; without it the environment variable
-    PAIRBUS_STORAGE, and where that is not set `default`. `option`: what errors call it.
+    PAIRBUS_STORAGE, and where that is not set `default`. `option`: name of the option in errors.
     """
     if is_url(location):
         return _blob(os.getpid(), location, StorageSecret.parse(credential, option), patience_s)
@@ -33,7 +33,7 @@ def open_storage(
 
 @lru_cache(32)
 def _blob(process: int, location: str, secret: StorageSecret, patience_s: float) -> LargeStorage:
-    """Make one for all tasks of a process: they share its connections, and a forked child has none of them."""
+    """Make one storage for all tasks of a process: they share its connections; a forked child makes its own."""
     parsed = parse(location)
     try:
         from pairbus.storage.blob import BlobStorage
@@ -43,7 +43,7 @@ def _blob(process: int, location: str, secret: StorageSecret, patience_s: float)
 
 
 def check_access(storage: Storage) -> None:
-    """Make every call of the contract once: what may not be done shows before anything depends on it."""
+    """Make every call of the contract once, so that a missing right is found at the start."""
     key = f"probe/{secrets.token_hex(8)}"
     storage.put_new(key, b"1")
     storage.put(key, b"2")

@@ -1,4 +1,4 @@
-"""Place of the secret that opens a storage account: options and locations are shown by Spark, and hold no secret."""
+"""Place of the secret of a storage account: Spark shows options and locations, so they must not hold the secret."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pairbus.errors import ConfigError
 from pairbus.transport.named_credential import is_credential_name, made_credential
 
 VARIABLE = "PAIRBUS_STORAGE"
-"Environment variable that is read where no place is named."
+"Environment variable that is read when no place is given."
 
 
 @dataclass(frozen=True, slots=True)
 class StorageSecret:
-    """The place of a secret. It is read where the storage is used, so what it names must be there on every host."""
+    """The place of a secret. It is read where the storage is used, so the place must exist on every host."""
 
     source: str
     "`env:NAME` or `@FILE`, which hold a connection string or a SAS token; `default` or `MODULE:CALLABLE`."
@@ -26,7 +26,7 @@ class StorageSecret:
 
     @classmethod
     def parse(cls, text: str | None, option: str) -> StorageSecret:
-        """Check how it is written. ConfigError never shows a text that may be a secret."""
+        """Check the form of the text. ConfigError never shows a text that may be a secret."""
         if text is None:
             return cls(f"env:{VARIABLE}" if os.environ.get(VARIABLE) else "default", option)
         if is_credential_name(text) and not text.startswith("env:"):
@@ -40,7 +40,7 @@ class StorageSecret:
         )
 
     def opens(self, account: str) -> Any:
-        """Read it, as azure-storage-blob takes it: a SAS token, a name with a key, or a token credential.
+        """Return the secret as azure-storage-blob takes it: a SAS token, a name with a key, or a token credential.
 
         ConfigError names the option, the place and the host.
         """
@@ -68,6 +68,6 @@ class StorageSecret:
 
 
 def _account_of(endpoint: str) -> str | None:
-    """Return the account of an endpoint such as https://ACCOUNT.blob.core.windows.net; None when it does not tell."""
+    """Return the account of an endpoint such as https://ACCOUNT.blob.core.windows.net; None for other endpoints."""
     found = re.match(r"https://([a-z0-9]{3,24})\.blob\.", endpoint)
     return None if found is None else found[1]

@@ -1,4 +1,4 @@
-"""The links over which one pump receives from its queue: opened, replaced, and ended with nothing left locked."""
+"""The links over which one pump receives from its queue: opened, replaced, and ended with no message left locked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pairbus.transport import ReceivedMessage, TransportError
 
 logger = logging.getLogger("pairbus.syphon")
 
-GIVE_BACK_S = 5.0  # to give all messages back that a pump holds, when it ends or the primary is away
+GIVE_BACK_S = 5.0  # to release all messages that a pump holds, when it ends or the primary is away
 
 
 class Intake:
@@ -41,7 +41,7 @@ class Intake:
         return self.link is not None
 
     def next_size(self) -> int:
-        """Return how many messages to take, and allow the link to fetch as many ahead."""
+        """Return the number of messages to take, and allow the link to fetch as many ahead."""
         shared = self._shared
         rate = shared.budget.rate_per_s(shared.clock())
         size = self._size.next(None if rate is None else rate / shared.pumps)
@@ -50,7 +50,7 @@ class Intake:
         return size
 
     async def open(self) -> MeteredLink:
-        """Return the present link, a new one when there is none or it was lost."""
+        """Return the present link, or a new one when there is none or it was lost."""
         if self.link is not None and self.link.over is not None:
             self._lost()
         if self.link is None:
@@ -64,11 +64,11 @@ class Intake:
         return await link.receive(self.next_size(), timeout_s, self._size.lock_s)
 
     async def rest(self) -> list[ReceivedMessage]:
-        """Return the messages that the present link has fetched ahead; nothing more comes on it."""
+        """Return the messages that the present link has fetched ahead; no more will arrive on it."""
         return [] if self.link is None else await self.link.rest(self._size.lock_s)
 
     async def close(self, *, keep_fetched: bool = False) -> list[ReceivedMessage]:
-        """End the present link. Messages that were fetched ahead go back, or are returned and stay locked."""
+        """End the present link. Messages that were fetched ahead are released, or returned and stay locked."""
         if self.link is not None and self.link.over is not None:
             self._lost()
         link, self.link = self.link, None
@@ -89,7 +89,7 @@ class Intake:
         return fetched
 
     async def _park(self, link: MeteredLink) -> None:
-        """Keep links on which messages are locked, so that they can be given back; close the others."""
+        """Keep links on which messages are locked, so that these can be released; close the others."""
         now, links = self._shared.clock(), [*self._parked, link]
         self._parked = [each for each in links if each.holds(now)]
         for each in links:

@@ -1,7 +1,7 @@
-"""A receiving link to one queue, and the deliveries on it that nobody has settled yet.
+"""A receiving link to one queue, and the deliveries on it that are not settled yet.
 
-Law of this file. Every delivery is settled, given back, or listed in `unsettled` with the end of its lock, so that
-`end` can give all of them back.
+Law of this file. Every delivery is settled, released, or listed in `unsettled` with the end of its lock, so that
+`end` can release all of them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MeteredLink:
         self._receiver.credit = credit
 
     async def receive(self, max_count: int, timeout_s: float, lock_s: float) -> list[ReceivedMessage]:
-        """Receive as the receiver does; `lock_s` is how long the messages are probably locked."""
+        """Receive as the receiver does; `lock_s`: probable lock time of the messages."""
         return self._came(await self._receiver.receive(max_count, timeout_s), lock_s)
 
     def locked(self, messages: Iterable[ReceivedMessage], until: float) -> None:
@@ -59,11 +59,11 @@ class MeteredLink:
                 self.unsettled[message.delivery_id] = until
 
     async def pause(self) -> None:
-        """Take the credit back. The flow that this ends is counted with the next receive."""
+        """Take the credit back. The flow frame for this is counted with the next receive."""
         await self._receiver.pause(CLOSE_TIMEOUT_S)
 
     async def rest(self, lock_s: float) -> list[ReceivedMessage]:
-        """Return the messages that were fetched ahead; nothing more comes on this link."""
+        """Return the messages that were fetched ahead; no more will arrive on this link."""
         receiver = self._receiver
         receiver.credit = 0
         await receiver.pause(CLOSE_TIMEOUT_S)
@@ -93,7 +93,7 @@ class MeteredLink:
         await self._receiver.dead_letter(messages, reason, description, timeout_s=SETTLE_TIMEOUT_S)
 
     async def mark(self, message: ReceivedMessage, properties: Mapping[str, Any]) -> None:
-        """Give a message back with these application properties."""
+        """Abandon a message with these application properties."""
         self._settled([message.delivery_id])
         outcome = "ok"
         try:
@@ -105,7 +105,7 @@ class MeteredLink:
             self._shared.meter("secondary", self._queue, "complete", 1, 0, outcome)
 
     async def give_back(self, messages: list[ReceivedMessage]) -> None:
-        """Return messages to the queue as if they had never been delivered."""
+        """Release messages, as if they had never been delivered."""
         await self._release([message.delivery_id for message in messages], CLOSE_TIMEOUT_S)
 
     def _settled(self, ids: Iterable[int]) -> None:
@@ -132,7 +132,7 @@ class MeteredLink:
     # ── ending ──
 
     async def end(self) -> bool:
-        """Give back all messages that are locked on this link, and close it. False when they may still be locked."""
+        """Release all messages that are locked on this link, and close it. False when they may still be locked."""
         if self.over is not None:
             return not self.unsettled
         try:

@@ -1,4 +1,4 @@
-"""The order in which the batches of one queue go to their destinations: each in its turn, sixteen at once."""
+"""The order in which the batches of one queue go to their destinations: each in its turn, to sixteen at once."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ LOOK_S = 0.02  # between two looks at the state of the other queues
 
 
 class QueueOrder:
-    """State of one queue in the order of all queues. A queue without ordered messages only tells how far it is read."""
+    """State of one queue in the order of all queues. A queue without ordered messages only tells its position."""
 
     def __init__(self, shared: SyphonState, queue: str, size: BatchSize, *, is_new: bool) -> None:
         """Begin; with `is_new` the queue has just been created, and no syphon had a link to it before."""
@@ -33,7 +33,7 @@ class QueueOrder:
 
     @property
     def hidden_until(self) -> float:
-        """The time until which another syphon or a lost link may hold earlier messages locked."""
+        """Time until which another syphon or a lost link may hold earlier messages locked."""
         return self._hidden_since + self._size.lock_longest_s
 
     @property
@@ -45,17 +45,17 @@ class QueueOrder:
         self._hidden_since = self._shared.clock()
 
     def hides_nothing(self) -> None:
-        """Do not wait for locks of others: a single drain ends when no message comes."""
+        """Do not wait for locks of others: a single drain ends when no message arrives."""
         self._hidden_since = float("-inf")
 
     # ── state for the other queues ──
 
     def unread(self) -> None:
-        """Tell that messages may come to the queue that this pump does not see for a while."""
+        """Tell that messages may arrive in the queue that this pump does not see for a while."""
         self._shared.tide.reached(self._queue, self._last)
 
     def is_gone(self) -> None:
-        """Tell that no other queue need wait for this one: it is read to its end, or does not exist."""
+        """Tell that other queues need not wait for this one: it is read to its end, or does not exist."""
         self._shared.tide.empty(self._queue)
 
     def seems_empty(self) -> None:
@@ -66,11 +66,11 @@ class QueueOrder:
             self.is_gone()
 
     def is_awaited(self) -> bool:
-        """Tell whether lanes of other queues wait for a look at this one, since the last call."""
+        """Tell whether lanes of other queues have waited for a look at this queue since the last call."""
         return self._shared.tide.was_awaited(self._queue)
 
     def saw(self, opened: Opened, *, too_early: bool) -> None:
-        """Tell the time of a batch. Messages without order never set it back: messages that wait are received again."""
+        """Tell the time of a batch. Messages without order never set the time back: they may be received again."""
         tide = self._shared.tide
         for item in opened.lanes or opened.items[-1:]:
             tide.saw(moment_of(item.home))
@@ -94,7 +94,7 @@ class QueueOrder:
     async def move(
         self, mover: Mover, trip: Trip, items: list[Item], locks_end: float, stopping: asyncio.Event
     ) -> bool:
-        """Move piece by piece, as far as no other queue can have an earlier message of the same lane; False when
+        """Move messages piece by piece, while no other queue can have an earlier message of the same lane; False when
         some are left to wait for another queue."""
         shared = self._shared
         if shared.pumps > 1:

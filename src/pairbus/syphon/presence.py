@@ -1,10 +1,10 @@
 """State of the primary as a whole: reachable or away.
 
 It is away when no connection to it can be opened: refused, reset, or silent before the connection is open. The error of
-one entity, also its silence on an open connection, says nothing about the others.
+one entity, also its silence on an open connection, does not mean that the others fail.
 
 Laws of this file.
- 1. While the primary is away the pumps of a syphon receive nothing and hold nothing; one probe asks for all of them.
+ 1. While the primary is away the pumps of a syphon receive and hold no messages; one probe asks for all of them.
  2. The first probe comes at once, the next ones after growing pauses. The pauses begin anew only when a message was
     delivered since the last outage: a primary that opens connections and drops them is not probed all the time.
  3. All pumps wake at the first answer.
@@ -27,7 +27,7 @@ logger = logging.getLogger("pairbus.syphon")
 
 
 class Presence:
-    """State of the primary for all pumps. It may be made outside of the event loop, and is used in it."""
+    """State of the primary for all pumps. May be made outside of the event loop, and is used in it."""
 
     def __init__(self, interval_s: float) -> None:
         self._pauses = Pauses(interval_s)

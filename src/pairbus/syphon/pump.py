@@ -1,13 +1,13 @@
-"""Passes over one backlog queue: a long poll, batch after batch while there are any, a pause.
+"""Passes over one backlog queue: a long poll, batch after batch while there are messages, a pause.
 
-A pass ends when no more messages come, when every destination should get another chance, or when the queue or the whole
-primary has a failure. Between passes nothing is received: while the pump pauses, only messages that wait for their
-destination are locked.
+A pass ends when no more messages arrive, when every destination should get another chance, or when the queue or the
+whole primary has a failure. Between passes no message is received: while the pump pauses, only messages that wait for
+their destination are locked.
 
 Laws of this file.
- 1. While the primary as a whole is away the pump receives nothing and holds nothing.
+ 1. While the primary as a whole is away the pump receives and holds no messages.
  2. A queue that cannot store completions is not read for a pause that doubles, and no message of it is held.
- 3. A pump that ends leaves nothing locked.
+ 3. A pump that ends leaves no message locked.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pairbus.transport.failures import failure_of
 logger = logging.getLogger("pairbus.syphon")
 
 FIRST_WAIT_S = 1.0  # for the first message of a drain
-HELD_MAX = 2000  # deliveries left unsettled on one link before it is replaced: a service bounds them
+HELD_MAX = 2000  # deliveries left unsettled on one link before it is replaced: a service limits them
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class Pump:
         self._shared = shared
         self._stopping = stopping
         self._mover = Mover(shared, queue)
-        self._size = BatchSize(shared.settings.batch_max, batches=AHEAD + 2)  # one gathers, one is fetched
+        self._size = BatchSize(shared.settings.batch_max, batches=AHEAD + 2)  # + 2: one gathers, one is fetched
         self._order = QueueOrder(shared, queue, self._size, is_new=is_new)
         self._intake = Intake(shared, queue, sub_queue, self._size, self._order)
         self._trust = Trust(proven=shared.trusts)
@@ -127,12 +127,12 @@ class Pump:
         try:
             done = await self._pass(self._poll.wait)
             if done is None:
-                return  # a poll that ended without a message is followed by the next
+                return  # the poll ended without a message: the next poll follows
             may_be_asked, busy = done.drained or done.out_of_turn, done.busy
             reason = done.over or next(iter(done.skipped.values()), "nothing was delivered")
-            # Queues that wait for each other have not failed: with longer pauses they would hold up each other.
+            # Queues that wait for each other have not failed: longer pauses would only delay both.
             progressed = done.progressed or (done.out_of_turn and not done.uncompleted)
-            self._order.unread()  # messages that come during the pause are not seen
+            self._order.unread()  # messages that arrive during the pause are not seen
         except TransportError as error:
             self.errors += 1
             reason, progressed = str(error), False
@@ -166,12 +166,12 @@ class Pump:
     # ── a single drain ──
 
     async def run_once(self, wait_s: float, *, later: bool = False) -> None:
-        """Move the messages that are there now, until none comes for `wait_s`. Raises TransportError.
+        """Move the messages that are there now, until none arrives for `wait_s`. Raises TransportError.
 
-        The first one may take longer, FIRST_WAIT_S: the link is new, and the peer may be far away or busy.
-        Blocked messages stay in the queue, and are no longer locked when this returns. With `later`, messages that come
-        meanwhile are moved too, and blocked ones stay locked: there will be another drain. Without `later` the drain
-        ends however fast others fill the queue.
+        The first message may take longer, FIRST_WAIT_S: the link is new, and the peer may be far away or busy.
+        Blocked messages stay in the queue, and are no longer locked when this returns. With `later`, messages that
+        arrive meanwhile are moved too, and blocked ones stay locked: there will be another drain. Without `later` the
+        drain ends however fast others fill the queue.
         """
         self._linger_s, self._until_ms = wait_s, None
         self._order.hides_nothing()
@@ -183,7 +183,7 @@ class Pump:
             link = await self._intake.open()
             batch = await self._until_stop(self._intake.receive(link, next(waits_s, wait_s))) or []
             if self._until_ms is None and not later:
-                # The first messages were there, whatever our clock says about them.
+                # The first messages were there before the drain, even if by our clock they came later.
                 self._until_ms = max([began_ms, *[enqueued_ms_of(message.payload) or 0 for message in batch]])
             return batch
 
@@ -202,7 +202,7 @@ class Pump:
     # ── one pass ──
 
     async def _pass(self, first: Callable[[], Awaitable[list[ReceivedMessage]]]) -> Pass | None:
-        """Make one pass; None when no message came at all."""
+        """Make one pass; None when no message arrived."""
         batch = await first()
         if not batch:
             return None
@@ -240,7 +240,7 @@ class Pump:
             if self._looks:
                 self._held, this.held = [], []
         else:
-            # When nothing could be delivered, the next pass would only fetch the same messages again.
+            # When no message could be delivered, the next pass would only fetch the same messages again.
             kept = not (this.delivered or this.caught_up or self._stopping.is_set())
             link = self._intake.link
             fetched = await self._intake.close(keep_fetched=kept)
@@ -259,7 +259,7 @@ class Pump:
         return Trip(self._shared, self.queue, batch, link, this, locks_end, self._trust)
 
     async def _start(self, batch: list[ReceivedMessage], this: Pass, loads: Loads) -> None:
-        link = self._intake.link  # before anything is awaited: delivery ids mean nothing on another link
+        link = self._intake.link  # read before the first await: delivery ids are valid on this link only
         assert link is not None
         if self._until_ms is not None:
             batch = await self._without_later(link, batch, this, self._until_ms)
@@ -271,9 +271,9 @@ class Pump:
         too_early = self._order.are_too_early(this, opened)
         self._order.saw(opened, too_early=too_early)
         if opened.spoiled:
-            await trip.dead_letter_spoiled(opened.spoiled)  # first: others of their lanes may wait for them
+            await trip.dead_letter_spoiled(opened.spoiled)  # first: other messages of their lanes may wait for them
         if opened.at_home:
-            await trip.complete_known(opened.at_home)  # first: when that fails, nothing is sent
+            await trip.complete_known(opened.at_home)  # first: when this fails, no message is sent
         if opened.items:
             await loads.add(trip, opened.items)
         if too_early:
@@ -284,14 +284,14 @@ class Pump:
             in_turn = await self._order.move(self._mover, trip, opened.lanes, locks_end, self._stopping)
             this.out_of_turn = this.out_of_turn or not in_turn
         if not this.delivered:
-            await loads.all_home()  # while nothing can be delivered, receiving ahead would only cost operations
+            await loads.all_home()  # while no message can be delivered, receiving ahead would only cost operations
 
     async def _without_later(
         self, link: MeteredLink, batch: list[ReceivedMessage], this: Pass, until_ms: int
     ) -> list[ReceivedMessage]:
-        """Give back messages that came too late for a single drain, and return the others.
+        """Release messages that arrived too late for a single drain, and return the others.
 
-        The drain is over when a whole batch came too late: a partitioned queue may mix early and late messages.
+        The drain is over when a whole batch arrived too late: a partitioned queue may mix early and late messages.
         """
         later = [message for message in batch if (enqueued_ms_of(message.payload) or 0) > until_ms]
         if not later:
@@ -305,7 +305,7 @@ class Pump:
         return [message for message in batch if message.delivery_id not in ids]
 
     async def _give_early_back(self, this: Pass) -> None:
-        """Give early messages back, and those that the link has fetched meanwhile.
+        """Release early messages, and those that the link has fetched meanwhile.
 
         When the locks of hidden messages have ended, all messages are received again in their order.
         """
@@ -364,7 +364,7 @@ class Pump:
                 await self._give_early_back(this)
             if this.held_on_link >= HELD_MAX:
                 if rest := await self._intake.rest():
-                    return rest  # if they were given back, receiving them again would be billed again
+                    return rest  # releasing and receiving them again would be billed again
                 await loads.all_home()
                 this.hold_early()
                 await self._intake.close()

@@ -1,4 +1,4 @@
-"""A syphon: its pumps, the probe of the primary, how they are stopped, and their progress."""
+"""A syphon: its pumps, the probe of the primary, stopping them, and their progress."""
 
 from __future__ import annotations
 
@@ -108,10 +108,10 @@ class Syphon:
             await asyncio.gather(probe, return_exceptions=True)
 
     async def run_once(self, wait_s: float = LINGER_S) -> SyphonProgress:
-        """Drain each queue of the messages that are there now, until none comes for `wait_s`.
+        """Drain each queue of the messages that are there now, until none arrives for `wait_s`.
 
-        Messages that come meanwhile stay there, and blocked ones go back at the end. It ends early when the primary
-        cannot be reached. TransportError when a queue cannot be read.
+        Messages that arrive meanwhile stay, and blocked ones are released at the end. The drain ends early when the
+        primary cannot be reached. TransportError when a queue cannot be read.
         """
         try:
             await self._run([pump.run_once(wait_s) for pump in self._pumps], to_first_failure=False)
@@ -139,7 +139,7 @@ class Syphon:
         self._adopted.set()
 
     async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
-        """Receive nothing more, give messages on their way `grace_s` to arrive, and leave nothing locked."""
+        """Receive no more, give messages on their way `grace_s` to arrive, and leave no message locked."""
         self._stopping.set()
         tasks = [task for task in self._tasks if not task.done()]
         if tasks:
@@ -187,7 +187,7 @@ class Syphon:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
         for task in self._tasks:
-            if not task.cancelled():  # by `stop`, or because another one failed
+            if not task.cancelled():  # `stop` cancels tasks, and so does the failure of another task
                 task.result()
 
 
@@ -209,10 +209,10 @@ def redrive(  # noqa: PLR0913 - each is a setting of its own
 ) -> Syphon:
     """Make a syphon from the dead-letter queue of `queue` (or of `topic/Subscriptions/name`) back to its entity.
 
-    `target` is another entity, `destination` another namespace. Messages that cannot be sent stay where they are. So do
+    `target` is another entity, `destination` another namespace. Messages that cannot be sent stay in the queue. So do
     messages whose ids the entity may remember, because it would drop them as duplicates: `duplicate_window_s` is the
     time for which it remembers ids; 0: it does not; None: not known, a week is assumed. With `new_ids` these messages
-    are sent with another id, and keep their own in the application property `x-pairbus-original-message-id`.
+    are sent with a new id, and keep their own in the application property `x-pairbus-original-message-id`.
     """
     queue = queue_of_dead_letters(queue)
     origin = f"{source.endpoint.authority}/{queue}"

@@ -1,4 +1,4 @@
-"""Sending chunks to one destination together: none waits for the answer to another."""
+"""Sending chunks to one destination together: no chunk waits for the answer to another."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def send_at_once(
 async def _outcome(
     shared: SyphonState, chunk: Chunk, answer: asyncio.Future[None] | TransportError
 ) -> TransportError | None:
-    if isinstance(answer, TransportError):  # too large for the link: nothing was sent, nothing is billed
+    if isinstance(answer, TransportError):  # too large for the link: the chunk was not sent and is not billed
         return answer
     try:
         await answer

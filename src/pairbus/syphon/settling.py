@@ -105,7 +105,7 @@ class Settling:
         return True
 
     async def _complete(self, items: list[Item]) -> list[Item]:
-        """Return the messages that are gone from the queue. The others are remembered: they will be received again."""
+        """Complete messages; return those that are gone from the queue. The others are remembered, and come again."""
         try:
             with self._span("complete", [item.place for item in items]):
                 await self._link.complete(self._at(item.place for item in items))
@@ -141,7 +141,7 @@ class Settling:
         groups: dict[tuple[str, str], list[tuple[int, Spoiled]]] = {}
         for place, one in spoiled:
             if one.home is not None:
-                self._shared.lanes.gone(one.home)  # no message of its lane need wait for it
+                self._shared.lanes.gone(one.home)  # messages of its lane need not wait for it
             groups.setdefault((one.reason, one.description), []).append((place, one))
         for why, group in groups.items():
             await self.dead_letter([place for place, _ in group], [one.message_id for _, one in group], *why)
@@ -181,7 +181,7 @@ class Settling:
         self.hold(items)
 
     def _read_marks(self, items: list[Item]) -> None:
-        """Learn from marked messages since when their destination is missing: another process may have marked them."""
+        """Read from marked messages since when their destination is missing: another process may have marked them."""
         shared = self._shared
         for item in items:
             if item.home.missing_since_ms is not None:
@@ -218,7 +218,7 @@ class Settling:
     # ── ending the pass ──
 
     def stop(self, reason: str, error: TransportError | None = None) -> None:
-        """Let the pass send nothing more. `error` is one of the secondary."""
+        """Let the pass send no more messages. `error`: an error of the secondary."""
         if error is not None and failure_of(error).kind is Kind.BUSY:
             self._pass.busy = True
         if self._pass.over is None:

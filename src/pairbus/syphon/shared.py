@@ -93,15 +93,15 @@ class Pass:
     skipped: dict[str, str] = field(default_factory=dict)
     "Key of a destination → reason why it is skipped."
     over: str | None = None
-    "Reason why nothing more is sent."
+    "Reason why the pass sends no more messages; None: it goes on."
     busy: bool = False
     "True when the secondary is throttling."
     drained: bool = False
-    "True when no more messages came."
+    "True when no more messages arrived."
     out_of_turn: bool = False
     "True when messages were left to wait for an earlier one, which another queue may have."
     caught_up: bool = False
-    "True when only messages came that are too late for a single drain."
+    "True when only messages arrived that are too late for a single drain."
     delivered: int = 0
     dead_lettered: int = 0
     uncompleted: int = 0

@@ -3,7 +3,7 @@ dead-lettered when these never will; otherwise they stay locked.
 
 Laws of this file.
  1. A message is completed only after its destination has accepted it. If completing fails the message is remembered,
-    and only completed when it comes again. A crash in between may store a duplicate; a message is never lost.
+    and only completed when it is received again. A crash in between may store a duplicate; a message is never lost.
  2. Until a queue has stored a completion, one message at a time goes to each destination.
  3. Messages that wait stay locked until their locks run out, the primary as a whole is away, or the pump ends.
 """
@@ -72,7 +72,7 @@ class Trip(Settling):
         self._locks_end = locks_end
 
     def joined_by(self, other: Trip) -> bool:
-        """Add the messages of another trip; False, and nothing is added, when it has another link or pass."""
+        """Add the messages of another trip; False, without adding any, when it has another link or pass."""
         if other._link is not self._link or other._pass is not self._pass:
             return False
         self._received |= other._received
@@ -80,7 +80,7 @@ class Trip(Settling):
         return True
 
     def received_on(self, link: MeteredLink, items: list[Item]) -> list[ReceivedMessage]:
-        """Return the messages as they were received; none when they were received on another link."""
+        """Return the messages as they were received; empty when they were received on another link."""
         return self._at(item.place for item in items) if link is self._link else []
 
     async def bring(self, items: list[Item], turn: Turn) -> None:
@@ -208,7 +208,7 @@ class Trip(Settling):
             shared.budget.busy(shared.clock(), began)
         unheard = failure.kind is Kind.TIMEOUT and (
             at_attach or failure.outcome_unknown
-        )  # a timeout for want of credit is no sign of silence
+        )  # a time-out without credit does not mean silence
         if failure.kind is Kind.COMMUNICATION or unheard:
             shared.primary.forget(path)
             if unheard and shared.delivered_at < began:
@@ -255,7 +255,7 @@ class Trip(Settling):
 
     @property
     def _too_late(self) -> str | None:
-        """Reason why nothing more of this trip may be sent; None when it may."""
+        """Return the reason why no more messages of this trip may be sent; None when they may."""
         if self._link.over is not None:
             return "the link was lost before its messages were sent, and they will come again"
         if self._shared.clock() >= self._locks_end:

@@ -1,7 +1,7 @@
 """OpenTelemetry metrics and spans, if the application has the OpenTelemetry API installed.
 
-Metrics are read from counters when a metrics reader asks, so they cost a send nothing. Names follow OpenTelemetry's
-messaging conventions where those have one; `docs/telemetry.md` lists all names.
+Metrics are read from counters when a metrics reader asks, so a send does no work for them. Names follow
+OpenTelemetry's messaging conventions where those have one; `docs/telemetry.md` lists all names.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ _source_ids = count()
 
 
 def register(client: str, counters: Callable[[], Snapshot]) -> Callable[[], None]:
-    """Show the counters of a client to metrics readers, under the name `client`. Returns a function that ends this.
+    """Show the counters of a client to metrics readers, under the name `client`. Return a function that ends this.
 
     A reader's thread calls `counters` some times a minute.
     """
@@ -117,7 +117,7 @@ def register(client: str, counters: Callable[[], Snapshot]) -> Callable[[], None
 def span(
     operation: str, attributes: Mapping[str, Attribute], messages: Iterable[bytes] = ()
 ) -> AbstractContextManager[object]:
-    """A span around something rare: a diverted send, a ping, a pass of the syphon.
+    """Return a span around a rare operation: a diverted send, a ping, a pass of the syphon.
 
     `messages`: encoded messages, to whose own spans it has links; they are read only when the application traces.
 
@@ -158,7 +158,7 @@ def _nothing() -> None:
 
 @cache
 def available() -> bool:
-    """True when the API of OpenTelemetry is installed."""
+    """Return True when the API of OpenTelemetry is installed."""
     try:
         return find_spec("opentelemetry.metrics") is not None and find_spec("opentelemetry.trace") is not None
     except ModuleNotFoundError:  # no package of OpenTelemetry is installed
@@ -166,7 +166,7 @@ def available() -> bool:
 
 
 def is_traced() -> bool:
-    """True when the application has OpenTelemetry and set a tracer provider; without one spans would be dropped."""
+    """Return True when the application has OpenTelemetry and a tracer provider; without one spans would be dropped."""
     if not available():
         return False
     from opentelemetry import trace

@@ -12,7 +12,7 @@ from pairbus.amqp.message import APPLICATION_PROPERTIES, sections
 if TYPE_CHECKING:
     from opentelemetry.trace import Link
 
-LINKS_MAX = 128  # as many as a span of OpenTelemetry keeps unless told otherwise
+LINKS_MAX = 128  # as many as a span of OpenTelemetry keeps by default
 
 # Property and value as short AMQP strings, symbols or binaries. SDKs write `traceparent`, older ones `Diagnostic-Id`.
 _PARENT = re.compile(
@@ -21,7 +21,7 @@ _PARENT = re.compile(
 
 
 def parent_of(message: bytes) -> tuple[int, int, int] | None:
-    """Return trace id, span id and flags that an encoded message carries; None: it carries none, or is no message."""
+    """Return trace id, span id and flags that an encoded message carries; None when it has none, or is no message."""
     try:
         rows = sections(message)
     except ProtocolError:

@@ -67,7 +67,7 @@ QUEUE_FIELDS = ("stored", "failed", "moved", "dead_lettered")
 
 
 class Counters:
-    """Counters of one client. `spool_depth` returns how many messages wait in the spool, earlier clients' included."""
+    """Counters of one client. `spool_depth` returns the messages that wait in the spool, earlier clients' included."""
 
     def __init__(self, spool_depth: Callable[[], int] = lambda: 0) -> None:
         self._entities: dict[str, EntityCounts] = {}
@@ -75,7 +75,7 @@ class Counters:
         self.spool_depth = spool_depth
 
     def entity(self, path: str) -> EntityCounts:
-        """Counts of an entity. Its path is case-insensitive, and shown as it was first written."""
+        """Return the counts of an entity. Its path is case-insensitive, and shown as it was first written."""
         key = path.lower()
         return self._entities.get(key) or self._entities.setdefault(key, EntityCounts(path))
 
@@ -124,7 +124,7 @@ class Counters:
                     each.out_of_rotation = False
 
     def snapshot(self) -> Snapshot:
-        """Values of all counters. `total` has the sums of all entities; sums of the queues begin with `backlog_`."""
+        """Return all counters. `total` has the sums of all entities; sums of the queues begin with `backlog_`."""
         entities, queues = list(self._entities.values()), list(self._queues.values())
         return {
             "entities": {each.path: {"state": each.state, **_numbers(each, ENTITY_FIELDS)} for each in entities},

@@ -1,7 +1,7 @@
-"""Operations of clients by OpenTelemetry's messaging conventions: how long each took, and how many messages came.
+"""Operations of clients by OpenTelemetry's messaging conventions: the duration of each, and delivered messages.
 
-Decorators for the few functions through which every operation goes. Without OpenTelemetry they return the function as
-it is; where the application has no meter provider or no metrics reader, an operation pays for one look at a clock.
+This file has decorators for the few functions through which every operation goes. Without OpenTelemetry they return the
+function as it is; without a meter provider or a metrics reader, an operation only reads the clock once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Seconds, as the conventions have them.
+# Seconds, as in the conventions.
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 ATTRIBUTES_KEPT = 4096
 LOOK_S = 1.0  # between two looks for a metrics reader
@@ -42,7 +42,7 @@ RECORDED = (
     ("messaging.client.operation.duration", "histogram", "s", "Duration of one operation of a client"),
     ("messaging.client.consumed.messages", "counter", "{message}", "Messages that were delivered to the application"),
 )
-"Name, kind, unit and description of the instruments that are told of each operation as it ends."
+"Name, kind, unit and description of the instruments that record each operation when it ends."
 
 _REQUESTS = {
     b"com.microsoft:peek-message": ("peek", "receive"),
@@ -63,7 +63,7 @@ class OperationStart(NamedTuple):
 
 
 class OperationEnd(NamedTuple):
-    """Facts that are known when it has ended."""
+    """Facts about an operation that are known when it has ended."""
 
     messages: int = 0
     "Messages that were delivered to the application."
@@ -71,13 +71,13 @@ class OperationEnd(NamedTuple):
 
 
 BeginOperation = Callable[..., OperationStart | None]
-"Gets the arguments of the function; None: this call is not measured."
+"Function of the arguments of the call; returns None when the call is not measured."
 EndOperation = Callable[[OperationStart | None, Any], OperationEnd]
-"Gets the operation, and what the function returned."
+"Function of the operation and the result of the call."
 
 
 class Recording:
-    """Whether anybody reads what is recorded: asked once a second until it is so, and then for good."""
+    """State of recording: whether a reader takes the records, asked once a second until there is one."""
 
     def __init__(self) -> None:
         self._is_on = False
@@ -97,12 +97,12 @@ def _has_reader() -> bool:
     from opentelemetry import metrics
 
     provider = metrics.get_meter_provider()
-    if type(provider).__module__.startswith("opentelemetry.metrics"):  # those of the API itself drop everything
+    if type(provider).__module__.startswith("opentelemetry.metrics"):  # providers of the API itself drop all records
         return False
-    readers = getattr(provider, "_metric_readers", None)  # in an older SDK they are in its configuration
+    readers = getattr(provider, "_metric_readers", None)  # an older SDK has them in its configuration
     if readers is None:
         readers = getattr(getattr(provider, "_sdk_config", None), "metric_readers", None)
-    return readers is None or bool(readers)  # another SDK does not tell: it is told everything
+    return readers is None or bool(readers)  # unknown in another SDK: it gets all records
 
 
 def _measured(
@@ -148,7 +148,7 @@ def _measured(
 def _record(operation: OperationStart | None, began: float, ended: OperationEnd, error: BaseException | None) -> None:
     if operation is None:
         return
-    if isinstance(error, StopIteration | StopAsyncIteration):  # the end of an iteration: no message came
+    if isinstance(error, StopIteration | StopAsyncIteration):  # the end of an iteration: no message arrived
         error = None
     duration, consumed = _instruments()
     attributes = _attributes(operation, ended.place, None if error is None else type(error).__qualname__)
@@ -184,7 +184,7 @@ def _instruments() -> tuple[Histogram, Counter]:
     (name, _, unit, text), (consumed, _, consumed_unit, consumed_text) = RECORDED
     try:
         duration = meter.create_histogram(name, unit, text, explicit_bucket_boundaries_advisory=BOUNDS)
-    except TypeError:  # an API before 1.30: the application's views have the bounds then
+    except TypeError:  # an API before 1.30: then only views of the application can set the bounds
         duration = meter.create_histogram(name, unit, text)
     return duration, meter.create_counter(consumed, consumed_unit, consumed_text)
 
@@ -197,7 +197,7 @@ def _send(_: Any, origin: Any, *__: Any) -> OperationStart:
 
 
 def _request(_: Any, origin: Any, going: Any, *__: Any) -> OperationStart:
-    """A request with messages schedules them; one without cancels."""
+    """Begin the operation of a request: with messages it schedules, without messages it cancels."""
     return (
         OperationStart("cancel_scheduled", None, origin.path)
         if going is None
@@ -250,7 +250,7 @@ def _receive(receiver: Any, *_: Any, **__: Any) -> OperationStart:
 
 
 def _came(operation: OperationStart | None, returned: Any) -> OperationEnd:
-    """Count messages; those of a peek are looked at, and not delivered."""
+    """Count delivered messages; those of a peek are not delivered."""
     if operation is None or operation.name not in ("receive", "receive_deferred"):
         return OperationEnd()
     return OperationEnd(len(returned) if isinstance(returned, Sequence) else 1)

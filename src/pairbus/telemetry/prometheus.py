@@ -10,7 +10,7 @@ from pairbus.telemetry.counters import Snapshot
 
 
 def client_families(snapshots: Sequence[tuple[str, Snapshot]], only: Container[str] | None = None) -> Iterator[Family]:
-    """Yield a family for each metric that has samples. `snapshots`: name of a client, and its counters.
+    """Yield a family for each metric that has samples. `snapshots`: (name of a client, its counters).
 
     `only`: names of metrics as OpenTelemetry has them; None: all of them.
     """

@@ -1,4 +1,4 @@
-"""Namespaces and trouble on demand, for tests of what an application does about it.
+"""Namespaces and outages on demand, for tests of applications.
 
 `BrokerThread` is a broker in this process for tests that block; `pairbus.testing.plugin` has fixtures for pytest.
 `Nemesis` stands before a real broker and plays a failing network; `NemesisThread` is its twin for tests that block.
@@ -39,7 +39,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when asked for: pytest loads the plugin in every run, also in those that need none of this."""
+    """Import a name when it is first used: pytest loads the plugin in every run, also when no test uses it."""
     if name not in _HOME_OF:
         raise AttributeError(f"module 'pairbus.testing' has no attribute {name!r}")
     return getattr(import_module(f"pairbus.testing.{_HOME_OF[name]}"), name)

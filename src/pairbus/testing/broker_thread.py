@@ -30,7 +30,7 @@ D = TypeVar("D", QueueDescription, TopicDescription)
 
 
 class ThreadClock:
-    """The clock of a namespace, moved from any thread. See `pairbus.broker.clock` for what it moves."""
+    """The clock of a namespace, moved from any thread. `pairbus.broker.clock` explains its effects."""
 
     def __init__(self, clock: NamespaceClock, run: Run) -> None:
         self._clock = clock
@@ -49,7 +49,7 @@ class ThreadClock:
         return self._clock.offset
 
     def advance(self, seconds: float | timedelta) -> datetime:
-        """Move the clock forward; everything that falls due has happened when the call returns."""
+        """Move the clock forward; all that became due has happened when the call returns."""
         return self._run(self._clock.advance(seconds))
 
     def advance_to(self, when: datetime) -> datetime:
@@ -66,7 +66,7 @@ class ServiceBusNamespace:
     def __init__(self, name: str, connection_string: str, ca_file: Path, namespace: Namespace, run: Run) -> None:
         self.name = name
         self.connection_string = connection_string
-        "For every SDK, and for `ServiceBusAdministrationClient` with `connection_verify=str(namespace.ca_file)`."
+        "Connection string for every SDK. Administration clients also need `connection_verify=str(namespace.ca_file)`."
         self.ca_file = ca_file
         "Certificate of the broker, for clients that speak TLS."
         self.clock = ThreadClock(namespace.clock, run)
@@ -107,7 +107,7 @@ class ServiceBusNamespace:
         return Outage(self.faults, kind, fields)
 
     def sent(self, entity: str) -> list[SentMessage]:
-        """The messages that a queue or topic has accepted, in order, also those that were received meanwhile.
+        """Return the messages that a queue or topic has accepted, in order, also those that were received meanwhile.
 
         The last 10 000 of the namespace are kept, or 64 MB of them.
         """
@@ -125,8 +125,8 @@ class ServiceBusNamespace:
 class BrokerThread:
     """A broker on an event loop in a daemon thread, from `start` to `stop` or in a `with` block.
 
-    `namespaces` are names or `NamespaceOptions`; without `data` everything is in memory; further options are those of
-    `pairbus.broker.Broker`. Methods about entities mean the first namespace, unless `namespace` names another.
+    `namespaces` are names or `NamespaceOptions`; without `data` the store is in memory; further options are those of
+    `pairbus.broker.Broker`. Methods about entities use the first namespace, unless `namespace` names another.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class BrokerThread:
     ) -> None:
         given = [NamespaceOptions(one) if isinstance(one, str) else one for one in namespaces]
         self._make: Callable[[], Broker] = lambda: Broker(given, data=data, **{"record_sends": True, **options})
-        self._make()  # wrong options are told here, not in a thread
+        self._make()  # raises for wrong options here, not in a thread
         self._broker: Broker | None = None
         self._thread: LoopThread | None = None
         self._namespaces: dict[str, ServiceBusNamespace] = {}
@@ -152,7 +152,7 @@ class BrokerThread:
         self.stop()
 
     def start(self) -> None:
-        """Serve the namespaces; they take clients when the call returns."""
+        """Serve the namespaces; clients can connect when the call returns."""
         if self._thread is not None:
             raise ConfigError("the broker is running already")
         self._thread = LoopThread("pairbus-broker")
@@ -195,7 +195,7 @@ class BrokerThread:
     # ── namespaces ──
 
     def namespace(self, name: str | None = None) -> ServiceBusNamespace:
-        """One of the namespaces; None: the first. ConfigError names those that there are."""
+        """Return one of the namespaces; None: the first. ConfigError lists the existing ones."""
         found = next(iter(self._namespaces.values()), None) if name is None else self._namespaces.get(name.lower())
         if found is None:
             known = ", ".join(one.name for one in self._namespaces.values())
@@ -213,7 +213,7 @@ class BrokerThread:
         return self._add(self._broker, options.name)
 
     def remove_namespace(self, name: str) -> None:
-        """Stop to serve a namespace and cut the connections of its clients."""
+        """Stop serving a namespace and cut the connections of its clients."""
         found = self.namespace(name)
         assert self._broker is not None, "it has namespaces"
         del self._namespaces[found.name.lower()]

@@ -1,4 +1,4 @@
-"""Settings of entities in the words of `ServiceBusAdministrationClient`, which users of the kit know."""
+"""Settings of entities under the names of `ServiceBusAdministrationClient`, which users of the kit know."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DURATIONS = {
     "duplicate_detection_history_time_window": "duplicate_window_ms",
     "auto_delete_on_idle": "auto_delete_on_idle_ms",
 }
-"Word of the SDK → field. A duration is a timedelta or a number of seconds."
+"Name in the SDK → field. A duration is a timedelta or a number of seconds."
 OTHER_WORDS = {
     "max_size_in_megabytes": "max_size_mb",
     "max_message_size_in_kilobytes": "max_message_size_kb",

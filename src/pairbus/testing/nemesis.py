@@ -2,13 +2,13 @@
 
     async with Nemesis("127.0.0.1", port) as nemesis:
         client = ServiceBusClient.from_connection_string(nemesis.connection_string(original))
-        nemesis.drop_answers("orders")      # stored, and never told
+        nemesis.drop_answers("orders")      # stored, but the answer is lost
         …
         nemesis.heal()
 
-Every switch takes effect before its call returns, and may be thrown from any thread. Faults add up until `heal`; paths
+Every switch takes effect before its call returns, and may be called from any thread. Faults add up until `heal`; paths
 are those of entities, in any case. Faults that name a path, or a kind of frame, need AMQP in the clear; TLS and HTTP
-pass as bytes, and only the faults of whole connections touch them.
+pass as bytes, and only faults of whole connections apply to them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Nemesis(OnLoop):
     def __init__(self, target_host: str, target_port: int) -> None:
         super().__init__()
         self.target = target_host, target_port
-        "Read at every new connection, so a broker may come back elsewhere."
+        "Host and port of the broker. Read at every new connection, so a broker may come back at another address."
         self.counts = Counts()
         self._switches = NemesisSwitches()
         self._port = ProxyPort(self._accepted)
@@ -51,7 +51,7 @@ class Nemesis(OnLoop):
 
     @classmethod
     def before(cls, connection_string: str) -> Self:
-        """The one that stands before the endpoint of a connection string that names its port."""
+        """Make a nemesis before the endpoint of a connection string, which must name its port."""
         parsed = ConnectionString.parse(connection_string)
         if parsed.port is None:
             raise ValueError("the connection string names no port: use Nemesis(host, port)")
@@ -62,12 +62,12 @@ class Nemesis(OnLoop):
         self._port.open(HOST, port)
 
     async def stop(self) -> None:
-        """No more connections; those that are open are reset."""
+        """Accept no more connections, and reset those that are open."""
         await self._port.close()
         await super().stop()
 
     def connection_string(self, original: str) -> str:
-        """The same connection string, with this proxy for its host and port."""
+        """Return the connection string with the host and port of this proxy."""
         return _AUTHORITY.sub(rf"\g<1>{HOST}:{self.port}", original, count=1)
 
     @property
@@ -78,7 +78,7 @@ class Nemesis(OnLoop):
 
     @switch
     def heal(self) -> None:
-        """All faults end. What was stalled arrives now; connections that lost bytes in a black hole are reset."""
+        """End all faults. Stalled frames arrive now; connections that lost bytes in a black hole are reset."""
         self._switches.clear()
         for passage in self._port.open_passages():
             passage.swallow(False)
@@ -90,26 +90,26 @@ class Nemesis(OnLoop):
 
     @switch
     def refuse(self, *, open_connections: bool = True) -> None:
-        """Nothing listens on the port any more; open connections are reset, unless they may go on."""
+        """Stop listening on the port; open connections are reset, unless `open_connections` is False."""
         self._port.shut()
         if open_connections:
             self.reset()
 
     @switch
     def reset(self) -> None:
-        """RST for both ends of every open connection, once. New ones are not touched."""
+        """Reset both ends of every open connection with RST, once. New connections are not touched."""
         for passage in self._port.open_passages():
             passage.reset()
 
     @switch
     def cut(self) -> None:
-        """FIN for both ends of every open connection, once. New ones are not touched."""
+        """Close both ends of every open connection with FIN, once. New connections are not touched."""
         for passage in self._port.open_passages():
             passage.cut()
 
     @switch
     def black_hole(self, open_connections: bool = True) -> None:
-        """New connections are accepted and never answered; open ones, if they are meant, lose every byte both ways."""
+        """Accept new connections and never answer; with `open_connections`, open ones lose every byte both ways."""
         self._switches.is_black_hole = True
         if open_connections:
             for passage in self._port.open_passages():
@@ -117,49 +117,51 @@ class Nemesis(OnLoop):
 
     @switch
     def stall(self) -> None:
-        """Bytes are read from nobody: both ends may write until the sockets are full. Nothing is lost."""
+        """Stop reading from both ends, which may write until the sockets are full. No bytes are lost."""
         self._switches.is_stalled = True
         for passage in self._port.open_passages():
             passage.freeze("stall")
 
     @switch
     def latency(self, seconds: float) -> None:
-        """From now on every byte takes this long, in each direction."""
+        """Delay every byte by this time from now on, in each direction."""
         self._switches.slow_line("latency", delay_s=seconds)
 
     @switch
     def bandwidth(self, bytes_per_s: float) -> None:
-        """From now on every connection passes so many bytes a second in each direction, and reads no more than that.
+        """Limit every connection to so many bytes a second in each direction, from now on; it reads no more than that.
 
-        Thrown before a connection is made, it leaves the system little room for bytes that are not read yet.
+        A connection that is made later also has small system buffers for bytes that are not read yet.
         """
         self._switches.slow_line("bandwidth", bytes_per_s=bytes_per_s)
 
     @switch
     def stall_transfers(self, path: str | None = None) -> None:
-        """Messages of clients (to one entity) do not arrive; all else passes, so links open and connections live.
+        """Hold messages of clients (to one entity); other frames pass, so links open and connections stay open.
 
-        `heal` lets those arrive whose link is still attached by then.
+        `heal` lets messages arrive whose link is still attached then.
         """
         self._switches.held.add(None if path is None else path_of(path))
 
     @switch
     def drop_answers(self, path: str | None = None, count: int | None = None) -> None:
-        """Messages (to one entity) are stored, and the broker's acceptance never comes back; for `count` of them, if
-        it is given. `drop_answers("orders/$management")` loses nothing but that the request was taken."""
+        """Drop the broker's answers to messages (to one entity), which are stored; only `count` of them, if given.
+
+        `drop_answers("orders/$management")` drops only the acceptance of requests, not their replies.
+        """
         self._switches.drop_answers(path, count, to_settlement=False)
 
     @switch
     def drop_settlement_answers(self, path: str | None = None, count: int | None = None) -> None:
-        """The same for receivers: a completion is carried out, and the broker's word on it is lost."""
+        """Drop the broker's answers to settlements, which are carried out."""
         self._switches.drop_answers(path, count, to_settlement=True)
 
     @switch
     def cut_links(self, path: str, how: CutHow = "reset") -> None:
-        """Links to one entity are cut and cannot be attached again; connections without such a link work on.
+        """Cut the links to one entity, which cannot be attached again; connections without such a link go on.
 
         reset    connections with a link to the path are reset now, later ones when they attach to it
-        stall    the same now; later attaches to the path are never answered
+        stall    connections with a link are reset now; later attaches to the path are never answered
         detach   clients are told `amqp:link:detach-forced` on that link alone, now and at every attach
         """
         self._switches.cut[path_of(path)] = how

@@ -1,7 +1,7 @@
 """The faults of a namespace, switched from any thread, and outages that last as long as a block of a test.
 
 with namespace.outage("refuse"):
-    …  # nothing can be reached
+    …  # connections are refused
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pairbus.testing.threads import Run
 
 
 class ThreadFaults:
-    """The switches of a namespace, thrown from any thread. See docs/outages.md for kinds and fields."""
+    """The switches of a namespace, for any thread. See docs/outages.md for kinds and fields."""
 
     def __init__(self, faults: NamespaceFaults, run: Run) -> None:
         self._faults = faults
@@ -29,7 +29,7 @@ class ThreadFaults:
         """Switch a fault on, and return its number; it has begun when the call returns.
 
         Fields: entity, direction, for_s, probability, count, and the numbers of its kind. InvalidFault names a field
-        that is wrong, and what is accepted.
+        that is wrong, and the accepted values.
         """
         return self._run(self._add(kind, fields))
 
@@ -37,7 +37,7 @@ class ThreadFaults:
         return self._faults.add(kind, **fields)
 
     def clear(self, number: int | None = None) -> int:
-        """Switch one fault off, or all of them, and return how many. FaultNotFound: none has this number."""
+        """Switch one fault off, or all of them, and return how many. FaultNotFound when none has this number."""
         return self._run(self._clear(number))
 
     async def _clear(self, number: int | None) -> int:
@@ -46,7 +46,7 @@ class ThreadFaults:
     async def _list(self) -> list[dict[str, Any]]:
         return self._faults.list()
 
-    # Last in the class: it hides the builtin from the annotations behind it.
+    # Last in the class, because `list` hides the builtin from later annotations.
 
     def list(self) -> list[dict[str, Any]]:
         """List the faults that are on: the fields of `add`, and `id`, `left_s` and `left`."""
@@ -66,7 +66,7 @@ class Outage:
         return f"<Outage {self.number} {self._kind}>"
 
     def end(self) -> None:
-        """Switch the fault off. Harmless when it has ended by itself, by its count, or by a reset."""
+        """Switch the fault off. Does nothing when it has ended by itself, by its count, or by a reset."""
         with suppress(FaultNotFound):
             self._faults.clear(self.number)
 

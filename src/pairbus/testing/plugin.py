@@ -1,7 +1,7 @@
 """Fixtures for pytest, found by the entry point `pytest11`: a Service Bus namespace for each test, on this machine.
 
-Loading this file costs nothing: whatever a fixture needs is imported when a test first asks for it. Every process of
-`pytest -n` has a broker of its own.
+Loading this file is cheap: a fixture imports its modules when a test first uses it. Every process of `pytest -n` has a
+broker of its own.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def servicebus_pair(servicebus_broker: BrokerThread) -> Iterator[ServiceBusPair]
     pair = ServiceBusPair(*[servicebus_broker.add_namespace(name) for name in names])
     yield pair
     for side in (pair.primary, pair.secondary):
-        side.faults.clear()  # so that clients say goodbye to somebody who answers
+        side.faults.clear()  # so that clients can close their connections properly
     pair.close()
     for name in names:
         servicebus_broker.remove_namespace(name)

@@ -12,7 +12,7 @@ from pairbus.amqp.values import Timestamp
 from pairbus.broker.recorder import Recorded
 
 _PLAIN = (bool, int, float, str, bytes)
-"Types of AMQP values are subclasses of these; a bool is an int, so it comes first."
+"Python types of which the types of AMQP values are subclasses; a bool is an int, so it comes first."
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class SentMessage:
     """One message that an entity accepted, as its sender gave it."""
 
     body: Any
-    "Bytes; or the value, or the lists of values, of a message with such a body."
+    "Body as bytes; for a message with an AMQP value or sequences, the value or the lists of values."
     message_id: str | None
     session_id: str | None
     correlation_id: str | None
@@ -30,20 +30,20 @@ class SentMessage:
     reply_to_session_id: str | None
     to: str | None
     time_to_live: timedelta | None
-    "As the sender gave it, without the ceiling of the entity."
+    "Time to live that the sender gave, without the limit of the entity."
     application_properties: dict[str, Any] = field(hash=False)
     sequence_number: int
     accepted_at: datetime
-    "By the clock of the namespace."
+    "Time of acceptance, by the clock of the namespace."
     scheduled_for: datetime | None
-    "None: it could be received at once."
+    "Time for which the message was scheduled; None: it could be received at once."
 
     def __str__(self) -> str:
-        """The body as text."""
+        """Return the body as text."""
         return self.body.decode() if isinstance(self.body, bytes) else str(self.body)
 
     def json(self) -> Any:
-        """The body decoded from JSON."""
+        """Return the body decoded from JSON."""
         return json.loads(self.body)
 
 
@@ -81,7 +81,7 @@ def _text(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """The value in types that Python has itself, so that a test can compare and print it."""
+    """Return the value in Python's own types, so that a test can compare and print it."""
     if isinstance(value, Timestamp):
         return _date(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The switches of a nemesis: what it does at the moment to what passes."""
+"""The switches of a nemesis: the faults that it plays at the moment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CUTS: dict[CutHow, FrameAct] = {
 @dataclass(slots=True)
 class _Drop:
     path: str | None
-    "None: every entity."
+    "Path of the entity; None: every entity."
     left: int | None
     "Answers still to be dropped; None: all."
     to_settlement: bool
@@ -32,18 +32,18 @@ class _Drop:
 
 @dataclass(slots=True)
 class NemesisSwitches:
-    """The rules of a nemesis. Paths are those of entities in lower case; None means every entity, but no `$` node."""
+    """The rules of a nemesis. Paths are those of entities in lower case; None means every entity, not `$` nodes."""
 
     is_black_hole: bool = False
     is_stalled: bool = False
     slow: dict[str, Active] = field(default_factory=dict)
-    "Faults that slow the line, by kind; in each direction alike."
+    "Faults that slow the line, by kind; the same in both directions."
     held: set[str | None] = field(default_factory=set)
     cut: dict[str, CutHow] = field(default_factory=dict)
     drops: list[_Drop] = field(default_factory=list)
 
     def slow_line(self, kind: str, **numbers: Any) -> None:
-        """Slow the line by one fault of the kind; without a number it ends."""
+        """Slow the line by one fault of the kind; without numbers, end that fault."""
         self.slow.pop(kind, None)
         if any(numbers.values()):
             self.slow[kind] = Active(0, Fault.read({"kind": kind, **numbers}), 0.0)
@@ -58,7 +58,7 @@ class NemesisSwitches:
         self.cut.clear()
         self.drops.clear()
 
-    # ── as the passages ask ──
+    # ── questions of passages ──
 
     def lines(self, direction: Direction) -> Sequence[Active]:
         return tuple(self.slow.values())
@@ -81,7 +81,7 @@ class NemesisSwitches:
         return None
 
     def drops_answer(self, link: FollowedLink, *, to_settlement: bool) -> bool:
-        """Whether this answer is lost; one of those that were asked for is used up by it."""
+        """Tell whether this answer is dropped; a dropped answer counts down the number that was asked for."""
         for drop in self.drops:
             meant = drop.path == link.path or (drop.path is None and not is_node(link.path))
             if meant and drop.to_settlement is to_settlement and drop.left != 0:

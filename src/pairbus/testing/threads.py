@@ -1,4 +1,4 @@
-"""Tools of tests live on an event loop; a test of the sync client stands outside of it. What is here joins the two."""
+"""The bridge between tools of tests, which run on an event loop, and tests of the sync client, which run outside."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
-CALL_S = 20.0  # for the loop of another thread to answer; it never does more than a few milliseconds of work at once
+CALL_S = 20.0  # wait for the loop of another thread, which never works more than a few milliseconds at once
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Run(Protocol):
-    """Runs a coroutine on the loop of another thread, and waits for its result."""
+    """A function that runs a coroutine on the loop of another thread, and waits for its result."""
 
     def __call__(self, work: Coroutine[Any, Any, R]) -> R: ...
 
@@ -30,13 +30,13 @@ class OnLoop:
         self._news = asyncio.Event()
 
     async def start(self, port: int = 0) -> None:
-        """Listen on the loopback; 0: on any free port. Subclasses do it."""
+        """Listen on the loopback; 0: on any free port. Subclasses implement it."""
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
 
     async def stop(self) -> None:
-        """Subclasses first end what they began."""
-        await asyncio.sleep(0)  # for the sockets to be told that they are gone
+        """Stop the server. Subclasses first end their own parts."""
+        await asyncio.sleep(0)  # lets the event loop tell the sockets that they are closed
         self._loop = None
 
     async def __aenter__(self) -> Self:
@@ -49,11 +49,11 @@ class OnLoop:
         await self.stop()
 
     def changed(self) -> None:
-        """Something happened that `until` may wait for. Called on the loop."""
+        """Wake `until`: its condition may have changed. Called on the loop."""
         self._news.set()
 
     async def until(self, holds: Callable[[], object], timeout_s: float = 10.0) -> None:
-        """Wait until something that peers do has made `holds` true; TimeoutError when it takes too long."""
+        """Wait until `holds` is true because of something that peers do; TimeoutError when it takes too long."""
         async with asyncio.timeout(timeout_s):
             while not holds():
                 self._news.clear()
@@ -64,7 +64,7 @@ S = TypeVar("S", bound=OnLoop)
 
 
 def switch(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """A method that runs on the loop, whichever thread calls it; it has taken effect when the call returns."""
+    """Make a method run on the loop, whichever thread calls it; it has taken effect when the call returns."""
 
     @functools.wraps(method)
     def thrown(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -81,7 +81,7 @@ def switch(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P]
 
 
 class InThread(OnLoop):
-    """The same on an event loop of its own, in a thread of its own, for tests that block: `with … as …:`."""
+    """A server on an event loop of its own, in a thread of its own, for tests that block: `with … as …:`."""
 
     _loop_thread: LoopThread | None = None
 
@@ -98,13 +98,13 @@ class InThread(OnLoop):
         self._loop_thread.close()
 
     def wait_until(self, holds: Callable[[], object], timeout_s: float = 10.0) -> None:
-        """`until` for callers outside of the loop; `holds` is looked at inside of it."""
+        """Wait as `until` does, outside of the loop; `holds` is called inside of it."""
         assert self._loop_thread is not None
         self._loop_thread.run(self.until(holds, timeout_s), timeout_s + 1)
 
 
 class LoopThread:
-    """An event loop in a thread of its own, from the making of the object to `close`."""
+    """An event loop in a thread of its own, from the construction of the object to `close`."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""Our own asyncio AMQP 1.0 client; `client.py` says how it is used."""
+"""Our own asyncio AMQP 1.0 client; `client.py` shows its use."""
 
 from pairbus.transport.carrier import Carrier
 from pairbus.transport.cbs import TokenRefused

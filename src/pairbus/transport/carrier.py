@@ -2,14 +2,14 @@
 
     carrier = Carrier("Endpoint=sb://…")
     await carrier.send("orders", payload, timeout_s=60)     # connects, attaches, sends; the next call only sends
-    sender = await carrier.sender("orders")                 # the link itself, for whoever keeps many sends in flight
+    sender = await carrier.sender("orders")                 # the link itself, for callers with many sends in flight
 
 Laws of this file.
- 1. One connect at a time, and one attach at a time for each link: callers who come meanwhile share it.
- 2. Nothing is repeated here except what a peer ended while it was idle: a link or connection that was over before
-    anything of a call was transmitted is opened anew, once. Any other failure says why, and the next call begins anew.
- 3. A caller that gives up, by deadline or cancellation, does not take the attempt away from the others.
- 4. The caller's time-out bounds a call; in each step of an opening the peer may be silent for `connect_timeout_s`.
+ 1. One connect at a time, and one attach at a time for each link: later callers share it.
+ 2. A call is repeated only when the peer had ended an idle link or connection: one that was over before any byte of
+    the call was transmitted is opened again, once. Any other failure is raised, and the next call begins anew.
+ 3. A caller that gives up, by deadline or cancellation, does not end the attempt for the others.
+ 4. The caller's time-out limits a call; in each step of an opening the peer may be silent for `connect_timeout_s`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from pairbus.transport.session_filter import Wanted
 HIDES_PINGS = "com.pairbus:hides-pings"
 CONNECT_TIMEOUT_S = 3.0
 TIMEOUT_S = 30.0
-SENDERS_MAX = 2048  # links kept open; the one that was not used for longest makes room
+SENDERS_MAX = 2048  # links kept open; the least recently used one is closed for a new one
 
 
 class Carrier:
-    """Reaches one namespace. Belongs to one event loop; safe to share between its tasks.
+    """The way to one namespace. Belongs to one event loop; safe to share between its tasks.
 
     `user_agent` stands in front of ours in the open. `trace` is told of every frame, without tokens and bodies:
     `pairbus.transport.trace.log_frames` writes them to the log.
@@ -62,9 +62,9 @@ class Carrier:
     ) -> None:
         self.endpoint = Endpoint.parse(endpoint) if isinstance(endpoint, str) else endpoint
         self.timeout_s = timeout_s
-        "How long a call may take unless it says otherwise; also the default of the links."
+        "Default time-out of a call, and of the links."
         self.connect_timeout_s = connect_timeout_s
-        "How long the peer may be silent in each step of opening a connection or a link."
+        "Longest silence of the peer in each step of opening a connection or a link."
         where = f"{self.endpoint.host}:{self.endpoint.port}"
         self._pool = Pool(
             where,
@@ -98,7 +98,7 @@ class Carrier:
 
     @property
     def is_connected(self) -> bool:
-        """A connection is open that takes new links."""
+        """True when a connection is open that takes new links."""
         return bool(self._pool.good)
 
     async def send(
@@ -115,16 +115,16 @@ class Carrier:
     ) -> None:
         """Send one encoded message to the entity and return when the peer has accepted it.
 
-        The link is found or opened; one that the service ended before anything of this send was transmitted is opened
-        anew, once. `name` is that of the AMQP link: the same path under two names has two links. `silence_s` is passed
+        The link is found or opened; one that the service ended before any byte of this send was transmitted is opened
+        again, once. `name` is that of the AMQP link: the same path under two names has two links. `silence_s` is passed
         to `Sender.send`. `by` is the caller: its sends reach the wire in their order, and pass large messages of other
         callers, on a spare link.
 
         `fresh` is for the retry of a send that failed quickly. The link must be on a connection that was opened within
-        the last two seconds: one that is there already serves all who ask for it, otherwise one is opened. The
-        connection on which the link was until now is retired, unless it is lost anyway: it takes no new links, sends
-        in flight and links of other entities go on there undisturbed, and it is closed when its last link is gone.
-        When three retired connections are still in use, the link is opened on what there is.
+        the last two seconds: all such callers share one, which is opened if needed. The connection on which the link
+        was until now is retired, unless it is lost: it takes no new links, sends in flight and links of other entities
+        go on there undisturbed, and it is closed when its last link is gone. When three retired connections are still
+        in use, the link is opened on any connection.
         """
         if timeout_s is None:
             timeout_s = self.timeout_s
@@ -156,7 +156,7 @@ class Carrier:
     async def sender(
         self, path: str, timeout_s: float | None = None, *, name: str | None = None, fresh: bool = False
     ) -> Sender:
-        """Return the link that sends to the entity: the same one for every caller while it is good.
+        """Return the link that sends to the entity: all callers share one link while it is good.
 
         `name` and `fresh` as in `send`.
         """
@@ -173,7 +173,7 @@ class Carrier:
         timeout_s: float | None = None,
         session: Wanted | None = None,
     ) -> Receiver:
-        """Open a link of the caller's own, which the caller closes; `session` as in `ClientConnection.receiver`."""
+        """Open a receiving link, which the caller closes; `session` as in `ClientConnection.receiver`."""
 
         def attach(connection: ClientConnection, left_s: float) -> Awaitable[Receiver]:
             return connection.receiver(path, credit=credit, sub_queue=sub_queue, timeout_s=left_s, session=session)
@@ -181,7 +181,7 @@ class Carrier:
         return await self._pool.attach(path, attach, self._deadline(timeout_s))
 
     async def management(self, path: str, timeout_s: float | None = None) -> Management:
-        """Return the `$management` node of the entity; asked again, the same object while its links are good."""
+        """Return the `$management` node of the entity: the same object for every call while its links are good."""
 
         def attach(connection: ClientConnection, left_s: float) -> Awaitable[Management]:
             return connection.management(path, timeout_s=left_s)
@@ -189,16 +189,16 @@ class Carrier:
         return await self._pool.attach(path, attach, self._deadline(timeout_s))
 
     async def connection(self, timeout_s: float | None = None) -> ClientConnection:
-        """Return a connection, opened if need be."""
+        """Return a connection, opened if needed."""
         return await self._pool.any(self._deadline(timeout_s))
 
     async def hides_pings(self, timeout_s: float | None = None) -> bool:
-        """The broker announces that no receiver ever sees a ping."""
+        """Return True when the broker announces that no receiver ever sees a ping."""
         connection = await self.connection(timeout_s)
         return bool(connection.peer_properties.get(HIDES_PINGS))
 
     def batch_limit(self, path: str, name: str | None = None) -> int:
-        """Return what the open link takes as one batch; 0 when none is open."""
+        """Return the largest batch of the open link; 0 when none is open."""
         known = self._senders.known((path.lower(), name, 0))
         return 0 if known is None else known.batch_limit
 
@@ -228,6 +228,6 @@ def _start(
 
 
 def _was_over_before(sender: Sender, error: TransportError) -> bool:
-    """The send failed because its link had ended, with nothing of it transmitted."""
+    """Return True when the send failed because its link had ended before any byte was transmitted."""
     over = sender.over
     return over is not None and not error.outcome_unknown and type(error) is type(over) and str(error) == str(over)

@@ -2,8 +2,8 @@
 
 Laws of this file.
  1. Puts of different audiences do not wait for each other, up to PUTS_MAX; callers with the same audience share one.
- 2. A connection has one pair of `$cbs` links: Azure refuses a second. One that the peer ended is opened anew.
- 3. Time inside a credential is not the peer's silence: only the caller's deadline bounds it, and CREDENTIAL_TIMEOUT_S
+ 2. A connection has one pair of `$cbs` links: Azure refuses a second. A pair that the peer ended is opened again.
+ 3. Time inside a credential is not the peer's silence: only the caller's deadline limits it, and CREDENTIAL_TIMEOUT_S
     when every caller has left.
 """
 
@@ -34,7 +34,7 @@ NODE = "$cbs"
 TOKENS_MAX = 900  # of a connection; Azure refuses the 1001st
 PUTS_MAX = 100  # under way at once; as many answers have credit
 CREDENTIAL_TIMEOUT_S = 60.0
-RENEW_FROM, RENEW_TO = 0.8, 0.9  # of the lifetime, at random: a thousand tokens are not renewed in one second
+RENEW_FROM, RENEW_TO = 0.8, 0.9  # of the lifetime, at random, so that a thousand tokens are not renewed in one second
 RENEW_RETRY_S = 15.0  # after a failed renewal; a tenth of an hour leaves room for many
 
 _CONDITIONS = {
@@ -52,11 +52,11 @@ class TokenRefused(Refused):
 
     status: int | None = None
     fills_connection = False
-    "The connection holds as many tokens as it may: another one takes it."
+    "True: the connection holds as many tokens as it may; another connection takes the token."
 
     @classmethod
     def of(cls, audience: str, answer: Message) -> Self:
-        """Judge an answer by its status; a 403 that speaks of a quota is no lack of rights."""
+        """Make the error of an answer by its status; a 403 about a quota is not a lack of rights."""
         status, text = answer.property("status-code"), str(answer.property("status-description"))
         condition = answer.property("error-condition") or _CONDITIONS.get(status, f"status:{status}")
         if status == 403 and ("quota" in text.lower() or "maximum number of" in text):
@@ -85,26 +85,26 @@ class Tokens:
         self._users: dict[str, int] = {}
         self._tokens: dict[str, Token] = {}
         self._puts = Shared[str]("$cbs")
-        "By audience."
+        "Puts under way, by audience."
         self._once = Shared[str]("$cbs")
         "The opening of the links, and the call of a credential whose token serves all audiences."
         self._renewals: dict[str, asyncio.TimerHandle] = {}
         self._answered_at = -math.inf
         self._on_peer: dict[str, float] = {}
-        "Audiences whose token the peer may hold, and until when: it does not forget one when its last link goes."
+        "Audience → time until which the peer may hold its token, also after the last link is closed."
 
     @property
     def in_use(self) -> bool:
-        """The peer knows `$cbs`."""
+        """True when the peer knows `$cbs`."""
         return self._requests is not None
 
     @property
     def has_users(self) -> bool:
-        """Links are open or being opened."""
+        """True when links are open or being opened."""
         return bool(self._users)
 
     def has_room(self, audience: str) -> bool:
-        """One more token may be put, or the peer has the one for this audience already."""
+        """Return True when one more token may be put, or the peer has one for this audience already."""
         if audience in self._on_peer or len(self._on_peer) < TOKENS_MAX:
             return True
         now = time.time()
@@ -112,7 +112,7 @@ class Tokens:
         return len(self._on_peer) < TOKENS_MAX
 
     async def acquire(self, audience: str, deadline: float) -> None:
-        """See to it that the peer has a valid token; every call is paired with one `release`, unless it raises."""
+        """Put a token if the peer has no valid one; every call is paired with one `release`, unless it raises."""
         self._users[audience] = self._users.get(audience, 0) + 1
         self._on_peer.setdefault(audience, 0.0)
         try:
@@ -130,7 +130,7 @@ class Tokens:
             self.forget(audience)
 
     def forget(self, audience: str) -> None:
-        """Put a fresh token before the next link: the peer says that this one is of no more use."""
+        """Put a fresh token before the next link, because the peer no longer accepts this one."""
         self._tokens.pop(audience, None)
         renewal = self._renewals.pop(audience, None)
         if renewal is not None:
@@ -165,7 +165,7 @@ class Tokens:
                 self._renew_in(audience, max(left_s * random.uniform(RENEW_FROM, RENEW_TO), 1.0))
 
     async def _token(self, audience: str) -> Token | None:
-        """Ask the credential; those who wait for one that serves all audiences share the call."""
+        """Ask the credential; callers share the call when its token serves all audiences."""
         if self._credential.per_audience:
             return await self._fetched(audience)
         return await self._once.run("token", lambda: self._fetched(audience), "the credential's token")
@@ -178,7 +178,7 @@ class Tokens:
             raise Timeout(f"{audience}: the credential gave no token within {CREDENTIAL_TIMEOUT_S:g} s") from None
 
     async def _ask(self, audience: str, properties: dict[str, Any], text: str) -> Message:
-        """Put once; a second time when the links had been ended, as idle ones are. A put may safely be repeated."""
+        """Put once; a second time when the peer had ended the links as idle. A put may safely be repeated."""
         requests = await self._links()
         try:
             return await self._ask_on(requests, audience, properties, text)
@@ -196,7 +196,7 @@ class Tokens:
         return answer
 
     async def _links(self) -> Requests:
-        """Return the pair of links, opened for everybody who comes meanwhile."""
+        """Return the pair of links, opened once for all callers."""
         if self._requests is None or self._requests.over is not None:
             return await self._once.run("links", self._open_links, "the links")
         return self._requests
@@ -219,7 +219,7 @@ class Tokens:
         self._renewals[audience] = self._loop.call_later(delay_s, self._renew, audience)
 
     def _renew(self, audience: str) -> None:
-        """Put a fresh token. When the peer says no to the end, it drops the links, and says why."""
+        """Put a fresh token. When the peer refuses until the old one expires, it drops the links with a reason."""
         del self._renewals[audience]
         if self._wire.loss is None:
             task = self._puts.begin(audience, lambda: self._put(audience))

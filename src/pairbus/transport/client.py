@@ -7,8 +7,8 @@
         messages = await receiver.receive(100, timeout_s=5)
         await receiver.complete(messages)
 
-Payloads are encoded messages and pass unaltered. A connection that is lost stays lost: everything that waits on it is
-woken at once with ConnectionLost, and whether and when to `connect` again is the caller's decision.
+Payloads are encoded messages and pass unaltered. A connection that is lost stays lost: all callers that wait on it get
+ConnectionLost at once, and decide whether and when to `connect` again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CREDIT = 256
 IDLE_TIME_OUT_S = 30.0
 FRAME_SIZE_MAX = 1 << 20
 CHANNEL_MAX = 4999  # as Azure; every data link has a session of its own
-ATTACHES_MAX = 200  # without an answer at once: the clock of an attach begins when it is really sent
+ATTACHES_MAX = 200  # attaches without an answer at one time: the clock of an attach begins when it is really sent
 Mode = Literal["peek-lock", "receive-and-delete"]
 _RENEW_TOKEN = "RenewToken"  # in the text of the detach of a link whose token has expired
 E = TypeVar("E", bound=LinkEnd)
@@ -66,11 +66,11 @@ async def connect(  # noqa: PLR0913 - each is a setting of its own
 ) -> ClientConnection:
     """Connect to an endpoint or connection string: name, socket, TLS, SASL and open, all within `timeout_s`.
 
-    `silence_s`: how long the peer may give no sign of life in each of these steps, and later in each put of a token
-    and each attach. `credential`: any azure-identity credential, or one of `pairbus.transport.credential`; without one
-    the endpoint's own key or signature serves. A peer that is silent for one and a half `idle_time_out_s` is taken for
-    dead. `proxy` ("http://[user:password@]host:port") is for web sockets. `user_agent` stands in front of ours in the
-    open. `trace` is told of every frame, never with a token or a body.
+    `silence_s`: longest time without a sign of life of the peer in each of these steps, and later in each put of a
+    token and each attach. `credential`: any azure-identity credential, or one of `pairbus.transport.credential`;
+    without one the endpoint's own key or signature is used. A peer that is silent for one and a half `idle_time_out_s`
+    counts as dead. `proxy` ("http://[user:password@]host:port") is for web sockets. `user_agent` stands in front of
+    ours in the open. `trace` is told of every frame, never with a token or a body.
     Raises ConfigError, Timeout, Refused (by SASL, or by a close with a reason) or ConnectionLost.
     """
     if isinstance(endpoint, str):
@@ -85,7 +85,7 @@ async def connect(  # noqa: PLR0913 - each is a setting of its own
         max_frame_size=FRAME_SIZE_MAX,
         channel_max=CHANNEL_MAX,
         idle_time_out_ms=int(idle_time_out_s * 1000),
-        unsettled_max=0x7FFFFFFF,  # what is received and not settled is the caller's to bound; credit bounds the rest
+        unsettled_max=0x7FFFFFFF,  # the caller limits received messages that are not settled; credit limits the rest
         properties=open_properties(user_agent),
     )
     wire = Wire(settings, who.sasl(endpoint.hostname), trace)
@@ -118,7 +118,7 @@ class ClientConnection:
         self.endpoint = endpoint
         self.opened_at = wire.loop.time()
         self.is_full = False
-        "The peer takes no more tokens here, whatever we counted."
+        "True: the peer takes no more tokens on this connection, even if we counted fewer."
         self._managements: dict[str, Management] = {}
         self._where = f"{endpoint.host}:{endpoint.port}"
         self._opening = Shared[str](self._where)
@@ -131,21 +131,21 @@ class ClientConnection:
 
     @property
     def peer_properties(self) -> dict[str, object]:
-        """Return the properties of the peer's open: product, version, and what it can do."""
+        """Return the properties of the peer's open: product, version and abilities."""
         return dict(self._wire.core.remote_open.properties or {}) if self._wire.core.remote_open is not None else {}
 
     @property
     def loss(self) -> TransportError | None:
-        """Why the connection is over; None while it is good."""
+        """The reason why the connection is over; None while it is good."""
         return self._wire.loss
 
     @property
     def has_links(self) -> bool:
-        """Links are open or being opened, apart from those of `$cbs`."""
+        """True when links are open or being opened, apart from those of `$cbs`."""
         return self._tokens.has_users
 
     def has_room(self, path: str) -> bool:
-        """One more link to the entity fits: by the tokens that Azure allows, and by the peer's channels."""
+        """Return True when one more link to the entity fits, by tokens that Azure allows and the peer's channels."""
         if self.loss is not None or self.is_full or not self._tokens.has_room(self.endpoint.audience(path)):
             return False
         remote = self._wire.core.remote_open
@@ -167,7 +167,7 @@ class ClientConnection:
         await self._wire.close(timeout_s)
 
     async def sender(self, path: str | None = None, *, timeout_s: float = TIMEOUT_S, name: str | None = None) -> Sender:
-        """Open a link that sends to the entity. `timeout_s` bounds this call, and is the sender's own default."""
+        """Open a link that sends to the entity. `timeout_s` limits this call, and is the sender's own default."""
         path, deadline = self.endpoint.path(path), self._wire.loop.time() + timeout_s
 
         def attach(session: Session) -> Sender:
@@ -188,9 +188,9 @@ class ClientConnection:
         timeout_s: float = TIMEOUT_S,
         session: Wanted | None = None,
     ) -> Receiver:
-        """Open a link that receives from the entity; see `receiver.py` for what `credit` means.
+        """Open a link that receives from the entity; `receiver.py` explains `credit`.
 
-        `session`, of an entity that has them: an id, or NextSession; `Receiver.session_id` is the one that it got.
+        `session`, for an entity with sessions: an id, or NextSession; `Receiver.session_id` is the session that it got.
         """
         path, deadline = self.endpoint.path(path), self._wire.loop.time() + timeout_s
         entity = path if sub_queue is None else f"{path}/$DeadLetterQueue"
@@ -208,8 +208,8 @@ class ClientConnection:
                 source=Source(address=entity, filter=filter_of(session)),
                 target=Target(address=link.name),
                 snd_settle_mode=0 if locking else 1,
-                # "second" is what Service Bus expects of whoever asks before it settles; RabbitMQ refuses the link over
-                # it, and answers an unsettled disposition all the same. What tells the two apart is `$cbs`.
+                # Service Bus expects "second" of a receiver that sends unsettled dispositions; RabbitMQ refuses a link
+                # with it, but answers them nevertheless. Only Service Bus has `$cbs`.
                 rcv_settle_mode=1 if locking and self._tokens.in_use else 0,
                 properties=properties_of(session),
             )
@@ -218,7 +218,7 @@ class ClientConnection:
         return await self._open_link(entity, attach, deadline, wait_of(session))
 
     async def management(self, path: str | None = None, *, timeout_s: float = TIMEOUT_S) -> Management:
-        """The `$management` node of the entity; asked again, the same object while its links are good."""
+        """Return the `$management` node of the entity: the same object for every call while its links are good."""
         path, deadline = self.endpoint.path(path), self._wire.loop.time() + timeout_s
         known = self._managements.get(path)
         if known is not None and known.over is None:

@@ -1,4 +1,4 @@
-"""Who we are: tokens for `$cbs`, or SASL for brokers that know no tokens."""
+"""Credentials: tokens for `$cbs`, or SASL for brokers that know no tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pairbus.transport.errors import ConnectionLost, Refused, TransportError
 from pairbus.transport.threads import in_thread
 
 SAS_LIFETIME_S = 3600
-SCOPE = "https://servicebus.azure.net//.default"  # as the SDK spells it: a credential may look at it
+SCOPE = "https://servicebus.azure.net//.default"  # spelled as in the SDK, because a credential may check it
 SAS_KIND, JWT_KIND = "servicebus.windows.net:sastoken", "jwt"
 
 
@@ -29,21 +29,21 @@ class Token:
     text: str = field(repr=False)
     kind: str
     expires_s: float
-    "Seconds since 1970; infinite when the token does not say."
+    "Expiry in seconds since 1970; infinite when the token has none."
     renewable: bool = True
 
 
 @runtime_checkable
 class Credential(Protocol):
-    """Proves who we are."""
+    """A proof of our identity."""
 
     per_audience: bool
-    "Each audience has a token of its own; False: one token serves all, and is asked for once for those who wait."
+    "True: each audience has a token of its own; False: one token serves all, and callers that wait share it."
 
     def sasl(self, hostname: str) -> SaslClient: ...
 
     async def token(self, audience: str) -> Token | None:
-        """A fresh token for the audience; None when the broker wants none, and then `$cbs` is never used."""
+        """Return a fresh token for the audience; None when the broker wants none, and then `$cbs` is never used."""
         ...
 
 
@@ -70,7 +70,7 @@ class SasKey(_TokenCredential):
 
 @dataclass(frozen=True, slots=True)
 class SasSignature(_TokenCredential):
-    """A token that somebody else signed, used as it is for every audience. It cannot be renewed."""
+    """A token that was signed elsewhere, used as it is for every audience. It cannot be renewed."""
 
     text: str = field(repr=False)
 
@@ -88,13 +88,13 @@ class AzureToken(_TokenCredential):
 
     async def token(self, audience: str) -> Token:
         get_token = self.credential.get_token
-        # A sync credential may talk to the network, so it must not do it on the event loop.
+        # A sync credential may use the network, so it must not run on the event loop.
         is_async = inspect.iscoroutinefunction(get_token)
         try:
             answer = await (get_token(SCOPE) if is_async else in_thread("get_token", get_token, SCOPE))
             if inspect.isawaitable(answer):
                 answer = await answer
-        except Exception as error:  # whatever a foreign credential raises, it means that there is no token
+        except Exception as error:  # any error of a foreign credential means that there is no token
             raise _no_token(error) from error
         return Token(str(answer.token), JWT_KIND, float(answer.expires_on))
 
@@ -103,11 +103,11 @@ _FAILED_AT = frozenset({408, 429, *range(500, 600)})
 
 
 def _no_token(error: BaseException) -> TransportError:
-    """Judge a credential's failure: no answer of its token service is an outage, a no is a wrong credential.
+    """Convert the failure of a credential: no answer of its token service is an outage, a refusal a wrong credential.
 
-    azure-identity wraps some network errors in ClientAuthenticationError, so the causes are asked first.
+    azure-identity wraps some network errors in ClientAuthenticationError, so the causes are checked first.
     """
-    from azure.core.exceptions import ServiceRequestError, ServiceResponseError  # its import takes longer than all else
+    from azure.core.exceptions import ServiceRequestError, ServiceResponseError  # a slow import, only needed here
 
     text = f"the credential gave no token: {type(error).__name__}: {error}"
     no_answer = (OSError, ServiceRequestError, ServiceResponseError)  # TimeoutError is an OSError
@@ -136,7 +136,7 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Anonymous:
-    """Nobody, for brokers without `$cbs`."""
+    """No identity (SASL ANONYMOUS), for brokers without `$cbs`."""
 
     per_audience = True
 

@@ -23,7 +23,7 @@ from pairbus.transport.wire import Wire
 Ssl = tls.SSLContext | str | os.PathLike[str] | None
 "A context, or a file of certificates to trust instead of the system's."
 Address = tuple[Any, ...]
-"As `socket.getaddrinfo` gives them."
+"Address in the form of `socket.getaddrinfo`."
 
 ADDRESSES_MAX = 4  # tried in turn; they share one silence
 UNDER_TLS_MAX = 8_192  # encrypted bytes that the socket has not taken: above it TLS encrypts no more
@@ -35,7 +35,7 @@ async def dial(endpoint: Endpoint, wire: Wire, steps: Steps, context: tls.SSLCon
     addresses = await resolve(endpoint.host, endpoint.port, steps)
     sock = await reach(addresses, steps)
     try:
-        # As in the SDK, the name in TLS is that of the host that the socket goes to, also of a custom endpoint.
+        # As in the SDK, the name in TLS is that of the host to which the socket connects, also of a custom endpoint.
         joining = _join(wire, sock) if context is None else _join_by_tls(wire, sock, context, endpoint.host)
         await steps.step("TLS" if context is not None else "the socket", joining, heard=last_data(sock))
     except BaseException:
@@ -49,7 +49,7 @@ async def _join(wire: Wire, sock: socket.socket) -> None:
 
 
 async def _join_by_tls(wire: Wire, sock: socket.socket, context: tls.SSLContext, name: str) -> None:
-    """Join in two steps, to know the transport under TLS: what it holds, small messages would have to wait for."""
+    """Join in two steps, to know the transport under TLS: small messages would have to wait for the bytes in it."""
     under = await _give(wire.loop, asyncio.Protocol, sock)
     under.set_write_buffer_limits(high=UNDER_TLS_MAX)
     wire.progress.under = under
@@ -61,8 +61,8 @@ async def _give(
 ) -> asyncio.Transport:
     """Return a transport that owns a connected socket.
 
-    `create_connection` would seem natural. But uvloop's lets the socket keep the number of its descriptor when the peer
-    hangs up at once, and the socket closes that number when it is collected: by then another connection or file has it.
+    `create_connection` would seem natural. But with uvloop's the socket keeps the number of its descriptor when the
+    peer closes at once, and closes that number when it is collected: by then another connection or file may have it.
     """
     transport, _ = await loop.connect_accepted_socket(protocol, sock)
     return transport
@@ -82,7 +82,7 @@ async def resolve(host: str, port: int, steps: Steps) -> list[Address]:
 
 
 async def reach(addresses: list[Address], steps: Steps) -> socket.socket:
-    """Return a socket connected to the first address that answers; a dead one leaves time for those behind it."""
+    """Return a socket connected to the first address that answers; a dead address leaves time for the next ones."""
     left_s = steps.silence_s
     loop = asyncio.get_running_loop()
     problem: Exception = OSError(f"{steps.where} has no address")
@@ -107,7 +107,7 @@ async def reach(addresses: list[Address], steps: Steps) -> socket.socket:
 
 
 def last_data(sock: socket.socket) -> Callable[[], float]:
-    """Return what tells when bytes last came in, also those of a TLS handshake; never, where the system is silent."""
+    """Return a function for the time when bytes last came in, also in a TLS handshake; never, if it is not known."""
     loop = asyncio.get_running_loop()
 
     def heard() -> float:

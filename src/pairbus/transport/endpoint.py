@@ -1,4 +1,4 @@
-"""Where a namespace is and who asks: connection strings, hosts, ports, TLS, web sockets.
+"""Endpoints of namespaces, with credentials: connection strings, hosts, ports, TLS, web sockets.
 
 | connection string                               | goes to                                    |
 | ----------------------------------------------- | ------------------------------------------ |
@@ -30,14 +30,14 @@ _PORTS = {("tcp", True): 5671, ("tcp", False): 5672, ("websocket", True): 443, (
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A namespace or another AMQP 1.0 broker. Neither `repr` nor any error shows the key or the signature."""
+    """A namespace or another AMQP 1.0 broker. `repr` and errors never show the key or the signature."""
 
     host: str
-    "Where the socket goes."
+    "Host to which the socket connects."
     port: int
     tls: bool = True
     hostname: str = ""
-    "Name that the broker is addressed by; `host` when empty."
+    "Name by which the broker is addressed; `host` when empty."
     key_name: str | None = None
     key: str | None = field(default=None, repr=False)
     signature: str | None = field(default=None, repr=False)
@@ -46,7 +46,7 @@ class Endpoint:
     emulator: bool = False
     transport: TransportKind = "tcp"
     authority: str = ""
-    "host[:port] as it stands in the audience of tokens; `hostname` when empty."
+    "The host[:port] in the audience of tokens; `hostname` when empty."
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hostname", self.hostname or self.host)
@@ -90,7 +90,7 @@ class Endpoint:
         return f"sb://{self.authority}/{path.lstrip('/')}"
 
     def path(self, path: str | None) -> str:
-        """The entity to use: `path`, or the one in the connection string; ConfigError when the two disagree."""
+        """Return the entity to use: `path`, or the one in the connection string; ConfigError when the two differ."""
         own = self.entity_path
         if path is None:
             if own is None:
@@ -102,7 +102,7 @@ class Endpoint:
 
 
 def open_properties(user_agent: str | None) -> dict[Symbol, str]:
-    """Return what we say of ourselves in the open, under the SDK's names; the user's own words come first."""
+    """Return the properties of our open, under the SDK's names; the user's agent comes first."""
     framework = f"Python/{platform.python_version()}"
     ours = f"pairbus/{__version__} {framework} ({platform.platform()})"
     said = {

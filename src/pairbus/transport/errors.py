@@ -1,16 +1,16 @@
-"""Errors between this client and a broker; each says whether the outcome is known.
+"""Errors between this client and a broker; each tells whether the outcome is known.
 
 TransportError
-├── ConnectionLost     the connection is gone; everything that waited on it was woken by this
+├── ConnectionLost     the connection is gone; all callers that waited on it get this
 ├── Timeout            the deadline of one call passed; the connection may still be good
-│   └── Silence        nothing happened on the link for too long while something was expected of the peer
-├── Refused            the peer said no, and named a condition
+│   └── Silence        the peer gave no sign of life on the link for too long while it owed one
+├── Refused            the peer refused, and named a condition
 │   └── TooLarge       nothing was sent: the message has more bytes than the peer takes
 ├── Exhausted          this connection has no channel left for another link; a second connection has
 └── NotReady           `send_nowait` without credit or window; nothing was sent
 
-`outcome_unknown` is the one thing that a caller must look at before it repeats something: True means that the peer may
-have done what was asked (a send was in flight, a settlement was not answered), False that it certainly has not.
+A caller must look at `outcome_unknown` before it repeats a call: True means that the peer may have done the operation
+(a send was in flight, a settlement was not answered), False that it certainly has not.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pairbus.errors import PairbusError
 
 
 class TransportError(PairbusError):
-    """The root of what this client raises about its peer."""
+    """The base class of all errors of this client about its peer."""
 
     def __init__(self, text: str, *, outcome_unknown: bool = False) -> None:
         super().__init__(text)
         self.outcome_unknown = outcome_unknown
 
     def again(self, *, outcome_unknown: bool) -> Self:
-        """The same error for another waiter: one instance raised twice would mix two tracebacks."""
+        """Return the same error for another caller: one instance raised twice would mix two tracebacks."""
         return type(self)(str(self), outcome_unknown=outcome_unknown)
 
 
@@ -49,11 +49,11 @@ class Timeout(TransportError):
 
 
 class Silence(Timeout):
-    """The peer neither sent a frame on the link nor took a byte of ours for as long as the call allows."""
+    """The peer sent no frame on the link and took no byte of ours for as long as the call allows."""
 
 
 class Exhausted(TransportError):
-    """All channels of this connection are in use. It says nothing about the entity: open another connection."""
+    """All channels of this connection are in use. This does not concern the entity: open another connection."""
 
 
 class NotReady(TransportError):

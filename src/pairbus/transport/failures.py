@@ -1,4 +1,4 @@
-"""The transport's errors in the words of the pairing core."""
+"""Errors of the transport → failures of the pairing core."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pairbus.transport.errors import ConnectionLost, Refused, Timeout, Transport
 
 
 def failure_of(error: TransportError) -> Failure:
-    """Judge one error of the transport; the outcome is as unknown as the error says."""
+    """Convert one error of the transport; `outcome_unknown` is that of the error."""
     return Failure(_kind_of(error), str(error), error.outcome_unknown, error)
 
 
@@ -17,8 +17,8 @@ def _kind_of(error: TransportError) -> Kind:
     if isinstance(error, Timeout):
         return Kind.TIMEOUT
     if isinstance(error, ConnectionLost) and error.condition is not None:
-        # A close speaks of the connection, not of the entity or the message: a fresh connection is tried. Only
-        # throttling, and a right that is missing, must not be answered by trying at once.
+        # A close is about the connection, not about the entity or the message: a fresh connection is tried. Only
+        # after throttling, or without the right, the send must not be repeated at once.
         kind = kind_of_condition(error.condition)
         return kind if kind in (Kind.BUSY, Kind.UNAUTHORIZED) else Kind.COMMUNICATION
     return Kind.COMMUNICATION

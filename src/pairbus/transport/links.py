@@ -1,7 +1,7 @@
 """Links, as far as senders and receivers share them: attach, detach, loss. Every data link has its own session.
 
 A session of its own makes the delivery ids of a receiver consecutive, so that a whole batch is settled as one range,
-and keeps a slow link's window from stopping another. Begin and attach leave together: a link costs one round trip.
+and the window of a slow link does not stop another. Begin and attach are sent together: a link costs one round trip.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLOSE_TIMEOUT_S = 2.0
 
 
 class LinkEnd:
-    """Our end of a link. `over` is why it can no longer be used; None while it can."""
+    """Our end of a link. `over` is the reason why it can no longer be used; None while it can."""
 
     def __init__(self, wire: Wire, link: Link, what: str) -> None:
         self._wire = wire
@@ -47,7 +47,7 @@ class LinkEnd:
         return f"<{type(self).__name__} {self._what} credit={self._link.credit} {self.over or 'open'}>"
 
     async def attached(self, deadline: float) -> None:
-        """Wait for the peer's yes. After a no, a time-out or a cancellation the link is given up."""
+        """Wait for the peer's attach. After a refusal, a time-out or a cancellation the link is given up."""
         self._wire.queued(0)
         try:
             async with asyncio.timeout_at(deadline):
@@ -59,7 +59,7 @@ class LinkEnd:
                 self._give_up(ConnectionLost(f"{self._what}: never attached"))
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Detach. What still waits on this link is woken with an error; the peer's answer is awaited, within limits."""
+        """Detach. Callers that wait on this link get an error; the peer's answer is awaited, within limits."""
         deadline = self._loop.time() + timeout_s
         if self.over is None:
             await self.give_back(timeout_s)
@@ -83,16 +83,16 @@ class LinkEnd:
             session.end()
         self._wire.queued(0)
 
-    # ── what the wire tells ──
+    # ── calls of the wire ──
 
     def on_attached(self, attach: Attach) -> None:
-        # A refusal is an attach without the terminus that we asked for, with a detach behind it that says why.
+        # A refusal is an attach without the terminus that we asked for, followed by a detach with the reason.
         terminus = attach.source if self._link.role else attach.target
         if terminus is not None and not self._attached.done():
             self._attached.set_result(None)
 
     def on_detached(self, error: Error | None) -> None:
-        """The peer's detach or end of the session, or the answer to ours."""
+        """Handle the peer's detach or end of the session, or the answer to ours."""
         if self.over is None:
             self._wire.links.discard(self)
             if error is not None:
@@ -104,7 +104,7 @@ class LinkEnd:
             self._ended.set_result(None)
 
     def on_over(self, reason: TransportError) -> None:
-        """The link is of no more use: wake whoever waits."""
+        """End the link: wake all callers that wait."""
         if self.over is not None:
             return
         self.over = reason
@@ -117,16 +117,16 @@ class LinkEnd:
             self.when_over()
 
     def on_room(self) -> None:
-        """The socket takes more."""
+        """Handle that the socket takes more bytes."""
 
     def on_window(self) -> None:
-        """The session takes more."""
+        """Handle that the session takes more transfers."""
 
     def on_flow(self) -> None:
-        """Credit changed on a link on which we send."""
+        """Handle a change of credit on a link on which we send."""
 
     async def give_back(self, timeout_s: float) -> None:
-        """Let go of what is held before the link is closed; the peer's answer is awaited, within limits."""
+        """Release held messages before the link is closed; the peer's answer is awaited, within limits."""
 
     def on_delivery(self, delivery: Delivery) -> None:
         raise AssertionError(f"{self!r} receives nothing")
@@ -135,14 +135,14 @@ class LinkEnd:
         raise AssertionError(f"{self!r} sends nothing")
 
     def on_answered(self, event: SettlementAnswered) -> None:
-        """The peer's word on settlements."""
+        """Handle the peer's answer to settlements."""
 
     def on_drained(self) -> None:
-        """The peer has used or returned all credit."""
+        """Handle that the peer has used or returned all credit."""
 
 
 def new_session(wire: Wire) -> Session:
-    """Begin a session, or raise what ended the connection."""
+    """Begin a session, or raise the error that ended the connection."""
     if wire.loss is not None:
         raise wire.loss.again(outcome_unknown=False)
     try:

@@ -1,4 +1,4 @@
-"""The event loop for whoever moves many messages: uvloop's where it is installed, Python's otherwise."""
+"""The event loop for programs that move many messages: uvloop's where it is installed, Python's otherwise."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """As `asyncio.run`."""
+    """Run a coroutine, as `asyncio.run` does."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(work)

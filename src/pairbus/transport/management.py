@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 _PREFIX = "com.microsoft:"
 _LONGS, _UUIDS = 0x81, 0x98  # constructors, for arrays that are empty
 Status = Literal["completed", "abandoned", "defered", "suspended"]
-"`defered` is how the wire spells it; `suspended` is dead-lettered."
+"Status on the wire, where deferred is spelled `defered`; `suspended` is dead-lettered."
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A message to schedule. When it is due stands in its annotation x-opt-scheduled-enqueue-time."""
+    """A message to schedule. Its annotation x-opt-scheduled-enqueue-time has the time when it is due."""
 
     message_id: object
-    "As it stands in the message: a text in most."
+    "Id of the message, of the same type as in the message: mostly a text."
     payload: bytes
     session_id: str | None = None
     partition_key: str | None = None
@@ -63,7 +63,7 @@ class RequestRefused(Refused):
 
 
 class Management:
-    """Made by `Connection.management`. Any number of requests may be under way."""
+    """The `$management` node of one entity, from `Connection.management`. Any number of requests may be under way."""
 
     def __init__(self, wire: Wire, requests: Requests, timeout_s: float) -> None:
         self._wire = wire
@@ -77,9 +77,9 @@ class Management:
     async def request(
         self, operation: str, body: dict[str, Any], timeout_s: float | None = None, silence_s: float | None = None
     ) -> dict[str, Any]:
-        """One operation (`com.microsoft:` may be left out); the answer's map, empty when there is nothing (204).
+        """Request one operation (`com.microsoft:` may be left out); return the answer's map, empty for status 204.
 
-        `silence_s` is how long nothing may happen while something is expected of the peer: then Silence is raised.
+        `silence_s`: longest silence of the peer; then Silence is raised.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         name = operation if ":" in operation else _PREFIX + operation
@@ -95,20 +95,20 @@ class Management:
         return answer.body if isinstance(answer.body, dict) else {}
 
     async def peek(self, from_sequence: int, count: int, timeout_s: float | None = None) -> list[bytes]:
-        """At most `count` messages from this sequence number on; nothing is locked or removed."""
+        """Return at most `count` messages from this sequence number on; no message is locked or removed."""
         body = {"from-sequence-number": Long(from_sequence), "message-count": Int(count)}
         answer = await self.request("peek-message", body, timeout_s)
         return [entry["message"] for entry in answer.get("messages", [])]
 
     async def renew_lock(self, tokens: Sequence[UUID], timeout_s: float | None = None) -> list[int]:
-        """The new expiry of each lock, in milliseconds since 1970."""
+        """Renew locks; return the new expiry of each, in milliseconds since 1970."""
         answer = await self.request("renew-lock", {"lock-tokens": Array(tokens, _UUIDS)}, timeout_s)
         return [int(expiry) for expiry in answer.get("expirations", [])]
 
     async def schedule(
         self, messages: Sequence[Scheduled], timeout_s: float | None = None, silence_s: float | None = None
     ) -> list[int]:
-        """The sequence number of each message, by which it can be cancelled."""
+        """Schedule messages; return the sequence number of each, by which it can be cancelled."""
         entries = []
         for message in messages:
             entry: dict[str, Any] = {"message-id": message.message_id, "message": message.payload}
@@ -150,7 +150,7 @@ class Management:
         properties: dict[str, Any] | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Settle by lock token: the only way for deferred messages, and one for those of a link that is gone."""
+        """Settle by lock token: the only way for deferred messages, and a way for messages of a link that is gone."""
         body: dict[str, Any] = {"disposition-status": status, "lock-tokens": Array(tokens, _UUIDS)}
         given = {"deadletter-reason": reason, "deadletter-description": description, "properties-to-modify": properties}
         body |= {key: value for key, value in given.items() if value is not None}

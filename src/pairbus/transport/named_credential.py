@@ -22,7 +22,7 @@ def is_credential_name(text: str) -> bool:
 
 @cache
 def made_credential(name: str) -> object:
-    """Make the credential, once in a process. ConfigError says what to install or to correct."""
+    """Make the credential, once in a process. ConfigError names the package to install, or the mistake."""
     on_host = f"credential {name} on host {socket.gethostname()}"
     module, _, attribute = (_DEFAULT if name == "default" else name).partition(":")
     try:
@@ -34,7 +34,7 @@ def made_credential(name: str) -> object:
         made = make()
     except TypeError as error:
         raise ConfigError(f"{on_host}: it cannot be called without arguments: {error}") from error
-    # An async one belongs to the event loop on which it was first used; tasks come and go, each with its own.
+    # An async credential belongs to the event loop on which it was first used, but each task has its own loop.
     if not hasattr(made, "get_token") or inspect.iscoroutinefunction(made.get_token):
         raise ConfigError(f"{on_host} made a {type(made).__name__}, which has no get_token that is not async")
     return made

@@ -1,13 +1,13 @@
-"""How long a sender waits: deadlines of calls, and silence of the peer, looked after by one timer for each sender.
+"""Limits of a sender's waiting: deadlines of calls, and silence of the peer, watched by one timer for each sender.
 
-Silence is time in which something is expected of the peer and nothing happens on the link.
+Silence is time in which the peer owes a sign of life on the link and gives none.
  * Until the last byte of a message has left this machine, any progress of the connection's bytes restarts its clock.
  * Afterwards only frames of the peer on this link do: not heartbeats, not frames of other links.
  * A send that waits for credit waits for the peer, unless messages before it are still on their way out.
- * Time in which this process did not run is not the peer's. A look that comes late looks again before it judges, after
-   the event loop has read what is there; one that comes very late gives the peer a fresh allowance.
+ * Time in which this process did not run does not count. A timer that fires late looks again before it decides, after
+   the event loop has read the bytes that arrived; one that fires very late gives the peer a fresh allowance.
 
-Looks are taken at a sixth of the allowance, because the system tells how far our bytes are, but not since when.
+The timer looks every sixth of the allowance, because the system tells how many bytes have left, but not when.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pairbus.transport.sender import Sender
 
-FIRST_LOOK = 1 / 6  # of the allowance; also the distance of looks
-LATE_S = 0.1  # a timer that fires so much late shows that this process did not run
-AGAIN_S = 0.05  # for the event loop to read what is there
-LEFT = -1  # the mark of a send whose last byte is known to have left
+FIRST_LOOK = 1 / 6  # part of the allowance before the first look, and between two looks
+LATE_S = 0.1  # a timer that fires so late shows that this process did not run
+AGAIN_S = 0.05  # for the event loop to read the bytes that arrived
+LEFT = -1  # mark of a send whose last byte is known to have left
 
 Sent = tuple[asyncio.Future[None], float, float, float, int]
 "(future, deadline, silence allowed, begin of the silence, number of flushes when it was sent, or LEFT)"
@@ -60,10 +60,10 @@ class Patience:
         self._wire = sender._wire
         self._loop = self._wire.loop
         self.heard_at = 0.0
-        "When the peer last spoke on this link."
+        "Time of the peer's last frame on this link."
         self.look_at = math.inf
         self._floor = 0.0
-        "Before this moment no silence counts: this process did not run."
+        "Time before which silence does not count, because this process did not run."
         self._looks_again = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -106,7 +106,7 @@ class Patience:
         self._floor = now if now - wanted > least * FIRST_LOOK else now - longest
 
     def _look_at_sent(self, now: float) -> tuple[bool, float]:
-        """(a message is still on its way out, when to look again)"""
+        """End late sends; return (True when a message is still on its way out, time of the next look)."""
         sender, progress = self._sender, self._wire.progress
         left, moved_at, extra_s = progress.look(now), progress.moved_at, progress.allowance_s
         outgoing = sender._session.outgoing_ids()
@@ -136,7 +136,7 @@ class Patience:
     def _look_at_waiting(self, now: float, uploading: bool) -> float:
         sender, next_look = self._sender, math.inf
         heard = max(self.heard_at, self._floor)
-        # With credit, what is waited for is the window or the socket: there, too, the bytes must move.
+        # With credit, a send waits for the window or the socket: there, too, the bytes must move.
         if uploading or sender._link.credit > 0:
             heard = max(heard, self._wire.progress.moved_at)
         for entry in list(sender._waiting):

@@ -1,7 +1,7 @@
-"""The connections of one carrier: one while it has room, more when it has none, and retired ones that only end.
+"""The connections of one carrier: one while it has room, then more, and retired ones that take no new links.
 
 Laws of this file.
- 1. One connect at a time: callers who come meanwhile share it.
+ 1. One connect at a time: later callers share it.
  2. A connection has room while it holds less than 900 tokens, of Azure's 1000, and the peer has channels.
  3. A retired connection takes no new link. It lives while links of it are used, and is closed when the last is gone.
 """
@@ -17,15 +17,15 @@ from pairbus.transport.errors import ConnectionLost, TransportError
 from pairbus.transport.sender import Sender
 from pairbus.transport.shared import Shared
 
-FRESH_S = 2.0  # a younger connection is fresh: callers whose sends fail together share one
-RETIRED_MAX = 3  # still in use; beyond that nothing is retired until one has gone
-LOOK_S = 0.5  # between two looks at what has been left
+FRESH_S = 2.0  # age up to which a connection is fresh: callers whose sends fail together share one
+RETIRED_MAX = 3  # retired connections in use; then no connection is retired until one of them is closed
+LOOK_S = 0.5  # between two looks at links that were left
 
 T = TypeVar("T")
 
 
 class Pool:
-    """The connections, and the tasks that end what is left behind."""
+    """The connections, and the tasks that close links and connections that were left."""
 
     def __init__(self, where: str, connect: Callable[[], Awaitable[ClientConnection]]) -> None:
         self.connect = connect
@@ -41,7 +41,7 @@ class Pool:
 
     @property
     def good(self) -> list[ClientConnection]:
-        """Connections that are not lost, oldest first; links may be opened on them if there is room."""
+        """Return the connections that are not lost, oldest first; links may be opened on them if there is room."""
         self._connections = [connection for connection in self._connections if connection.loss is None]
         return self._connections
 
@@ -50,7 +50,7 @@ class Pool:
             raise ConnectionLost(f"{self._where}: closed by this client")
 
     async def any(self, deadline: float) -> ClientConnection:
-        """Return a connection, whatever its room."""
+        """Return any connection, with or without room."""
         self.check()
         while not self.good:
             await self._opening.run(None, self._open, "the connection", deadline)
@@ -65,7 +65,7 @@ class Pool:
                 if connection.has_room(path) and not (fresh and self.is_stale(connection, now)):
                     return connection
             for connection in [connection for connection in self.good if not connection.has_links]:
-                self._retire(connection)  # as many tokens as it may hold were put, and none is used any more
+                self._retire(connection)  # it holds as many tokens as it may, and none is used any more
             await self._opening.run(None, self._open, "the connection", deadline)
 
     async def attach(
@@ -76,7 +76,7 @@ class Pool:
         *,
         fresh: bool = False,
     ) -> T:
-        """Open a link on a connection with room; once more when an old one turns out to be over, or full."""
+        """Open a link on a connection with room; once more when an old connection turns out to be over, or full."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         connection = await self.place(path, deadline, fresh=fresh)
@@ -90,19 +90,19 @@ class Pool:
 
     async def _open(self) -> None:
         connection = await self.connect()
-        if connection.loss is not None:  # closed with its first breath, and with a reason perhaps
+        if connection.loss is not None:  # closed as soon as it was opened, perhaps with a reason
             raise connection.loss.again(outcome_unknown=False)
         self._connections.append(connection)
 
     # ── leaving ──
 
     def is_stale(self, connection: ClientConnection, now: float) -> bool:
-        """A fresh connection was asked for `now` and this is none; with many retired ones, any connection must do."""
+        """Return True when the connection is not fresh at `now`; with many retired ones, any connection is accepted."""
         self._retired = [retired for retired in self._retired if retired.loss is None]
         return now - connection.opened_at > FRESH_S and len(self._retired) < RETIRED_MAX
 
     def retire_for(self, path: str, connection: ClientConnection | None) -> None:
-        """Open no more links on the connection of an entity's link, or where the next one would be opened."""
+        """Retire the connection of an entity's link, or the connection on which its next link would be opened."""
         if connection is None:
             connection = next((each for each in self.good if each.has_room(path)), None)
         now = asyncio.get_running_loop().time()
@@ -115,13 +115,13 @@ class Pool:
         self._look_soon()
 
     def leave(self, sender: Sender) -> None:
-        """Close the link when nothing is in flight on it any more."""
+        """Close the link when no send is in flight on it any more."""
         if sender.over is None:
             self._left.append(sender)
             self._look_soon()
 
     def end(self, closing: Coroutine[Any, Any, None]) -> None:
-        """Close something without waiting for it."""
+        """Run a close without waiting for it."""
         task = asyncio.create_task(closing)
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
@@ -143,7 +143,7 @@ class Pool:
             self._look_soon()
 
     async def drop(self) -> None:
-        """Abandon every connection, without waiting for a peer that may be silent: whoever drops does not trust it."""
+        """Abandon every connection, without waiting for a peer that may be silent."""
         await self._close_all(timeout_s=0.0)
 
     async def close(self) -> None:

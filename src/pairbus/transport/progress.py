@@ -1,9 +1,8 @@
-"""How far our bytes have come: written to the transport, and gone from this machine's buffers.
+"""Progress of our bytes: written to the transport, and gone from this machine's buffers.
 
-The core's output, asyncio's buffer and the socket's queue are looked at only when somebody asks; a write costs one
-addition. Linux tells how much a socket has not got rid of (SIOCOUTQ: not acknowledged by the peer's machine) and how
-much was acknowledged (TCP_INFO). Where the system does not tell, the send buffer is made small and its content is
-given a moment to leave.
+The core's output, asyncio's buffer and the socket's queue are looked at only by `look`; a write costs one addition.
+Linux tells how many bytes the peer's machine has not acknowledged (SIOCOUTQ) and how many it has (TCP_INFO). On other
+systems the send buffer is made small and its content is given a moment to leave.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ if TYPE_CHECKING:
     from pairbus.transport.wire import ByteTransport
 
 TELLS = sys.platform == "linux" and ioctl is not None
-UNSENT_MAX = 32_768  # bytes that a socket takes before it has sent them; what waits in it, others must wait for
+UNSENT_MAX = 32_768  # bytes that a socket takes before it has sent them; other messages must wait for these
 FLUSHES_MAX = 1024
-ALLOWANCE_S = 1.0  # for what a small send buffer may hold, where the system does not tell
-USER_TIMEOUT_MS = 20_000  # bytes that nobody acknowledges end the connection
+ALLOWANCE_S = 1.0  # for the content of a small send buffer, where the system does not tell
+USER_TIMEOUT_MS = 20_000  # bytes that are not acknowledged in this time end the connection
 KEEP_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 _SIOCOUTQ = 0x5411
 _ACKED_AT = 120  # tcpi_bytes_acked in struct tcp_info, since Linux 4.1
 
 
 def tune(sock: socket.socket | None) -> None:
-    """Let a socket notice a peer that is gone, and keep little that it cannot send."""
+    """Let a socket notice a peer that is gone, and hold few bytes that it cannot send."""
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     _set(sock, socket.SOL_SOCKET, "SO_KEEPALIVE", 1)
@@ -57,10 +56,10 @@ class WriteProgress:
 
     def __init__(self) -> None:
         self.flushes = 0
-        "How often the core's output was written; a send remembers it as its mark."
+        "Number of writes of the core's output; a send remembers it as its mark."
         self.written = 0
         self.moved_at = 0.0
-        "When bytes were last seen to have left."
+        "Time when bytes were last seen to have left."
         self._ends: deque[int] = deque(maxlen=FLUSHES_MAX)
         self.under: asyncio.WriteTransport | None = None
         "The transport between TLS and the socket."
@@ -79,7 +78,7 @@ class WriteProgress:
         self._ends.append(self.written)
 
     def look(self, now: float) -> int:
-        """How many bytes have left; `moved_at` is now when there are more of them than at the last look."""
+        """Return how many bytes have left; sets `moved_at` when there are more than at the last look."""
         left = self._left()
         seen = self._acked(left)
         if seen != self._seen:
@@ -88,7 +87,7 @@ class WriteProgress:
         return left
 
     def has_left(self, mark: int, left: int) -> bool:
-        """Everything that was in the core's output at the mark is among the first `left` bytes."""
+        """Return True when all bytes of the core's output at the mark are among the first `left` bytes."""
         behind = self.flushes - mark
         if behind <= 0:
             return False
@@ -97,7 +96,7 @@ class WriteProgress:
 
     @property
     def allowance_s(self) -> float:
-        """How much longer than asked to wait for a peer because nobody knows when our bytes have left."""
+        """Extra time to wait for a peer, where the system does not tell when our bytes have left."""
         return 0.0 if TELLS and self._socket is not None else ALLOWANCE_S
 
     def _left(self) -> int:
@@ -107,7 +106,7 @@ class WriteProgress:
         return left if self.under is None else left - self.under.get_write_buffer_size()
 
     def _queued(self) -> int:
-        """Bytes in the socket that the peer's machine has not acknowledged; 0 where the system does not tell."""
+        """Return the bytes in the socket that the peer has not acknowledged; 0 if the system does not tell."""
         if not TELLS or self._socket is None or self._socket.fileno() < 0:
             return 0
         return int(struct.unpack("i", ioctl(self._socket.fileno(), _SIOCOUTQ, b"\0\0\0\0"))[0])

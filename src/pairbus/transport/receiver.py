@@ -1,17 +1,17 @@
 """Receiving and settling.
 
-Credit. The first `receive` opens `credit` messages' worth of credit; it stays open across calls and is topped up as
-messages are taken, so that buffered + granted never exceed `credit`, and memory is bounded by it. With peek-lock,
-messages that wait in the buffer have their lock running: give a small `credit`, or take it back with `pause`, after
-which nothing more arrives until the next `receive`. Closing gives unread messages back to the queue (released) and
-waits for its word, in receive-and-delete mode it cannot: `pause`, then `receive` until empty, then close.
+Credit. The first `receive` grants credit for `credit` messages; it stays open across calls and is topped up as messages
+are taken, so that buffered + granted never exceed `credit`, which limits the memory. With peek-lock, the locks of
+messages in the buffer run: give a small `credit`, or take it back with `pause`, after which no message arrives until
+the next `receive`. Closing releases unread messages and waits for the answer. In receive-and-delete mode it cannot:
+`pause`, then `receive` until empty, then close.
 
-An empty receive is a flow of credit after which nothing came until the next flow or drain. Both ends can count them,
-and come to the same number: which delivery count a flow was sent with is in the flow.
+An empty receive is a flow of credit after which no message came until the next flow or drain. Both ends can count them
+and get the same number, because a flow contains its delivery count.
 
 Settlement. Deliveries are settled as ranges of consecutive ids. The peer is asked (unsettled) and its answer awaited;
-only `settle_nowait` tells without asking. Completions leave at the end of the loop's turn: what different tasks
-complete in one turn is often consecutive when it is put together.
+only `settle_nowait` does not ask. Completions are sent at the end of the loop's turn: those of different tasks in one
+turn often have consecutive ids together.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class Receiver(LinkEnd):
-    """Receives from one entity. Made by `Connection.receiver`; one task receives, any task may settle."""
+    """A receiver of one entity, from `Connection.receiver`; one task receives, any task may settle."""
 
     _link: ReceiverLink
 
@@ -61,7 +61,7 @@ class Receiver(LinkEnd):
     ) -> None:
         super().__init__(wire, link, what)
         self.timeout_s = timeout_s
-        "How long a settlement, a pause or a renewal may take unless the call says otherwise."
+        "Default time-out of a settlement, a pause or a renewal."
         self.credit = credit
         self._renewer = renewer
         self._buffer: deque[ReceivedMessage] = deque()
@@ -71,7 +71,7 @@ class Receiver(LinkEnd):
         self._completing: list[int] = []
         "Ids that this turn of the loop completes."
         self._granted_at: int | None = None
-        "The delivery count when credit was given the last time; None: there is none to wait for."
+        "The delivery count when credit was last given; None: no credit is open."
         self._empty = 0
 
     @property
@@ -84,7 +84,7 @@ class Receiver(LinkEnd):
         return len(self._buffer)
 
     async def receive(self, max_count: int, timeout_s: float) -> list[ReceivedMessage]:
-        """At least one message as soon as there is one; at most `max_count`, or `credit`; none at the time-out."""
+        """Return messages as soon as there is one; at most `max_count`, or `credit`; none at the time-out."""
         self._top_up()
         if not self._buffer and self.over is None:
             assert self._arrival is None, "one task receives"
@@ -98,19 +98,19 @@ class Receiver(LinkEnd):
                 self._arrival = None
         buffer = self._buffer
         if self.over is not None and not (buffer and buffer[0].settled):
-            # Locks went with the link; only messages that the peer has deleted already are still worth having.
+            # The locks ended with the link; only messages that the peer has deleted already are still useful.
             raise self.over.again(outcome_unknown=False)
         taken = [buffer.popleft() for _ in range(min(max_count, len(buffer)))]
         self._top_up()
         return taken
 
     def take_empty(self) -> int:
-        """Empty receives since the last call."""
+        """Return the number of empty receives since the last call."""
         empty, self._empty = self._empty, 0
         return empty
 
     async def pause(self, timeout_s: float | None = None) -> None:
-        """Take the credit back: when this returns, nothing more arrives until the next `receive`."""
+        """Take the credit back: when this returns, no message arrives until the next `receive`."""
         self._check()
         if self._link.credit <= 0:
             return
@@ -128,7 +128,7 @@ class Receiver(LinkEnd):
         """Grant again when half of the credit is used, so that a flow frame serves many messages."""
         link = self._link
         if link.drain and link.credit > 0:
-            return  # a drain without an answer yet: what is granted now, the answer would silently take away
+            return  # a drain without an answer yet: the answer would silently take new credit away
         if self.over is None and link.credit <= self.credit >> 1:
             room = self.credit - len(self._buffer)
             if room > link.credit:
@@ -144,40 +144,40 @@ class Receiver(LinkEnd):
     # ── settling ──
 
     async def complete(self, deliveries: Deliveries, *, timeout_s: float | None = None) -> None:
-        """Done with these: the queue forgets them. Refused, with the ids, when locks were lost."""
+        """Complete messages: the queue removes them. Refused, with the ids, when locks were lost."""
         await self._settle(deliveries, Accepted(), timeout_s)
 
     async def abandon(
         self, deliveries: Deliveries, *, properties: Mapping[str, Any] | None = None, timeout_s: float | None = None
     ) -> None:
-        """Back to the queue, counted as a failed delivery; `properties` change its application properties."""
+        """Return messages to the queue, counted as failed deliveries; `properties` change application properties."""
         changed = None if properties is None else {Symbol(name): value for name, value in properties.items()}
         await self._settle(deliveries, Modified(True, False, changed), timeout_s)
 
     async def defer(self, deliveries: Deliveries, *, timeout_s: float | None = None) -> None:
-        """Set aside: from now on received only by sequence number."""
+        """Defer messages: from now on they are received only by sequence number."""
         await self._settle(deliveries, Modified(delivery_failed=True, undeliverable_here=True), timeout_s)
 
     async def dead_letter(
         self, deliveries: Deliveries, reason: str, description: str = "", *, timeout_s: float | None = None
     ) -> None:
-        """To the dead-letter queue, with these two as application properties."""
+        """Move messages to the dead-letter queue, with reason and description as application properties."""
         info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): description}
         await self._settle(deliveries, Rejected(error=Error(DEAD_LETTER, None, info)), timeout_s)
 
     async def release(self, deliveries: Deliveries, *, timeout_s: float | None = None) -> None:
-        """Back to the queue as if never delivered."""
+        """Release messages, as if they had never been delivered."""
         await self._settle(deliveries, Released(), timeout_s)
 
     def settle_nowait(self, deliveries: Deliveries, outcome: bytes = ACCEPTED_BYTES) -> None:
-        """Tell the outcome (encoded) and forget: whether the peer could still do it is not learnt."""
+        """Send the outcome (encoded) without waiting: the caller does not learn whether the peer could do it."""
         self._check()
         for first, last in ranges(ids_of(deliveries)):
             self._link.settle(first, last, outcome, ((last - first) & MASK) + 1)
         self._wire.queued(0)
 
     async def renew(self, messages: Iterable[ReceivedMessage], *, timeout_s: float | None = None) -> list[int]:
-        """Renew the locks; the new expiry of each, in milliseconds since 1970."""
+        """Renew the locks; return the new expiry of each, in milliseconds since 1970."""
         tokens = [message.lock_token for message in messages]
         return await self._renewer(tokens, self.timeout_s if timeout_s is None else timeout_s)
 
@@ -206,7 +206,7 @@ class Receiver(LinkEnd):
 
     def _complete_now(self) -> None:
         ids, self._completing = self._completing, []
-        ids = sorted(i for i in ids if i in self._asked)  # the others were given up, or went with the link
+        ids = sorted(i for i in ids if i in self._asked)  # the others were given up, or ended with the link
         if ids:
             self._ask(ids, ACCEPTED_BYTES)
 
@@ -217,7 +217,7 @@ class Receiver(LinkEnd):
 
     def on_answered(self, event: SettlementAnswered) -> None:
         if not event.settled:
-            return  # the peer's view on the way; its last word is settled
+            return  # an intermediate state; the peer's final answer is settled
         first, span, asked = event.first, (event.last - event.first) & MASK, self._asked
         ids: Iterable[int] = (
             [(first + offset) & MASK for offset in range(span + 1)]
@@ -229,36 +229,36 @@ class Receiver(LinkEnd):
             if settlement is not None:
                 settlement.answer(i, refusal(settlement.outcome, event.state))
 
-    # ── what the wire tells ──
+    # ── calls of the wire ──
 
     def on_delivery(self, delivery: Delivery) -> None:
         self._buffer.append(ReceivedMessage(delivery))
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
         if self._link.credit <= 0 and self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)  # messages have used all of the credit: there is nothing left to answer
+            self._drained.set_result(None)  # messages have used all credit: no answer to the drain will come
 
     def on_drained(self) -> None:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         if self._arrival is not None:
-            self._top_up()  # the answer to a drain that was given up, while somebody waits for messages again
+            self._top_up()  # the answer to a drain that was given up, while a caller waits for messages again
 
     async def give_back(self, timeout_s: float) -> None:
-        """Release what nobody has read, and wait for the peer's word: a detach must not overtake it.
+        """Release unread messages, and wait for the peer's answer: a detach must not overtake it.
 
-        What comes in while that is awaited is released without a word.
+        Messages that arrive meanwhile are released without waiting.
         """
         unread = self._take_unread()
         if unread:
-            with suppress(TransportError):  # then the locks run out by themselves
+            with suppress(TransportError):  # if this fails, the locks run out by themselves
                 await self.release(unread, timeout_s=timeout_s)
             late = self._take_unread()
             if late and self.over is None:
                 self.settle_nowait(late, RELEASED_BYTES)
 
     def _take_unread(self) -> list[ReceivedMessage]:
-        """The unread messages that are locked; those that the peer has deleted already stay to be read."""
+        """Take the unread messages that are locked; those that the peer has deleted already can still be read."""
         unread = [message for message in self._buffer if not message.settled]
         if unread:
             self._buffer.clear()
@@ -267,7 +267,7 @@ class Receiver(LinkEnd):
     def on_over(self, reason: TransportError) -> None:
         super().on_over(reason)
         if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)  # `receive` looks at what is over
+            self._arrival.set_result(None)  # `receive` then looks at `over`
         if self._drained is not None and not self._drained.done():
             self._drained.set_exception(reason.again(outcome_unknown=False))
         asked, self._asked = self._asked, {}

@@ -1,4 +1,4 @@
-"""Requests and answers over a pair of links, as `$cbs` and `$management` speak: matched by correlation id."""
+"""Requests and answers over a pair of links, for `$cbs` and `$management`: matched by correlation id."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Answers(LinkEnd):
             return
         properties = message.properties
         answer = self.expected.pop(properties.correlation_id, None) if properties is not None else None
-        if answer is not None and not answer.done():  # else nobody waits any more
+        if answer is not None and not answer.done():  # otherwise the caller has left
             answer.set_result(message)
 
     def on_over(self, reason: TransportError) -> None:
@@ -66,7 +66,7 @@ class Requests:
 
     @property
     def over(self) -> TransportError | None:
-        """Why the pair is of no more use: the reason that the peer named for either link, if it named one."""
+        """The reason why the pair cannot be used any more, if possible one that the peer named for either link."""
         ends = [end for end in (self.sender.over, self._answers.over) if end is not None]
         named = [end for end in ends if isinstance(end, Refused) and end.condition != DETACH_FORCED]
         return next(iter(named or ends), None)
@@ -76,7 +76,7 @@ class Requests:
     ) -> Message:
         """Send one request and wait for its answer. Any number may be under way.
 
-        `silence_s` is how long nothing may happen while the request goes out, and again until its answer is there.
+        `silence_s`: longest silence while the request is sent, and again until its answer is there.
         """
         loop = asyncio.get_running_loop()
         number = f"{self._reply_to}:{next(self._numbers)}"
@@ -98,23 +98,23 @@ class Requests:
             return await Steps(what, math.inf if silence_s is None else silence_s, deadline).step("its answer", answer)
         except Timeout as error:
             if not answer.cancelled():
-                raise  # the sender's: it knows whether anything was sent
+                raise  # the sender's error: it knows whether the request was sent
             raise type(error)(f"{what} was not answered in time", outcome_unknown=True) from None
         except Refused as error:
             over = self.over
-            # One link takes the other with it, which then only says that it was detached.
+            # The end of one link ends the other, whose error then only says that it was detached.
             raise error if over is None else over.again(outcome_unknown=error.outcome_unknown) from None
         finally:
             self._answers.expected.pop(number, None)
             if sent is not None and (not answer.done() or answer.cancelled()):
-                sent.cancel()  # what still waits for credit is not sent for a caller who has left
+                sent.cancel()  # a request that still waits for credit is not sent: its caller has left
 
     async def close(self, timeout_s: float) -> None:
         await self.sender.close(timeout_s)  # ends the session, and the other link with it
 
 
 def _pass_on(sent: asyncio.Future[None], answer: asyncio.Future[Message]) -> None:
-    """A request that was not even taken will have no answer."""
+    """Pass a failed send on to the answer: a request that was not accepted gets no answer."""
     error = None if sent.cancelled() else sent.exception()
     if error is not None and not answer.done():
         answer.set_exception(error)

@@ -8,11 +8,11 @@
     future = sender.send_nowait(payload)            # the same, or NotReady
 
 Laws of this file.
- 1. Sends leave in the order in which they were begun. Those that must wait stand in one line, and whoever is first
-    spends the credit; a send that is given up gives up its place.
- 2. A send ends by an answer, by its deadline (`timeout_s`), or because nothing happened for `silence_s`: see
-    `patience.py`. One timer per sender looks after all of them, so a send in flight costs no timer of its own.
- 3. A message whose last frame was not written has a known outcome: the peer cannot have taken it.
+ 1. Sends go out in the order in which they were begun. Sends that must wait stand in one line, and the first one gets
+    the credit; a send that is given up leaves the line.
+ 2. A send ends by an answer, by its deadline (`timeout_s`), or because the peer was silent for `silence_s`: see
+    `patience.py`. One timer per sender watches all of them, so a send in flight costs no timer of its own.
+ 3. A message whose last frame was not written has a known outcome: the peer cannot have accepted it.
 """
 
 from __future__ import annotations
@@ -35,41 +35,41 @@ if TYPE_CHECKING:
     from pairbus.transport.wire import Wire
 
 BATCH_MAX_STANDARD, BATCH_MAX_PREMIUM = 256 * 1024, 1024 * 1024
-LARGE = 131_072  # bytes of a message that others should not wait for: a tenth of a second on a thin line
-IN_FLIGHT_MAX = 65_536  # sends without an answer, given-up ones included: a peer that grants and never answers
+LARGE = 131_072  # bytes of a message for which others should not wait: a tenth of a second on a thin line
+IN_FLIGHT_MAX = 65_536  # sends without an answer, given-up ones included: the peer may grant credit and never answer
 NOBODY: deque[WaitingSend] = deque()
-"The empty line of every sender for which nobody waits; each deque would take 0.7 KB."
+"Empty line, shared by all senders for which no caller waits; a deque takes 0.7 KB."
 MAX_BATCH_SIZE = "com.microsoft:max-message-batch-size"
 
 
 class Sender(LinkEnd):
-    """Sends to one entity. Made by `Connection.sender`; safe to share between tasks of one event loop."""
+    """A sender to one entity, from `Connection.sender`; safe to share between tasks of one event loop."""
 
     _link: SenderLink
 
     def __init__(self, wire: Wire, link: SenderLink, what: str, timeout_s: float) -> None:
         super().__init__(wire, link, what)
         self.timeout_s = timeout_s
-        "How long a send may take unless the call says otherwise."
+        "Default time-out of a send."
         self.max_message_size = 0
-        "Largest message that the peer takes; 0 when it did not say."
+        "Largest message that the peer takes; 0 when the peer did not tell."
         self.max_batch_size = 0
-        "Largest batch that the peer takes; 0 when it did not say."
+        "Largest batch that the peer takes; 0 when the peer did not tell."
         self._checked_from = 0
-        "A payload with more bytes is looked at before it is sent."
+        "Size above which a payload is checked before it is sent."
         self.large: list[tuple[asyncio.Future[None], object]] = []
         "Large messages in the line or without an answer, some perhaps done, each with its caller."
         self._session = link.session
         self._sends: dict[int, Sent] = {}
         self._waiting = NOBODY
         self._turn_is_given = False
-        "A caller of `ready` has been woken and goes before those who wait."
+        "True: a caller of `ready` has been woken and goes before the others that wait."
         self._tag = 0
         self._patience = Patience(self)
 
     @property
     def sendable(self) -> bool:
-        """`send_nowait` would be taken now."""
+        """True when `send_nowait` would succeed now."""
         return self._has_room and (not self._waiting or self._turn_is_given)
 
     @property
@@ -83,13 +83,13 @@ class Sender(LinkEnd):
 
     @property
     def batch_limit(self) -> int:
-        """Return what one batch may have, as the SDKs find it out: by the peer's word, or else by its tier."""
+        """Return the largest size of a batch, found as in the SDKs: from the peer's limit, or else from its tier."""
         if self.max_batch_size:
             return self.max_batch_size
         return BATCH_MAX_PREMIUM if self.max_message_size >= BATCH_MAX_PREMIUM else BATCH_MAX_STANDARD
 
     def is_taken_up(self, by: object) -> bool:
-        """A large message of another caller is under way, and nothing of this caller waits that must go first."""
+        """Return True when a large message of another caller is under way, and no earlier send of this caller waits."""
         self.large = [entry for entry in self.large if not entry[0].done()]
         if not self.large or any(caller is by for _, caller in self.large):
             return False
@@ -100,7 +100,7 @@ class Sender(LinkEnd):
         return len(self._sends)
 
     async def ready(self, timeout_s: float | None = None) -> None:
-        """Return when one more send is possible; Timeout when that takes too long, with nothing sent."""
+        """Wait until one more send is possible; Timeout when that takes too long."""
         deadline = self._loop.time() + (self.timeout_s if timeout_s is None else timeout_s)
         while not self.sendable:
             await self._wait(None, 0, deadline, math.inf)
@@ -115,8 +115,7 @@ class Sender(LinkEnd):
     ) -> None:
         """Send one encoded message and return when the peer has accepted it.
 
-        `timeout_s` limits the call. `silence_s` limits how long nothing may happen on this link while something is
-        expected of the peer: then Silence is raised.
+        `timeout_s` limits the call. `silence_s` limits the silence of the peer on this link: then Silence is raised.
         """
         if self._waiting or not self._has_room:
             await self._line_up(payload, message_format, timeout_s, silence_s)
@@ -132,7 +131,7 @@ class Sender(LinkEnd):
         silence_s: float | None = None,
         by: object = None,
     ) -> asyncio.Future[None]:
-        """Send one encoded message now, or behind those that wait already; the future ends as `send` would.
+        """Send one encoded message now, or after those that wait already; the future ends as `send` would.
 
         `by` is the caller, for `is_taken_up`.
         """
@@ -175,12 +174,12 @@ class Sender(LinkEnd):
         return self._transmit(payload, message_format, future, deadline, silence, now)
 
     def _check(self, payload: bytes, message_format: int) -> None:
-        """Refuse what the peer does not take. Of a batch its messages count, and not its envelope, as in the SDKs."""
+        """Refuse a payload that is too large for the peer. As in the SDKs, the envelope of a batch does not count."""
         if message_format == BATCH_FORMAT:
             first_at = next((start for code, start, _, _ in sections(payload) if code == DATA), 0)
             limit = min(self.batch_limit, self.max_message_size or self.batch_limit)
             if len(payload) - first_at > limit:
-                text = f"ServiceBusMessageBatch has reached its size limit: {limit}"  # the SDK's own words
+                text = f"ServiceBusMessageBatch has reached its size limit: {limit}"  # the text of the SDK's own error
                 raise TooLarge(MESSAGE_SIZE_EXCEEDED, text)
         elif 0 < self.max_message_size < len(payload):
             raise TooLarge(MESSAGE_SIZE_EXCEEDED, f"{len(payload)} bytes, the peer takes {self.max_message_size}")
@@ -203,7 +202,7 @@ class Sender(LinkEnd):
         self._tag = tag = (self._tag + 1) & MASK
         delivery_id = self._link.send(payload, tag.to_bytes(4, "big"), message_format=message_format)
         self._sends[delivery_id] = future, deadline, silence, since, wire.progress.flushes
-        wire.queued(len(payload) if len(payload) <= LARGE else 0)  # a large one is written piece by piece
+        wire.queued(len(payload) if len(payload) <= LARGE else 0)  # a large message is written piece by piece
         first_look = since + silence * FIRST_LOOK
         if first_look < patience.look_at or deadline < patience.look_at:
             patience.look_from(min(first_look, deadline))
@@ -235,7 +234,7 @@ class Sender(LinkEnd):
         return entry.future
 
     def on_room(self) -> None:
-        """Let those in the line send, in their order, as far as there is room."""
+        """Send those in the line, in their order, as far as there is room."""
         waiting = self._waiting
         while waiting and not self._turn_is_given:
             if waiting[0].future.done():  # given up
@@ -258,7 +257,7 @@ class Sender(LinkEnd):
             self._wire.queued(0)
 
     def close_ranks(self) -> None:
-        """Forget those in the line who have given up."""
+        """Remove the sends from the line that were given up."""
         if self._waiting:
             self._waiting = deque(entry for entry in self._waiting if not entry.future.done())
         self.on_room()
@@ -322,10 +321,10 @@ class Sender(LinkEnd):
             if not waiter.future.done():
                 waiter.future.set_exception(reason.again(outcome_unknown=False))
 
-    # ── what patience decides ──
+    # ── decisions of `Patience` ──
 
     def give_up_sent(self, delivery_id: int, *, silent: bool) -> None:
-        """End a send without an answer. What is not wholly written is taken back, so that its outcome is known."""
+        """End a send without an answer. A message that is not wholly written is taken back: its outcome is known."""
         future = self._sends.pop(delivery_id)[0]
         taken_back = self._session.abort(delivery_id)
         if taken_back:

@@ -1,8 +1,8 @@
-"""The links of a carrier on which messages are sent: found by path and name, opened when needed, bounded in number.
+"""The links of a carrier on which messages are sent: found by path and name, opened when needed, limited in number.
 
 Callers of one path share one link, whose deliveries cannot be interleaved (AMQP 2.6.14). While a large message of one
-caller takes it up, the others send on a spare link to the same path. The sends of one caller reach the wire in their
-order: it changes the link only when nothing of it waits there, and stays on a spare one until its last send has ended.
+caller occupies it, the others send on a spare link to the same path. The sends of one caller reach the wire in their
+order: a caller changes the link only when none of its sends waits, and stays on a spare link until its last send ended.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pairbus.transport.pool import Pool
 from pairbus.transport.sender import Sender
 from pairbus.transport.shared import Shared
 
-OPENING_TIMEOUT_S = 60.0  # of an opening that goes on for others, and for the next caller when all have left
+OPENING_TIMEOUT_S = 60.0  # limit of an opening, which goes on for other and later callers when its caller has left
 
-SPARES_MAX = 3  # of one path: links for the time in which large messages take up the first, and the spares before
+SPARES_MAX = 3  # spare links of one path, used while large messages occupy the first link and earlier spares
 
 Key = tuple[str, str | None, int]
-"The path in lower case, the name of the link, None when the transport names it, and the number of a spare link, or 0."
+"(path in lower case, name of the link or None when the transport names it, number of a spare link or 0)"
 Start = Callable[[Sender], asyncio.Future[None]]
-"Begins one send on a link."
+"Function that begins one send on a link."
 Begun = asyncio.Future[asyncio.Future[None]]
 
 
 class Senders:
-    """One link for each key. Those that nobody used for longest make room for new ones."""
+    """One link for each key. The least recently used links are closed for new ones."""
 
     def __init__(self, pool: Pool, where: str, links_max: int, timeout_s: float) -> None:
         self.links: OrderedDict[Key, tuple[Sender, ClientConnection]] = OrderedDict()
@@ -38,13 +38,13 @@ class Senders:
         self._links_max = links_max
         self._timeout_s = timeout_s
         self._order_from = links_max // 2
-        "With fewer links the order of their use does not matter yet, and is not kept."
+        "Number of links from which on the order of their use is kept."
         self._opening = Shared[tuple[Key, bool]](where)
-        "By key, and whether the link is to be on a fresh connection."
+        "Openings under way, by (key, True for a fresh connection)."
         self._waiting: dict[tuple[Key, bool], list[tuple[Begun, Start, float, object]]] = {}
-        "Sends that wait for a link, in the order in which they are to be begun, each with its deadline and caller."
+        "Sends that wait for a link, in their order, each with its deadline and caller."
         self.on_spares: dict[tuple[str, str | None, object], tuple[Key, int]] = {}
-        "By path, name and caller: the spare link that the caller uses, and how many of its sends have not ended."
+        "(path, name, caller) → the spare link that the caller uses, and the number of its sends that have not ended."
 
     def known(self, key: Key) -> Sender | None:
         """Return the link if there is a good one."""
@@ -70,7 +70,7 @@ class Senders:
         return await self._opening.run((key, fresh), lambda: self._open(path, key, fresh), f"sender {path}", deadline)
 
     def key_for(self, key: Key, by: object) -> Key:
-        """Return the key of the link for a caller's next send: a spare one, when large messages are in the way."""
+        """Return the key of the link for a caller's next send: of a spare link, when large messages are in the way."""
         path, name, _ = key
         used = self.on_spares.get((path, name, by))
         if used is not None:
@@ -82,13 +82,13 @@ class Senders:
         return key
 
     def open_spare(self, path: str, key: Key) -> None:
-        """Begin to open the first spare link: its attach then leaves before the frames of a large message."""
+        """Begin to open the first spare link: its attach is then sent before the frames of a large message."""
         spare = (key[0], key[1], 1)
         if self.known(spare) is None:
             self._opening.begin((spare, False), lambda: self._open(path, spare, False))
 
     async def send_on_spare(self, path: str, key: Key, start: Start, deadline: float, by: object) -> None:
-        """Send on a spare link, opened if need be, and keep the caller there until its last send has ended."""
+        """Send on a spare link, opened if needed, and keep the caller there until its last send has ended."""
         caller = (key[0], key[1], by)
         self.on_spares[caller] = key, self.on_spares.get(caller, (key, 0))[1] + 1
         try:
@@ -128,7 +128,7 @@ class Senders:
                 self._close(key)
 
     def clear(self) -> None:
-        """Forget every link: the connections go."""
+        """Forget every link, because the connections end."""
         self.links.clear()
         self._opening.cancel_all()
 
@@ -179,7 +179,7 @@ class Senders:
 
 
 def _link_name(key: Key) -> str | None:
-    """Two links of one name cannot be: the name of a spare one ends with its number."""
+    """Return the name of the link. Names must differ, so that of a spare link ends with its number."""
     _, name, number = key
     return f"{name}-{number}" if name is not None and number else name
 
@@ -194,7 +194,7 @@ def _begin(begun: Begun, start: Start, sender: Sender) -> None:
 
 
 def _leave(begun: Begun) -> None:
-    """Let go of a send: it is over, or its caller does not wait for it any more."""
+    """Drop a send that is over, or whose caller no longer waits for it."""
     if begun.cancel() or begun.cancelled() or begun.exception() is not None:
         return
     send = begun.result()

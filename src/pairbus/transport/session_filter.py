@@ -1,4 +1,4 @@
-"""How a receiver asks for a session of an entity, and how it learns which one it has."""
+"""Sessions of receivers: the filter that asks for one, and the session that the peer gave."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NextSession:
     """Any session that has messages and no receiver."""
 
     wait_s: float = NEXT_WAIT_S
-    "How long the peer waits for one before it refuses the link with SESSION_TIMEOUT."
+    "Seconds that the peer waits for a session before it refuses the link with SESSION_TIMEOUT."
 
 
 Wanted = str | NextSession
@@ -38,7 +38,7 @@ def properties_of(wanted: Wanted | None) -> dict[Any, Any] | None:
 
 
 def wait_of(wanted: Wanted | None) -> float:
-    """Return how long the peer may keep silent because it waits for a session."""
+    """Return the seconds for which the peer may be silent because it waits for a session."""
     return wanted.wait_s if isinstance(wanted, NextSession) else 0.0
 
 

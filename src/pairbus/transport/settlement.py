@@ -1,4 +1,4 @@
-"""Received messages, and what became of settlements: the peer's word on each delivery."""
+"""Received messages, and the results of settlements: the peer's answer for each delivery."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEAD_LETTER = "com.microsoft:dead-letter"
 
 
 class ReceivedMessage:
-    """One message as it came: encoded sections, nothing decoded."""
+    """One message as it was received: encoded sections, not decoded."""
 
     __slots__ = ("delivery_id", "message_format", "payload", "settled", "tag")
 
@@ -28,7 +28,7 @@ class ReceivedMessage:
 
     @property
     def lock_token(self) -> UUID:
-        """The tag as the GUID that `$management` knows; ValueError when the tag is none."""
+        """The tag as the GUID that `$management` knows; ValueError when the tag is not a GUID."""
         return UUID(bytes_le=self.tag)
 
     def __repr__(self) -> str:
@@ -40,7 +40,7 @@ Deliveries = Iterable[ReceivedMessage] | range
 
 
 class PendingSettlement:
-    """One call that waits for the peer's word on its deliveries."""
+    """One call that waits for the peer's answers for its deliveries."""
 
     __slots__ = ("done", "left", "outcome", "refused", "refused_ids")
 
@@ -67,7 +67,7 @@ class PendingSettlement:
 
 
 def ids_of(deliveries: Deliveries) -> list[int]:
-    """In ascending order; ValueError when the peer wants no word on them."""
+    """Return the delivery ids in ascending order; ValueError when messages are settled already."""
     if isinstance(deliveries, range):
         return sorted(deliveries)
     deliveries = list(deliveries)
@@ -77,7 +77,7 @@ def ids_of(deliveries: Deliveries) -> list[int]:
 
 
 def refusal(asked: Composite, answered: object) -> Refused | None:
-    """None when the peer did what was asked: it repeats the kind of outcome, or settles without a word."""
+    """Return the refusal of a settlement; None when the peer did it: it repeats the kind of outcome, or names none."""
     if answered is None:
         return None
     if isinstance(answered, Rejected) and answered.error is not None and answered.error.condition != DEAD_LETTER:

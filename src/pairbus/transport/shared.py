@@ -1,4 +1,4 @@
-"""Work that several callers wait for: begun once, ended once, and told to each of them."""
+"""Work for which several callers wait: it runs once, and each caller gets the result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 async def _until_done(task: asyncio.Task[Any], deadline: float) -> None:
-    """Wait for the task or the deadline. A thousand callers may wait at once: `asyncio.wait` takes a kilobyte more."""
+    """Wait for the task or the deadline. A thousand callers may wait: `asyncio.wait` takes a kilobyte more for each."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
     wake = partial(_wake, over)
@@ -58,7 +58,7 @@ class Shared(Generic[K]):
     async def run(
         self, key: K, start: Callable[[], Coroutine[Any, Any, T]], what: str, deadline: float = math.inf
     ) -> T:
-        """Return what the task returns. Timeout at the caller's deadline, ConnectionLost when it was cancelled."""
+        """Return the result of the task. Timeout at the caller's deadline, ConnectionLost when it was cancelled."""
         task = self.begin(key, start)
         await _until_done(task, deadline)
         if not task.done():
@@ -84,4 +84,4 @@ class Shared(Generic[K]):
         if self._tasks.get(key) is task:
             del self._tasks[key]
         if not task.cancelled():
-            task.exception()  # when every caller has given up, nobody else asks
+            task.exception()  # asked here, because all callers may have given up

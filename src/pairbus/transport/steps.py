@@ -1,4 +1,4 @@
-"""Clocks of silence for the steps of an opening: what is slow goes on, what is dead is left.
+"""Clocks of silence for the steps of an opening: a slow peer gets more time, a dead one does not.
 
     steps = Steps("contoso.servicebus.windows.net:5671", silence_s=3.0, deadline=deadline)
     addresses = await steps.step("the name", resolve(host))         # 3 s
@@ -7,9 +7,9 @@
 
 Laws of this file.
  1. Each step has the whole of `silence_s`; a sign of life during the step starts its clock again.
- 2. The deadline bounds all steps together, whatever the signs of life.
- 3. A timer that fires late has not watched: the loop was blocked or the process stopped, and what came meanwhile may
-    not have been read. As much time as was missed, at most `silence_s`, is given again before the step is judged.
+ 2. The deadline limits all steps together, also with signs of life.
+ 3. When a timer fires late, the loop was blocked or the process stopped, and bytes that arrived meanwhile may not have
+    been read. The missed time, at most `silence_s`, is given again before the step is judged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from pairbus.transport.errors import Silence, Timeout
 
-FAR_S = 3600.0  # the deadline of a wait that is bounded by its clock of silence
+FAR_S = 3600.0  # deadline of a wait that its clock of silence limits
 LATE_S = 0.05  # a timer of a loop that has other work to do fires this much later
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ def _never() -> float:
 
 
 class Steps:
-    """The patience of one opening."""
+    """The time limits of one opening."""
 
     def __init__(self, where: str, silence_s: float, deadline: float = math.inf) -> None:
         self.where = where
@@ -43,7 +43,7 @@ class Steps:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the deadline, not below 0."""
+        """Return the seconds until the deadline, not below 0."""
         return max(self.deadline - self._loop.time(), 0.0)
 
     def sign(self) -> None:
@@ -58,9 +58,9 @@ class Steps:
         heard: Callable[[], float] = _never,
         silence_s: float | None = None,
     ) -> T:
-        """Return what `work` returns. Silence, or Timeout at the deadline, are raised when `work` was cancelled.
+        """Return the result of `work`. When its time is over, `work` is cancelled and Silence, or Timeout, is raised.
 
-        `heard` tells when the peer gave its last sign of life, on the clock of the loop.
+        `heard` returns the time of the peer's last sign of life, on the clock of the loop.
         """
         silence_s = self.silence_s if silence_s is None else silence_s
         task = asyncio.ensure_future(work)
@@ -86,4 +86,4 @@ class Steps:
                 task.cancel()
                 await asyncio.wait([task])
             if not task.cancelled():
-                task.exception()  # whoever was cancelled does not hear of it, and neither does the log
+                task.exception()  # read here, so that asyncio does not log it: the cancelled caller does not get it

@@ -1,4 +1,4 @@
-"""Blocking calls off the event loop, in daemon threads: one that hangs never holds up the end of the process.
+"""Blocking calls outside of the event loop, in daemon threads: a call that hangs never delays the end of the process.
 
 The default executor of asyncio is not used, because the interpreter waits for its threads before it ends.
 """
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 async def in_thread(name: str, function: Callable[..., T], *args: Any) -> T:
-    """Return what `function(*args)` returns, or raise what it raises. A caller that gives up leaves it running."""
+    """Return the result of `function(*args)`, or raise its error. It keeps running when the caller gives up."""
     answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     call = partial(contextvars.copy_context().run, function, *args)
     threading.Thread(target=_run, args=(call, answer), name=name, daemon=True).start()
@@ -30,7 +30,7 @@ def _run(call: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
         result = call()
     except BaseException as error:
         problem = error  # raised where it is awaited
-    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: no caller waits
         answer.get_loop().call_soon_threadsafe(_deliver, answer, result, problem)
 
 
@@ -39,7 +39,7 @@ def _deliver(answer: asyncio.Future[Any], result: Any, problem: BaseException | 
         return
     if problem is None:
         answer.set_result(result)
-    elif isinstance(problem, StopIteration):  # a future cannot hold one
+    elif isinstance(problem, StopIteration):  # a future cannot hold this exception
         answer.set_exception(RuntimeError(f"the call raised {problem!r}"))
     else:
         answer.set_exception(problem)

@@ -12,9 +12,9 @@ _SECRET = re.compile(r"(initial_response=|sig=|SharedAccessKey=)(b?'[^']*'|[^\s&
 
 
 def log_frames(where: str, logger: logging.Logger | None = None) -> Trace:
-    """Return a hook for `Carrier(trace=…)` that writes each frame at DEBUG, to `pairbus.transport.frames` if not told.
+    """Return a hook for `Carrier(trace=…)` that logs each frame at DEBUG, by default to `pairbus.transport.frames`.
 
-    Payloads of transfers, tokens among them, are told by their size only; answers to a SASL mechanism are blotted out.
+    Of payloads of transfers, which may be tokens, only the size is shown; answers to a SASL mechanism are hidden.
     """
     logger = logger or logging.getLogger("pairbus.transport.frames")
 

@@ -1,4 +1,4 @@
-"""AMQP over a web socket: binary messages in and out, as if they were a socket's bytes."""
+"""AMQP over a web socket: binary messages in and out, treated as the bytes of a socket."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class WebSocketTransport:
         return self._socket.get_extra_info(name, default)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """The limits are those of this file."""
+        """Do nothing: the limits of this file apply."""
 
     def close(self) -> None:
-        """Write what is queued, then close."""
+        """Write the queued bytes, then close."""
         self._closing = True
         self._more.set()
 
@@ -102,7 +102,7 @@ class WebSocketTransport:
 
 
 class _Resolver(AbstractResolver):
-    """Asks for names in threads of ours; aiohttp's own would use the default executor."""
+    """A resolver of names in our own threads; aiohttp's would use the default executor."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
@@ -118,7 +118,7 @@ class _Resolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the resolver has no resources."""
 
 
 def _signs(steps: Steps) -> aiohttp.TraceConfig:
@@ -145,7 +145,7 @@ async def connect_websocket(
             protocols=(WEBSOCKET_PROTOCOL,),
             ssl=ssl if ssl is not None else True,
             proxy=proxy,
-            max_msg_size=0,  # frames are bounded by AMQP's own max-frame-size
+            max_msg_size=0,  # AMQP's own max-frame-size limits frames
             timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
         )
         joined = await steps.step("the web socket", opening)

@@ -3,10 +3,10 @@
 Laws of this file.
  1. Output is written once per turn of the event loop, however many frames the turn made; only a turn that makes more
     than UNFLUSHED_MAX bytes writes earlier. Then the peer works while the rest is encoded, its answers come in several
-    groups instead of all at once, and a full socket is noticed before the memory is.
+    groups instead of all at once, and a full socket is noticed before the memory is full.
     A message of several frames is written frame by frame as the socket takes them, between the messages of others.
- 2. The connection ends once: `lose` tells every link at once, and what is asked afterwards gets the same answer.
- 3. Nothing here waits; those who wait have a deadline of their own.
+ 2. The connection ends once: `lose` tells every link at once, and later calls get the same error.
+ 3. No code here waits, except `close`; callers that wait have a deadline of their own.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from pairbus.transport.links import LinkEnd
 
 UNFLUSHED_MAX = 128 * 1024  # bytes gathered in one turn before they are written; the socket's own limit is AHEAD_MAX
-AHEAD_MAX = 32_768  # bytes that the socket has not taken: above it nothing more is written
-FRAMES_A_TURN = 16  # of large messages, before the loop may do something else
+AHEAD_MAX = 32_768  # bytes that the socket has not taken: above it no more are written
+FRAMES_A_TURN = 16  # of large messages, before the loop may do other work
 
 
 class ByteTransport(Protocol):
@@ -65,10 +65,10 @@ class Wire(asyncio.Protocol):
         self.core = Connection(settings, sasl, trace=trace, paced=True)
         self.opened: asyncio.Future[None] = self.loop.create_future()
         self.ended: asyncio.Future[None] = self.loop.create_future()
-        "Done when the socket is gone."
+        "Future that is done when the socket is gone."
         self.loss: TransportError | None = None
         self.writable = True
-        "The socket takes more; False between pause_writing and resume_writing."
+        "True: the socket takes more bytes; False between pause_writing and resume_writing."
         self.links: set[LinkEnd] = set()
         self.hungry: dict[LinkEnd, None] = {}
         "Links with sends that wait for room, in the order in which they began to wait."
@@ -113,7 +113,7 @@ class Wire(asyncio.Protocol):
     # ── output ──
 
     def queued(self, size: int) -> None:
-        """The core holds `size` more bytes of output: see to it that they go out."""
+        """Note that the core has `size` more bytes of output, and have them written."""
         self._unflushed += size
         if self._unflushed > UNFLUSHED_MAX:
             self.flush()
@@ -136,9 +136,9 @@ class Wire(asyncio.Protocol):
             self.progress.wrote(len(data))
 
     def _feed(self) -> None:
-        """Let those who wait send, then give large messages their turn as long as the socket takes it.
+        """Let links that wait send, then write frames of large messages as long as the socket takes them.
 
-        One frame goes in any case: else small messages of others that fill the socket each time would starve them.
+        One frame is always written: otherwise small messages that fill the socket each time would starve large ones.
         """
         if self._is_feeding or self.loss is not None:
             return
@@ -157,7 +157,7 @@ class Wire(asyncio.Protocol):
                     link.context.on_room()
 
     def _let_wait_send(self) -> None:
-        """Serve the links that wait, each from the end of the line next time: all get their share of a slow socket."""
+        """Serve the links that wait; a served link goes to the end of the line, so all share a slow socket."""
         for link in list(self.hungry):
             if not self.writable:
                 break
@@ -169,7 +169,7 @@ class Wire(asyncio.Protocol):
     # ── the end ──
 
     def lose(self, error: TransportError) -> None:
-        """The connection is over: wake everybody. Only the first reason counts."""
+        """End the connection: wake all callers that wait. Only the first reason counts."""
         if self.loss is not None:
             return
         self.loss = error
@@ -177,13 +177,13 @@ class Wire(asyncio.Protocol):
             self._timer.cancel()
         if not self.opened.done():
             self.opened.set_exception(error.again(outcome_unknown=False))
-            self.opened.exception()  # whoever gave up waiting must not be told by the garbage collector
+            self.opened.exception()  # read here, so that asyncio does not log an error that no caller waits for
         links, self.links = self.links, set()
         for link in links:
             link.on_over(error)
 
     def hang_up(self) -> None:
-        """Write what is left, then close the socket."""
+        """Write the rest of the output, then close the socket."""
         self.flush()
         if self._transport is not None:
             self._transport.close()
@@ -193,7 +193,7 @@ class Wire(asyncio.Protocol):
             self._transport.abort()
 
     async def close(self, timeout_s: float) -> None:
-        """Close for close within the time given, then hang up. Never raises for what the peer does."""
+        """Exchange closes with the peer within the time given, then hang up. Never raises for actions of the peer."""
         deadline = self.loop.time() + timeout_s
         if self.loss is None:
             await asyncio.gather(*(link.give_back(timeout_s) for link in self.links))
@@ -213,7 +213,7 @@ class Wire(asyncio.Protocol):
         finally:
             self.abort()
         if not self.ended.done():
-            await asyncio.wait([self.ended], timeout=0.1)  # what abort left for the next turns of the loop
+            await asyncio.wait([self.ended], timeout=0.1)  # `abort` ends in the next turns of the loop
 
     # ── events ──
 
@@ -290,7 +290,7 @@ _HANDLERS: dict[type[AmqpEvent], Callable[[Wire, Any], None]] = {
     LinkDrained: lambda wire, event: event.link.context.on_drained(),
     LinkAttached: lambda wire, event: event.link.context and event.link.context.on_attached(event.attach),
     LinkDetached: lambda wire, event: event.link.context and event.link.context.on_detached(event.error),
-    SessionBegun: lambda wire, event: None,  # links were attached behind the begin, without waiting for the answer
+    SessionBegun: lambda wire, event: None,  # links were attached right after the begin, without waiting for its answer
     SessionEnded: Wire._on_session_ended,
     ConnectionOpened: Wire._on_opened,
     ConnectionClosed: Wire._on_closed,
