@@ -145,7 +145,7 @@ def test_every_example_runs_twice(example: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["send_with_failover.py", "async_sender.py", "redrive_dead_letters.py"])
 def test_an_example_leaves_a_namespace_of_the_readers_as_it_was(name: str, tmp_path: Path) -> None:
-    """This holds also if the reader has queues with the names of the example, with messages and dead letters."""
+    """A reader may have queues with the names of the example, with messages and dead letters."""
     theirs = ["orders", "payments"]
     config = {"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": one} for one in theirs]}]}}
     with BrokerProcess(tmp_path / "data", namespaces=["contoso", "fabrikam"], config=config) as process:
@@ -287,7 +287,7 @@ def test_every_event_is_documented_and_its_log_level_is_right() -> None:
 
 
 def test_the_refused_application_properties_are_those_on_the_page() -> None:
-    """These names are exact: an application may use any other, also one that begins like ours."""
+    """Reserved names are exact: an application may use any other, also one that begins like ours."""
     rows = {row[0]: row for row in cells(section("docs/failover.md", "Migrating from the plain SDK"))}
     assert set(re.findall(r"`(x-[\w-]+)`", rows["application properties"][-1])) == RESERVED
 

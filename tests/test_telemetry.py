@@ -246,7 +246,7 @@ def values(points: dict[str, Any], name: str) -> dict[str, int]:
 
 
 def test_every_number_arrives(seen: dict[str, Any]) -> None:
-    """This holds also for a client that was made before the application set up its telemetry."""
+    """The client was made before the application set up its telemetry."""
     points, queue = seen["first"], "contoso/x-servicebus-transfer/3"
     assert {name: values(points, name) for name in points} == {
         "messaging.client.sent.messages": {"primary": 5, "backlog": 3, "spool": 1, "_OTHER": 2},

@@ -317,11 +317,38 @@ VAGUE = (
     "This ",
     "Their ",
     "Which ",
+    "Nothing ",
+    "Nobody ",
+    "Everything ",
+    "Somebody ",
+    "Whatever ",
+    "Something ",
+    "Everybody ",
+    "Anybody ",
+    "Anything ",
+    "Someone ",
+    "Everyone ",
+    "Anyone ",
+    "Others ",
+    "Such as ",
+    "All that ",
+    "All of it",
+    "All of them",
+    "One that ",
+    "One of them ",
+    "One by one",
+    "Each is ",
+    "Each has ",
+    "Each of them ",
+    "Both are ",
+    "Both have ",
+    "Neither is ",
+    "None of ",
 )
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
-    """Nobody can search for a pronoun: a sentence has a subject that is named."""
+    """A pronoun cannot be searched for: a sentence has a subject that is named."""
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.value.value[:60]!r}"
         for folder in ("src", "tests", "bench", "tools", "examples")

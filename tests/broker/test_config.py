@@ -100,7 +100,7 @@ def test_keys_have_names_texts_and_rights() -> None:
 
 
 def test_operations_per_second_belong_to_the_namespace() -> None:
-    """This is our extension; a namespace without it has no limit."""
+    """OperationsPerSecond is our extension; a namespace without it has no limit."""
     assert parse_config(namespace_config(OperationsPerSecond=2.5), "f")[0].operations_per_s == 2.5
     assert parse_config(namespace_config(), "f")[0].operations_per_s is None
 

@@ -125,7 +125,7 @@ class Chain:
                     found[key] = texts
         return found
 
-    def bury(self, name: str, *texts: str) -> None:
+    def dead_letter(self, name: str, *texts: str) -> None:
         self.send(name, *texts)
         queue = self.queues[name]
         while (lock := lock_next(queue.main, self.now)) is not None:
@@ -153,7 +153,7 @@ def test_a_move_that_is_not_committed_leaves_the_message_in_its_source(end: str,
     """The message is not lost and not there twice, and it is forwarded in the end."""
     chain = Chain(dead=dead)
     if dead:
-        chain.bury("a", "1", "2")
+        chain.dead_letter("a", "1", "2")
     else:
         chain.send("a", "1", "2")
     chain.turn()
@@ -223,7 +223,7 @@ def test_too_many_hops_end_in_the_dead_letter_queue() -> None:
 def test_dead_letter_without_hops_left_blocks_no_other() -> None:
     """A dead letter that has used its four hops can still be received where it is, and does not block fresh ones."""
     chain = Chain("abcdef", dead=True)
-    chain.bury("a", "a")
+    chain.dead_letter("a", "a")
     for name in "abcde":
         chain.settle_down()
         queue = chain.queues[chr(ord(name) + 1)]
@@ -232,7 +232,7 @@ def test_dead_letter_without_hops_left_blocks_no_other() -> None:
         chain.store.commit()
     chain.settle_down()
     assert chain.places() == {"e†": ["a"]}
-    chain.bury("e", "fresh")
+    chain.dead_letter("e", "fresh")
     chain.settle_down()
     assert chain.places() == {"e†": ["a"], "f": ["fresh"]}
     lock = lock_next(chain.queues["e"].dead, chain.now)
@@ -242,7 +242,7 @@ def test_dead_letter_without_hops_left_blocks_no_other() -> None:
 def test_a_letter_that_dies_twice_names_its_last_source() -> None:
     """A map of annotations has each key once; a second one would make the message unreadable for strict clients."""
     chain = Chain("abc", dead=True)
-    chain.bury("a", "1")
+    chain.dead_letter("a", "1")
     for name, source in (("b", "a"), ("c", "b")):
         chain.settle_down()
         lock = lock_next(chain.queues[name].main, chain.now)
@@ -271,7 +271,7 @@ def test_a_message_without_a_session_is_dead_lettered_before_a_session_queue() -
 def test_dead_letters_wait_for_a_destination_that_is_switched_off() -> None:
     """No dead letter is lost, and they go on when the destination takes messages again."""
     chain = Chain(dead=True, last={"status": "SendDisabled"})
-    chain.bury("a", "1")
+    chain.dead_letter("a", "1")
     chain.settle_down()
     assert chain.places() == {"a†": ["1"]}
     chain.queues["b"].update(QueueDescription("b"), chain.now)

@@ -100,14 +100,14 @@ class QueueMachine(RuleBasedStateMachine):
     def delivered(self, record: Record) -> dict[str, Any]:
         count = record.deliveries + 1
         if count >= DELIVERIES_MAX and not record.dead:
-            return self.buried() | {"deliveries": count}
+            return self.dead_lettered() | {"deliveries": count}
         return {"place": record.home, "deliveries": count}
 
-    def buried(self) -> dict[str, Any]:
+    def dead_lettered(self) -> dict[str, Any]:
         return {"place": WAITING, "home": WAITING, "dead": True, "expires_ms": 0}
 
     def expired(self) -> dict[str, Any]:
-        return self.buried() if self.dead_letter else {"place": GONE}
+        return self.dead_lettered() if self.dead_letter else {"place": GONE}
 
     def is_over(self, record: Record) -> bool:
         return 0 < record.expires_ms <= self.world.now
@@ -204,7 +204,7 @@ class QueueMachine(RuleBasedStateMachine):
             Outcome.COMPLETE: {"place": GONE},
             Outcome.ABANDON: self.delivered(record),
             Outcome.DEFER: {"place": DEFERRED, "home": DEFERRED, "deliveries": record.deliveries + 1},
-            Outcome.DEAD_LETTER: self.buried(),
+            Outcome.DEAD_LETTER: self.dead_lettered(),
             Outcome.RELEASE: {"place": record.home},
         }[outcome]
         self.under(record, committed, committed if outcome is Outcome.RELEASE else {"place": LOCKED})

@@ -111,7 +111,7 @@ def test_it_prints_a_line_for_each_namespace_and_then_ready(tmp_path: Path) -> N
 
 
 def test_on_a_terminal_it_tells_commands_that_work(tmp_path: Path) -> None:
-    """This holds for a key with special characters too. Elsewhere standard error stays empty, see the test above."""
+    """A key with special characters is quoted. Elsewhere standard error stays empty, see the test above."""
     terminal, its_end = os.openpty()
     arguments = ["--namespace", "a=0", "--data", ":memory:", "--log-level", "error"]
     with subprocess.Popen(

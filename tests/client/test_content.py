@@ -96,7 +96,7 @@ async def test_a_list_of_every_kind_comes_home_byte_for_byte(world: World, flavo
 
 
 async def test_batch_of_a_sync_sender_can_be_sent_by_asyncio(world: World) -> None:
-    """This holds in an outage too, when the batch is already wrapped in a form that the other SDK does not take."""
+    """An outage changes nothing here, though the batch is then wrapped in a form that the other SDK does not take."""
     queue = world.namespaces.make_queue()
     threads, tasks = await paired(world, "sync"), await paired(world, "aio")
     maker, sender = threads.sender(queue), tasks.sender(queue)

@@ -166,7 +166,7 @@ def test_shared_file_counts_as_in_use_where_nobody_can_tell(tmp_path: Path) -> N
 
 
 def test_file_counts_as_in_use_where_no_locks_are_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This is Windows without pywin32: exclusive locks work there, and would say that no process writes."""
+    """Windows without pywin32 is such a place: exclusive locks work, and would say that no process writes."""
     lock = portalocker.lock
 
     def exclusive_only(fd: int, flags: portalocker.LockFlags) -> None:

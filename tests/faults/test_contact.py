@@ -288,7 +288,7 @@ async def test_bandwidth_slows_large_messages(world: World) -> None:
 
 
 async def test_line_is_wide_again_when_its_fault_is_cleared(world: World) -> None:
-    """This holds for earlier bytes too: a message in doubt must not arrive minutes after the outage."""
+    """Bytes that wait already go at once too: a message in doubt must not arrive minutes after the outage."""
     sender = await world.sender()
     world.faults.add("bandwidth", bytes_per_s=1_000)
     await sender.send_messages(ServiceBusMessage(b"x" * 30_000), timeout=60)

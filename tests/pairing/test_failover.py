@@ -140,7 +140,7 @@ def test_paths_compare_without_case() -> None:
     ],
 )
 def test_a_name_that_is_none_is_refused(path: Any, error: type[Exception], says: str) -> None:
-    """It is refused before a sender exists: otherwise its first send would fail, in a place without the name."""
+    """The refusal comes before a sender exists: its first send would fail in a place without the name."""
     world = World()
     with pytest.raises(error, match=says):
         world.failover.entity(path, 0.0)

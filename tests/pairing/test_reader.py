@@ -45,7 +45,7 @@ def delivered(number: int, *, size: int = 300, delivery_count: int = 0, path: st
     st.data(),
 )
 def test_any_row_of_messages_is_read_as_each_of_them_alone(payloads: list[bytes], data: st.DataObject) -> None:
-    """This holds also when a message is damaged where the short cut does not look."""
+    """Some of the messages are damaged where the short cut does not look."""
     queue = Reader()
     for payload in payloads:
         if payload and data.draw(st.integers(0, 3)) == 0:

@@ -127,7 +127,7 @@ def test_every_diverted_message_crosses_the_regions_twice() -> None:
 
 @pytest.mark.parametrize(("size", "each"), [(0, 1), (1, 1), (65_536, 1), (65_537, 2), (262_144, 4)])
 def test_every_started_64_kb_of_a_message_is_an_operation(size: int, each: int) -> None:
-    """It counts in all four places where it is sent or received; a poll or a ping is one operation."""
+    """The size counts in all four places where a message is sent or received; a poll or a ping is one operation."""
     made = estimate(assumed(messages_per_second=Decimal(1), size_bytes=size))
     counts = operations(made)
     assert counts["diverted sends"] == counts["receives by the syphon"] == counts["second sends"] == 3_600 * each

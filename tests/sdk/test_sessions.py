@@ -141,7 +141,7 @@ async def test_a_lost_session_counts_as_a_delivery(sdk: Sdk, sdk_admin: Admin, n
 
 
 async def test_deferred_messages_of_a_session(sdk: Sdk, sdk_admin: Admin, name: str) -> None:
-    """They are received by number, from their own session only."""
+    """Deferred messages are received by number, from their own session only."""
     queue = await queue_of(sdk_admin, name)
     sender = await sdk.sender(queue)
     await sender.send_messages(of("a", "1", "2"))

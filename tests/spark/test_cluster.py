@@ -119,7 +119,7 @@ def packed_environment(path: Path) -> None:
 def test_spark_submit_brings_the_environment_to_the_executors(
     world: SyphonWorld, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """It uses --archives; the archive is also unpacked at the driver, whose Python looks there too."""
+    """The environment goes by --archives; the archive is also unpacked at the driver, whose Python looks there too."""
     divert(world, 50)
     packed_environment(tmp_path / "pairbus.tar.gz")
     with tarfile.open(tmp_path / "pairbus.tar.gz") as archive:

@@ -170,6 +170,26 @@ async def test_a_forward_to_a_backlog_queue_that_is_cancelled_is_told(world: Wor
     assert [event.message_id for event in world.events if isinstance(event, MaybeDuplicated)] == [entry(1).message_id]
 
 
+async def test_a_cancelled_forward_ends_when_its_mark_cannot_be_written(
+    world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing a client on a full disk still tells of the message that a backlog queue may have."""
+
+    def fail(*_: object) -> None:
+        raise SpoolFull("full")
+
+    monkeypatch.setattr(world.spool, "attempted", fail)
+    endpoint.on("transfer", LoseAnswer(), path=QUEUE)
+    world.spool.append([entry(1)])
+    world.ways.default = BACKLOG
+    task = asyncio.create_task(world.forwarder.run())
+    await world.until(lambda: endpoint.received_by(QUEUE))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [event.message_id for event in world.events if isinstance(event, MaybeDuplicated)] == [entry(1).message_id]
+
+
 @pytest.mark.parametrize("condition", ["amqp:link:message-size-exceeded", "com.microsoft:argument-error"])
 async def test_a_message_at_fault_steps_aside_and_the_others_keep_their_order(
     world: World, endpoint: ScriptedEndpoint, condition: str

@@ -105,7 +105,7 @@ def test_a_list_for_programs_has_the_same_numbers(folder: Path, capsys: pytest.C
 def test_a_drain_brings_everything_home(
     folder: Path, endpoint: ScriptedThread, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They go in order, from every spool of the folder; the connection string is in a file. A second drain has none."""
+    """Messages go in order, from every spool of the folder; the connection string is in a file."""
     file = tmp_path / "primary.cs"
     file.write_text(f"{endpoint.connection_string}\n")
     assert run("drain", folder, "--primary", f"@{file}") == 0

@@ -186,7 +186,7 @@ async def test_a_budget_is_kept() -> None:
 
 
 async def test_no_second_has_much_more_than_a_second_of_the_budget() -> None:
-    """This holds for the first second, and when all messages are in one queue."""
+    """The first second is no exception, though all messages are in one queue."""
     async with pair(ORDERS) as world:
         await world.divert("orders", [message(number) for number in range(1200)])
         await world.syphon(replace(QUICK, max_messages_per_second=400)).run_once(wait_s=0.1)

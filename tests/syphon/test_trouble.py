@@ -165,7 +165,7 @@ async def test_ten_thousand_behind_ten_thousand_for_a_blocked_destination_are_de
 
 @pytest.mark.slow
 async def test_a_blocked_message_is_received_once_for_each_lock() -> None:
-    """It is received once a lock, however often the pump goes back to the queue."""
+    """The pump goes back to the queue more often than that."""
     async with pair(ORDERS, DISABLED, lock_s=2.0) as world:
         await world.divert("bills", [message(number) for number in range(50)])
         async with running(world.syphon()):

@@ -197,7 +197,7 @@ async def test_what_is_stalled_goes_with_its_link_and_not_with_another(world: Wo
 
 
 async def test_a_dropped_answer_leaves_the_message_stored_though_the_send_failed(world: World) -> None:
-    """This is the one fault that makes duplicates: the client cannot tell it from a lost message."""
+    """A dropped answer is the one fault that makes duplicates: the client cannot tell it from a lost message."""
     orders, invoices = await asyncio.gather(world.sender("orders"), world.sender("invoices"))
     world.nemesis.drop_answers("orders", count=1)
     assert isinstance(await error_of(send(orders, "once", 1)), OperationTimeoutError)

@@ -40,7 +40,7 @@ class Expiry:
         changes: list[MessageChange] | None = None
         if self.dead_letters:
             patch = reason("TTLExpiredException", "The message expired and was dead lettered.")
-            changes = [self._settlement.bury(message, patch) for message in messages]
+            changes = [self._settlement.to_dead_letters(message, patch) for message in messages]
         else:
             self._entity.store.write(deletion(self._main, messages))
         self._entity.commits.then(self._expired, (messages, changes, is_batch), now_ms)

@@ -261,7 +261,7 @@ class Settlement:
 
     def _change(self, box: Box, message: StoredMessage, outcome: Outcome, patch: bytes) -> MessageChange:
         if outcome is Outcome.DEAD_LETTER:
-            return self.bury(message, patch)
+            return self.to_dead_letters(message, patch)
         if outcome is Outcome.DEFER:
             count = message.delivery_count + 1
             return self._update(box, message, state=DEFERRED, delivery_count=count, patch=message.patch + patch)
@@ -270,7 +270,7 @@ class Settlement:
             patch += reason(
                 "MaxDeliveryCountExceeded", f"Message could not be consumed after {count_max} delivery attempts."
             )
-            return self.bury(message, patch, delivery_count=count)
+            return self.to_dead_letters(message, patch, delivery_count=count)
         return self._update(box, message, delivery_count=count, patch=message.patch + patch)
 
     def _update(self, box: Box, message: StoredMessage, **changes: Any) -> MessageChange:
@@ -278,7 +278,7 @@ class Settlement:
         self._store.write(Update(box.number, after))
         return message, after, box
 
-    def bury(self, message: StoredMessage, patch: bytes, **changes: Any) -> MessageChange:
+    def to_dead_letters(self, message: StoredMessage, patch: bytes, **changes: Any) -> MessageChange:
         """Write the move of a message from the entity's own box to its dead letters, where no time to live counts."""
         after = message.revised(state=ACTIVE, expires_ms=0, patch=message.patch + patch, **changes)
         self._store.write(Update(self._dead.number, after))
@@ -287,7 +287,7 @@ class Settlement:
     def dead_letter(self, messages: list[StoredMessage], name: str, text: str, done: Callable[[], None]) -> None:
         """Dead-letter withdrawn messages of the entity's own box; `done` is called when that is committed or has
         failed."""
-        changes = [self.bury(message, reason(name, text)) for message in messages]
+        changes = [self.to_dead_letters(message, reason(name, text)) for message in messages]
         self._commits.then(self._dead_lettered, changes, done)
 
     def _dead_lettered(self, changes: list[MessageChange], done: Callable[[], None], error: StoreError | None) -> None:

@@ -1,7 +1,7 @@
 """The memory of a paired client: both namespaces, its entities, its spool and its own life.
 
 It belongs to no event loop: a client that is used by the next `asyncio.run`, or in a forked child, goes on with it.
-Only code in the loop of the engine changes it; any thread may look at states, counters and `repr`.
+Only code in the loop of the engine changes it; any thread may look at counters and `repr`.
 """
 
 from __future__ import annotations

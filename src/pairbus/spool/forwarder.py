@@ -349,7 +349,8 @@ class Forwarder:
             failure = Failure(Kind.UNAUTHORIZED, str(error), error=error)  # the key is for another entity
         except asyncio.CancelledError:
             if attempt_ms is not None:
-                self._spool.attempted(group, attempt_ms)  # not in a thread: this task is cancelled
+                with suppress(SpoolError):  # if this fails, the event below is the only trace
+                    self._spool.attempted(group, attempt_ms)  # not in a thread: this task is cancelled
                 self._tell_unanswered(path, way, group)
             raise
         self._count(carrier, way, target, payloads, failure)

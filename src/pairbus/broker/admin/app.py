@@ -5,10 +5,10 @@
     GET /$metrics                       Listen; the same page everywhere
     GET /$servicebus/websocket          AMQP over a web socket, when the broker gives a handler
     GET / of a browser, /$pairbus/page/…  the page, when the broker has one; it decides by itself who may ask
-    /$pairbus/…                         Manage; faults and other switches of the broker, see `control`
+    GET, POST /$pairbus/…               Manage; faults and other switches of the broker, see `control` and
+                                        `pairbus.broker.kit`; JSON, also its errors
     GET /$meter                         any right; operations since the start, when the broker has a meter
     GET /$namespaceinfo                 Manage
-    GET, POST /$pairbus/…               Manage; JSON, also its errors, see `pairbus.broker.kit`
     everything else                     Manage; see `resources`. PUT with `If-Match: *` is an update
 
 Every other error has one shape: `<Error><Code>…</Code><Detail>…</Detail></Error>`.

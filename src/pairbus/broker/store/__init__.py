@@ -1,6 +1,6 @@
 """The durable contract of the broker: the data that a store keeps, and its promises.
 
-Words. An *entity* is a queue, a topic or a subscription. It owns up to four *boxes*, ordered sets of messages: its own
+Words. An *entity* is a queue, a topic or a subscription. It owns up to three *boxes*, ordered sets of messages: its own
 (`box_of(entity_id)`), its dead letters (`dead_box_of`), its transfer dead letters (`transfer_box_of`). All messages of
 a namespace are rows of one table. A row is known by its *number* `n`, which the store gives out (`number`), ascending
 and never twice; the sequence number that clients see is a field of the row. Within a box the order by `n` is the order
