@@ -21,7 +21,7 @@ from pyarrow import parquet
 
 from bench.load import BODY_SIZE
 from bench.procstat import cpu_seconds, descendants, peak_rss_bytes
-from pairbus.spark import local_session, syphon
+from pairbus.spark import local_session, register, syphon
 from pairbus.spark.rounds import Quotas
 from pairbus.spark.session import LIGHT_JAVA
 
@@ -59,6 +59,7 @@ def main() -> None:
         else:
             spark = local_session("bench", MASTER, **CONF)
             try:
+                register(spark)  # Spark looks for formats once in a session, which is no part of a query
                 cpu = sum(map(cpu_seconds, descendants(os.getpid())))
                 told = ON_SPARK[work.kind](spark, work, Path(folder))
                 told["cpu_seconds"] = sum(map(cpu_seconds, descendants(os.getpid()))) - cpu

@@ -110,6 +110,7 @@ CORES_OF_THE_BROKER = [
     "publication",
     "queue",
     "receiving",
+    "receiving_entity",
     "recorder",
     "refusal",
     "row_numbers",

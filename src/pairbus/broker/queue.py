@@ -26,6 +26,7 @@ from pairbus.broker.draft import Draft
 from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.receiving import Receiving
+from pairbus.broker.receiving_entity import ReceivingEntity
 from pairbus.broker.recorder import Recorder
 from pairbus.broker.schedule import Schedule
 from pairbus.broker.settlement import Outcome
@@ -36,7 +37,7 @@ from pairbus.errors import StoreError
 __all__ = ["Draft", "Outcome", "Queue"]
 
 
-class Queue:
+class Queue(ReceivingEntity):
     """One queue: a way in (`Admission`), scheduled messages (`Schedule`), and a receiving half (`Receiving`)."""
 
     def __init__(
@@ -67,7 +68,7 @@ class Queue:
             run_due=self.run_due,
         )
         self._receiving = Receiving(entity, description, lambda session_id: self._schedule.numbers(session_id))
-        self.main, self.dead = self._receiving.main, self._receiving.dead
+        self._show(self._receiving)
         self._schedule = Schedule(entity, self.main, self._activate)
         self._admission: Admission[list[StoredMessage]] = Admission(
             entity,
@@ -77,17 +78,10 @@ class Queue:
             size=lambda: self._receiving.size_bytes,
         )
         self._describe(description)
-        settlement = self._receiving.settlement
-        self.settle, self.complete_many = settlement.settle, settlement.complete_many
-        self.delete_waiting = settlement.delete_waiting
-        self.renew, self.receive_deferred = settlement.renew, settlement.receive_deferred
-        self.peek = self._receiving.peek
-        self.sessions = self._receiving.sessions
         self.send, self.schedule = self._admission.send, self._admission.schedule
         self.cancel_scheduled = self._schedule.cancel
         self.check_room, self.is_claimed = self._admission.check_room, self._admission.is_claimed
-        self.dead_letter = settlement.dead_letter
-        self.check_send, self.check_receive, self.touch = entity.check_send, entity.check_receive, entity.touch
+        self.check_send = entity.check_send
 
     def __repr__(self) -> str:
         return (
@@ -96,48 +90,8 @@ class Queue:
         )
 
     @property
-    def transfer(self) -> Box:
-        return self._receiving.transfer
-
-    @property
-    def boxes(self) -> tuple[Box, ...]:
-        return self._receiving.boxes
-
-    @property
-    def closed(self) -> bool:
-        return self._entity.closed
-
-    @property
-    def last_seq(self) -> int:
-        return self._entity.last_seq
-
-    @property
-    def active_count(self) -> int:
-        return self.main.active_count
-
-    @property
-    def dead_count(self) -> int:
-        return self.dead.active_count + self.dead.deferred_count
-
-    @property
-    def transfer_dead_count(self) -> int:
-        return sum(box.active_count + box.deferred_count for box in self.boxes[2:])
-
-    @property
     def scheduled_count(self) -> int:
         return self.main.scheduled_count
-
-    @property
-    def deferred_count(self) -> int:
-        return self.main.deferred_count
-
-    @property
-    def size_bytes(self) -> int:
-        return self._receiving.size_bytes
-
-    @property
-    def accessed_ms(self) -> int:
-        return max(self._entity.accessed_ms, self._receiving.accessed_ms)
 
     @property
     def idle_until_ms(self) -> int | None:
@@ -188,10 +142,6 @@ class Queue:
     def record_sends(self, recorder: Recorder) -> None:
         """Tell the recorder of every message that is accepted from now on."""
         self._admission.recorder = recorder
-
-    def stop(self) -> None:
-        """Stop `run_due`, before the store is closed; it also stops between two commits."""
-        self._entity.is_stopping = True
 
     def reopen(self, now_ms: int) -> None:
         """Undo `close`: the drop could not be committed."""

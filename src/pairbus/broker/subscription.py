@@ -9,6 +9,7 @@ from pairbus.broker.description import RuleDescription, SubscriptionDescription
 from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.receiving import Receiving
+from pairbus.broker.receiving_entity import ReceivingEntity
 from pairbus.broker.store import IndexRow, Store, StoredMessage
 from pairbus.broker.sweep import Remains
 from pairbus.filters import CompiledRule, Rules, compile_rule
@@ -36,7 +37,7 @@ class Rule:
         return f"<Rule {self.description.path}>"
 
 
-class Subscription:
+class Subscription(ReceivingEntity):
     """A subscription as its topic keeps it. The topic writes the copies; from their commit on they are received here
     as from a queue."""
 
@@ -68,15 +69,8 @@ class Subscription:
             run_due=self.run_due,
         )
         self._receiving = Receiving(entity, description, lambda session_id: ())
-        self.main, self.dead = self._receiving.main, self._receiving.dead
+        self._show(self._receiving)
         self._describe(description)
-        settlement = self._receiving.settlement
-        self.settle, self.complete_many = settlement.settle, settlement.complete_many
-        self.delete_waiting = settlement.delete_waiting
-        self.renew, self.receive_deferred = settlement.renew, settlement.receive_deferred
-        self.peek, self.sessions = self._receiving.peek, self._receiving.sessions
-        self.dead_letter = settlement.dead_letter
-        self.check_receive, self.touch = entity.check_receive, entity.touch
 
     def __repr__(self) -> str:
         return (
@@ -89,50 +83,9 @@ class Subscription:
         return self.description.path
 
     @property
-    def transfer(self) -> Box:
-        return self._receiving.transfer
-
-    @property
-    def boxes(self) -> tuple[Box, ...]:
-        return self._receiving.boxes
-
-    @property
-    def closed(self) -> bool:
-        return self._entity.closed
-
-    @property
-    def last_seq(self) -> int:
-        return self._entity.last_seq
-
-    @property
-    def active_count(self) -> int:
-        return self.main.active_count
-
-    @property
-    def dead_count(self) -> int:
-        return self.dead.active_count + self.dead.deferred_count
-
-    @property
-    def deferred_count(self) -> int:
-        return self.main.deferred_count
-
-    @property
-    def transfer_dead_count(self) -> int:
-        return sum(box.active_count + box.deferred_count for box in self.boxes[2:])
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all its messages, including payloads that other subscriptions share."""
-        return self._receiving.size_bytes
-
-    @property
     def own_bytes(self) -> int:
         """Bytes of its messages without payloads: its part of the topic's size."""
         return self._receiving.size_bytes - self._receiving.shared_bytes
-
-    @property
-    def accessed_ms(self) -> int:
-        return max(self._entity.accessed_ms, self._receiving.accessed_ms)
 
     @property
     def idle_until_ms(self) -> int | None:
@@ -201,10 +154,6 @@ class Subscription:
         """Stop handing out and writing messages, before `DropEntity` is written. Answers that are due still come."""
         self._entity.closed = True
         self._describe(self.description)
-
-    def stop(self) -> None:
-        """Stop `run_due`, before the store is closed."""
-        self._entity.is_stopping = True
 
     def reopen(self, now_ms: int) -> None:
         """Undo `close`: the deletion could not be stored."""
