@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.ledger import Ledger, MeterKind, billable_operations, read, tallied
-from pairbus.ledger.rows import alike
+from pairbus.ledger import Ledger, MeterKind, billable_operations, operations_by_cause, read, tallied
+from pairbus.ledger.rows import Author, alike
 from pairbus.pairing.events import DeadLettered, Diverted, FailedOver, Faulted, Moved, PingSent
 from tests.ledger.world import FLUSH_S, HOST, NOON_S, Clock, ids_of, rows_of, send
 
@@ -332,3 +332,18 @@ def test_what_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
         Ledger(tmp_path, client="c", flush_interval_s=0)
     with pytest.raises(ValueError, match="needs the name"):
         Ledger(tmp_path, client="")
+
+
+def test_the_cost_adds_up_operations_by_cause() -> None:
+    """Rows of events have no cause, and cost nothing."""
+    author = Author("shop", 1, "run")
+    rows = [
+        author.row(0, "send", cause="application", count=3, billable_operations=4),
+        author.row(0, "receive", cause="application", count=2, billable_operations=2),
+        author.row(0, "send", cause="failover", count=5, billable_operations=0),
+        author.row(0, "diverted", message_id="shop-1"),
+    ]
+    assert operations_by_cause(rows) == {
+        "operations": {"application": 5, "failover": 5},
+        "billable_operations": {"application": 6, "failover": 0},
+    }

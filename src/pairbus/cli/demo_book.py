@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Any, get_type_hints
@@ -19,7 +18,6 @@ from azure.servicebus import ServiceBusMessage
 from pairbus.amqp.message import Message, Properties
 from pairbus.cli.demo_pair import DemoEntity
 from pairbus.explorer import sendable
-from pairbus.ledger import Row
 from pairbus.pairing import pings
 from pairbus.sdk.encoding import encode
 
@@ -60,21 +58,13 @@ class Book:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._sent: dict[str, tuple[DemoEntity, bytes]] = {}
+        self.sent: dict[str, tuple[DemoEntity, bytes]] = {}
         "Entity and digest."
-        self._accepted: set[str] = set()
+        self.accepted: set[str] = set()
+        "Ids of the messages whose application was told that they are stored."
         self._found: Counter[tuple[str, str]] = Counter()
         "Times that a message was found, by place and message id."
         self._altered: set[str] = set()
-
-    @property
-    def accepted_count(self) -> int:
-        return len(self._accepted)
-
-    @property
-    def under_way(self) -> int:
-        """Messages whose application waits for an answer."""
-        return len(self._sent) - len(self._accepted)
 
     def new_message(self, entity: DemoEntity, application: str, number: int) -> ServiceBusMessage:
         """Make a message; every run makes the same one for the same seed and number."""
@@ -90,12 +80,8 @@ class Book:
             application_properties={"number": number, "amount": chance.random(), "note": f"für {application}"},
             session_id=f"session {chance.randrange(SESSIONS)}" if entity.has_sessions else None,
         )
-        self._sent[message_id] = entity, _digest(encode(message))
+        self.sent[message_id] = entity, _digest(encode(message))
         return message
-
-    def accepted(self, message: ServiceBusMessage) -> None:
-        """Note that the sender was told that the message is stored."""
-        self._accepted.add(str(message.message_id))
 
     def found(self, place: str, payload: bytes) -> None:
         """Note an encoded message that is in a queue or a subscription; pings are none of the applications'."""
@@ -105,7 +91,7 @@ class Book:
             return
         message_id = str(properties.message_id)
         self._found[place, message_id] += 1
-        entity, digest = self._sent.get(message_id, (None, b""))
+        entity, digest = self.sent.get(message_id, (None, b""))
         if entity is None or place not in entity.places or digest != _digest(payload):
             self._altered.add(message_id)
 
@@ -113,14 +99,14 @@ class Book:
         """Return the numbers of a verdict that are about single messages."""
         whole = {
             message_id
-            for message_id, (entity, _) in self._sent.items()
+            for message_id, (entity, _) in self.sent.items()
             if all(self._found[place, message_id] for place in entity.places)
         }
         return {
-            "sent": len(self._sent),
-            "accepted": len(self._accepted),
+            "sent": len(self.sent),
+            "accepted": len(self.accepted),
             "in_primary": len(whole),
-            "lost": len(self._accepted - whole),
+            "lost": len(self.accepted - whole),
             "duplicated": len({message_id for (_, message_id), times in self._found.items() if times > 1}),
             "altered": len(self._altered),
         }
@@ -131,14 +117,3 @@ def _digest(payload: bytes) -> bytes:
     message = Message.decode(sendable(payload))
     message.properties = replace(message.properties or Properties(), creation_time=None, absolute_expiry_time=None)
     return hashlib.sha256(message.encode()).digest()
-
-
-def cost_of(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
-    """Add up the operations of a ledger by their cause."""
-    operations: Counter[str] = Counter()
-    billable: Counter[str] = Counter()
-    for row in rows:
-        if row.cause is not None:
-            operations[row.cause] += row.count or 0
-            billable[row.cause] += row.billable_operations or 0
-    return {"operations": dict(sorted(operations.items())), "billable_operations": dict(sorted(billable.items()))}

@@ -13,7 +13,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.aio import PairedServiceBusClient
 from pairbus.cli.admin_client import administration
-from pairbus.cli.child_broker import ChildBroker
+from pairbus.cli.children import ChildBroker
 
 PRIMARY, SECONDARY = "contoso", "fabrikam"
 BACKLOG_QUEUES = 4

@@ -12,7 +12,6 @@ import os
 import random
 import re
 import signal
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -27,12 +26,13 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus.aio import PairedServiceBusClient
 from pairbus.cli import demo_pair
 from pairbus.cli.admin_client import administration
-from pairbus.cli.demo_book import Book, DemoVerdict, cost_of
+from pairbus.cli.children import run_command
+from pairbus.cli.demo_book import Book, DemoVerdict
 from pairbus.cli.demo_pair import ENTITIES, PRIMARY, ROUTES, SECONDARY, DemoEntity, DemoPair
 from pairbus.cli.spark_options import EngineName
 from pairbus.errors import PairbusError
 from pairbus.explorer import Address, walk
-from pairbus.ledger import read
+from pairbus.ledger import operations_by_cause, read
 from pairbus.pairing.events import Diverted, Event, PingSent
 from pairbus.pairing.failover import HEALTHY
 from pairbus.transport import Carrier
@@ -44,7 +44,6 @@ NOT_OURS = ("PAIRBUS_TARGET", "SPARK_REMOTE")
 "Variables that would send the messages, or the work, to a place outside of the demo."
 LOOK_S = 0.05
 PATIENCE_S = 60.0  # without any accepted message, for a step that takes a second or two on an idle machine
-SAID_MAX = 1000  # characters of an error of a command
 
 
 class Story:
@@ -83,10 +82,10 @@ class Story:
                 await self._move(pair, folder, ledger)
                 await self._check(pair)
             if self._engine is EngineName.spark:
-                await _run(folder, {}, "report", str(ledger), "--out", str(self._page))
+                await run_command(["report", str(ledger), "--out", str(self._page)], folder, _environment())
                 self._say("report", f"what it did and what it cost is in {self._page}")
                 self._numbers["report"] = str(self._page)
-            return DemoVerdict(**self._book.counts(), **self._numbers, cost=cost_of(read(ledger)))
+            return DemoVerdict(**self._book.counts(), **self._numbers, cost=operations_by_cause(read(ledger)))
 
     async def _live_through(self, pair: DemoPair, ledger: Path) -> None:
         """Send all messages, and kill and start the primary meanwhile."""
@@ -103,7 +102,7 @@ class Story:
                         group.create_task(self._send(clients[application], application, entity, numbers))
                     await self._lose(pair)
                     await self._recover(pair, list(clients.values()))
-                    await self._until(lambda: self._book.accepted_count == self._messages, "all messages are accepted")
+                    await self._until(lambda: len(self._book.accepted) == self._messages, "all messages are accepted")
             except* PairbusError as errors:
                 raise errors.exceptions[0] from errors  # the user gets the first error
 
@@ -122,7 +121,7 @@ class Story:
                         await gate.wait()
                 message = self._book.new_message(entity, application, number)
                 await demo_pair.send(sender, message, self._refusals.append)
-                self._book.accepted(message)
+                self._book.accepted.add(str(message.message_id))
 
     # ── steps ──
 
@@ -134,11 +133,11 @@ class Story:
         )
         first, last = self._gates
         kill_at = random.Random(self._seed).randint(max(1, first // 2), max(1, first * 9 // 10))
-        await self._until(lambda: self._book.accepted_count >= kill_at, f"{PRIMARY} has taken {kill_at} messages")
-        under_way, killed_s = self._book.under_way, time.monotonic()
+        await self._until(lambda: len(self._book.accepted) >= kill_at, f"{PRIMARY} has taken {kill_at} messages")
+        under_way, killed_s = len(self._book.sent) - len(self._book.accepted), time.monotonic()
         await pair.primary.kill()
         self._dead.set()
-        accepted = self._book.accepted_count
+        accepted = len(self._book.accepted)
         self._say("outage", f"kill -9 of {PRIMARY} after {accepted} messages, with {under_way} sends under way")
         routes = (ROUTES[number % len(ROUTES)] for number in range(first, last))
         hit = {(application, entity.name) for application, entity in routes}
@@ -154,7 +153,7 @@ class Story:
     async def _recover(self, pair: DemoPair, clients: list[PairedServiceBusClient]) -> None:
         """Start the primary again when the secondary has taken the second part, and wait until pings have found it."""
         _, last = self._gates
-        await self._until(lambda: self._book.accepted_count >= last, f"{SECONDARY} has taken all")
+        await self._until(lambda: len(self._book.accepted) >= last, f"{SECONDARY} has taken all")
         await self._until(lambda: self._pings[False] > 0, f"{PRIMARY} has been pinged")
         waiting = await asyncio.to_thread(_count_messages, pair.connection_strings[1])
         self._say("backlog", f"{waiting} messages wait in {SECONDARY}; {self._pings[False]} pings of {PRIMARY} failed")
@@ -176,7 +175,7 @@ class Story:
             words += [*ON_SPARK, "--journal", str(folder / "journal")]
         namespaces = dict(zip(("PAIRBUS_PRIMARY", "PAIRBUS_SECONDARY"), pair.connection_strings, strict=True))
         began_s = time.monotonic()
-        said = await _run(folder, namespaces, *words)
+        said = await run_command(words, folder, _environment() | namespaces)
         drain_s = time.monotonic() - began_s
         [moved] = re.findall(r"moved (\d+) message", said)
         self._numbers |= {"moved": int(moved), "drain_s": round(drain_s, 3)}
@@ -198,8 +197,8 @@ class Story:
         """Wait until this holds; PairbusError when it does not, and no message is accepted for a minute."""
         accepted, give_up_s = -1, 0.0
         while not holds():
-            if accepted != self._book.accepted_count:
-                accepted, give_up_s = self._book.accepted_count, time.monotonic() + PATIENCE_S
+            if accepted != len(self._book.accepted):
+                accepted, give_up_s = len(self._book.accepted), time.monotonic() + PATIENCE_S
             elif time.monotonic() > give_up_s:
                 why = f"; the last refused send: {self._refusals[-1]}" if self._refusals else ""
                 raise PairbusError(f"waited {PATIENCE_S:.0f} s in vain until {what}{why}")
@@ -211,33 +210,5 @@ def _count_messages(connection_string: str) -> int:
         return sum(queue.active_message_count or 0 for queue in client.list_queues_runtime_properties())
 
 
-async def _run(folder: Path, variables: dict[str, str], *words: str) -> str:
-    """Run a command of Pairbus; returns its standard output. All of its files are in the folder.
-
-    PairbusError, with its last words, when it fails. A cancellation kills it, and the Java that it has started.
-    """
-    java = f"-XX:-UsePerfData -Djava.io.tmpdir={folder}"
-    places = {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder), "JAVA_TOOL_OPTIONS": java}
-    inherited = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
-    errors = folder / f"{words[0]}.stderr"
-    with errors.open("wb") as stderr:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "pairbus"),
-            *words,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=stderr,
-            env=inherited | places | variables,
-            start_new_session=True,  # Ctrl-C is for us; and Java is in the same group
-        )
-    try:
-        said, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    if process.returncode:
-        last = errors.read_text(errors="replace").strip()[-SAID_MAX:]
-        raise PairbusError(f"pairbus {words[0]} ended with exit code {process.returncode}: {said.decode()}{last}")
-    return said.decode()
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in NOT_OURS}

@@ -12,7 +12,7 @@
 
 from pairbus.ledger.book import Ledger, Tally, tallied
 from pairbus.ledger.reader import Rows, read
-from pairbus.ledger.rows import SCHEMA, Cause, MeterKind, Row, SideName, billable_operations
+from pairbus.ledger.rows import SCHEMA, Cause, MeterKind, Row, SideName, billable_operations, operations_by_cause
 
 __all__ = [
     "SCHEMA",
@@ -24,6 +24,7 @@ __all__ = [
     "SideName",
     "Tally",
     "billable_operations",
+    "operations_by_cause",
     "read",
     "tallied",
 ]

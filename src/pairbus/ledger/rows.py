@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -178,3 +179,14 @@ def _types() -> dict[str, type]:
     """Return the type of each field as JSON gives it: text, whole number or object."""
     hints = get_type_hints(Row)
     return {name: next((kind for kind in (str, int) if hints[name] in (kind, kind | None)), dict) for name in _names()}
+
+
+def operations_by_cause(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
+    """Add up operations, and billable operations, by their cause."""
+    operations: Counter[str] = Counter()
+    billable: Counter[str] = Counter()
+    for row in rows:
+        if row.cause is not None:
+            operations[row.cause] += row.count or 0
+            billable[row.cause] += row.billable_operations or 0
+    return {"operations": dict(sorted(operations.items())), "billable_operations": dict(sorted(billable.items()))}

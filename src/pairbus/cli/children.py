@@ -1,10 +1,12 @@
-"""A `pairbus broker` process of our own: started, killed, started again on the same ports and data."""
+"""Processes of Pairbus that a command starts: brokers that can be killed, and commands as an operator runs them."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pairbus.access.connection_string import ConnectionString
@@ -12,6 +14,7 @@ from pairbus.errors import PairbusError
 
 START_DEADLINE_S = 20.0
 STOP_DEADLINE_S = 10.0
+SAID_MAX = 1000  # characters of an error of a command
 
 
 class ChildBroker:
@@ -40,18 +43,10 @@ class ChildBroker:
 
     async def start(self) -> None:
         """Start the broker; returns when it has said `ready`."""
-        words = ["-m", "pairbus", "broker", "--data", str(self._data), *self._options]
+        words = ["broker", "--data", str(self._data), *self._options]
         for name, port in self._ports.items():
             words += ["--namespace", f"{name}={port}"]
-        with self._errors.open("ab") as errors:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *words,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,  # Ctrl-C is for us: we end the broker when we need it no more
-            )
+        self._process = await _start(words, self._errors, os.environ)
         try:
             async with asyncio.timeout(START_DEADLINE_S):
                 await self._read_until_ready(self._process)
@@ -92,3 +87,40 @@ class ChildBroker:
         finally:
             if process.returncode is None:  # it did not stop in time, or we were cancelled while waiting
                 process.kill()
+
+
+async def run_command(words: Sequence[str], folder: Path, variables: Mapping[str, str]) -> str:
+    """Run a command of Pairbus to its end; returns its standard output. All of its files are in the folder.
+
+    PairbusError, with its last words, when it fails. A cancellation kills it, and the Java that it has started.
+    """
+    java = f"-XX:-UsePerfData -Djava.io.tmpdir={folder}"
+    places = {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder), "JAVA_TOOL_OPTIONS": java}
+    errors = folder / f"{words[0]}.stderr"
+    process = await _start(words, errors, {**places, **variables})
+    try:
+        said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    if process.returncode:
+        last = errors.read_text(errors="replace").strip()[-SAID_MAX:]
+        raise PairbusError(f"pairbus {words[0]} ended with exit code {process.returncode}: {said.decode()}{last}")
+    return said.decode()
+
+
+async def _start(words: Sequence[str], errors: Path, environment: Mapping[str, str]) -> asyncio.subprocess.Process:
+    """Start a command of Pairbus in a process group of its own: Ctrl-C is for us, and we end what we have started."""
+    with errors.open("ab") as stderr:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "pairbus",
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+            env=environment,
+            start_new_session=True,
+        )
