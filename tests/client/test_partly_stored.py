@@ -10,10 +10,12 @@ from pairbus.client.errors import PartlySent
 from pairbus.pairing.events import BacklogQueueFailed, Diverted, Event, MaybeDuplicated
 from tests.client.messages import id_of
 from tests.client.world import Client, Stage, message
-from tests.scripted.script import Accept, Detach, LoseAnswer, Reject
+from tests.scripted.script import Accept, Delay, Detach, LoseAnswer, Reject
 from tests.sdk.flavours import Flavour
 
 FULL = Reject("amqp:resource-limit-exceeded")
+FULL_LATER = Delay(1.0, FULL)
+"The next queue refuses so late that the thread of events has healed the entity."
 IDS = ["a", "b", "c", "d"]
 
 
@@ -47,7 +49,8 @@ async def test_what_the_backlog_has_stored_does_not_go_home_a_second_time(stage:
     """The primary came back between two parts of a list: the rest goes there, and only the rest."""
     client = healed_when_a_queue_fails(stage, flavour, "orders")
     stage.secondary.on("transfer", Accept(), times=1)
-    stage.secondary.on("transfer", FULL)
+    stage.secondary.on("transfer", FULL, times=1)
+    stage.secondary.on("transfer", FULL_LATER)
     await client.sender("orders").send(two_parts())
     assert ids_of(stage.in_backlog()) == ["a", "b", "c"]
     assert ids_of(stage.primary.stored("orders")) == ["d"]
@@ -83,7 +86,8 @@ async def test_an_error_of_the_primary_tells_what_the_backlog_has_stored_before(
     """A caller who sends the whole list again would store a part of it twice."""
     client = healed_when_a_queue_fails(stage, flavour, "orders")
     stage.secondary.on("transfer", Accept(), times=1)
-    stage.secondary.on("transfer", FULL)
+    stage.secondary.on("transfer", FULL, times=1)
+    stage.secondary.on("transfer", FULL_LATER)
     stage.primary.on("transfer", Reject("amqp:not-found"))
     error = await client.sender("orders").error(two_parts())
     assert isinstance(error, PartlySent)
