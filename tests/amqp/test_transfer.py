@@ -262,6 +262,18 @@ def test_settled_said_on_any_frame_settles_the_delivery() -> None:
         assert delivery.settled and delivery.payload == b"abc"
 
 
+def test_link_tells_that_a_message_has_arrived_in_part() -> None:
+    """A receiver need not give up waiting for a large message that is on its way."""
+    pair = Pair()
+    link, far = pair.sender()
+    told = []
+    for transfer in (Transfer(0, 0, b"t", 0, more=True), Transfer(0)):
+        told.append(far.is_within_a_message)
+        frames_of(link, (transfer, b"half"))
+        pair.pump()
+    assert [*told, far.is_within_a_message] == [False, True, False]
+
+
 def test_an_aborted_delivery_never_happened() -> None:
     """The bytes are dropped, wherever the delivery was aborted, and the next delivery is whole."""
     pair = Pair()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -30,8 +31,10 @@ from pairbus.explorer import (
     sequence_number_of,
     session_state,
     sessions,
+    taking,
     walk,
 )
+from pairbus.proxy import Proxy
 from pairbus.transport import Carrier, Endpoint
 from tests.explorer.world import LETTERS, MEETINGS, ORDERS, OTHER, World, message, world
 
@@ -252,6 +255,23 @@ async def test_largest_message_is_edited_and_sent_again() -> None:
         [copy] = await peek(carrier, large)
         assert (described(copy)["sequence_number"], described(copy)["subject"]) == (2, "again")
         await carrier.close()
+
+
+@pytest.mark.slow
+async def test_message_is_waited_for_while_it_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a thin line a message takes longer than the verb waits for one that does not come."""
+    monkeypatch.setattr(taking, "CHOSEN_WAIT_S", 4.0)
+    queue = QueueDescription("large", max_message_size_kb=102_400)
+    async with Broker([NamespaceOptions("contoso", queues=(queue,))], data=None) as broker:
+        direct = Endpoint.parse(broker.connection_string("contoso"))
+        async with Carrier(direct) as carrier:
+            await send(carrier, "large", [message(1, bytes(4_000_000))])
+        async with (
+            Proxy("127.0.0.1", direct.port) as proxy,
+            Carrier(replace(direct, port=proxy.port)) as carrier,
+        ):
+            proxy.faults.add("bandwidth", bytes_per_s=800_000)
+            assert (await purge(carrier, Address("large"), choice=Choice(numbers=[1]))).done == 1
 
 
 async def test_copy_that_is_refused_leaves_the_original() -> None:

@@ -221,6 +221,11 @@ class ReceiverLink(Link):
     def _on_attaching(self, max_message_size: int | None) -> None:
         self.max_message_size = max_message_size or 0
 
+    @property
+    def is_within_a_message(self) -> bool:
+        """True while a message has arrived in part."""
+        return self._partial is not None
+
     def grant(self, credit: int, *, drain: bool = False) -> None:
         """Set the credit that the sender has from now on."""
         self.credit = credit

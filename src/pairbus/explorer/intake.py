@@ -102,6 +102,8 @@ class MessageIntake:
                 await uninterrupted(self.close())
                 await patience.failed(error)
                 continue
+            if not messages and self._receiver.is_within_a_message:
+                continue
             if not messages:
                 await uninterrupted(self.close())
                 return
