@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
+# Where this is set, hundreds of processes of the tests compile all of Pairbus again, which takes half of their time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test deep azure package-test spark-matrix quick sim nemesis docs check fix coverage dist sbom release-check bench clean
 
 help:
