@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import subprocess
 import sys
@@ -29,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 DATA = ROOT / ".coverage-data"
 FLOORS = ROOT / "tests" / "coverage.toml"
 WITHOUT = "not spark and not node and not deep"
-WORKERS = ("-n", str(min(3, os.cpu_count() or 1)), "--dist", "loadfile")
+WORKERS = ("-n", "6", "--dist", "loadfile")  # most tests wait
 TESTS = (
     *("tests/amqp", "tests/pairing", "tests/broker", "tests/client", "tests/transport", "tests/spool", "tests/syphon"),
     *("tests/explorer/test_message.py", "tests/explorer/test_files.py", "tests/sim", "tests/test_counters.py"),
