@@ -89,7 +89,7 @@ class ChildBroker:
                 process.kill()
 
 
-async def run_command(words: Sequence[str], folder: Path, variables: Mapping[str, str]) -> str:
+async def run_command(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
     """Run a command of Pairbus to its end; returns its standard output. All of its files are in the folder.
 
     PairbusError, with its last words, when it fails. A cancellation kills it, and the Java that it has started.
@@ -97,7 +97,7 @@ async def run_command(words: Sequence[str], folder: Path, variables: Mapping[str
     java = f"-XX:-UsePerfData -Djava.io.tmpdir={folder}"
     places = {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder), "JAVA_TOOL_OPTIONS": java}
     errors = folder / f"{words[0]}.stderr"
-    process = await _start(words, errors, {**places, **variables})
+    process = await _start(words, errors, {**environment, **places})
     try:
         said, _ = await process.communicate()
     finally:
