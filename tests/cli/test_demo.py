@@ -170,7 +170,7 @@ def test_stopping_it_leaves_nothing_behind(tmp_path: Path, number: signal.Signal
             process.kill()
         assert "Traceback" not in process.stderr.read()
     assert list(tmp_path.iterdir()) == []
-    assert len(brokers) == 2 and set(brokers) <= set(others)
+    assert len(brokers) == 2 and brokers[1] in others  # the primary may have been killed and started again
     give_up_s = time.monotonic() + 30
     while left := [pid for pid in others if command_of(pid)]:
         assert time.monotonic() < give_up_s, [command_of(pid) for pid in left]
