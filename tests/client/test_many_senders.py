@@ -33,7 +33,8 @@ async def main():
     from pairbus.aio import PairedServiceBusClient
     client = PairedServiceBusClient.from_connection_strings(primary, secondary, **options)
     first = client.get_queue_sender("first")
-    await first.send_messages(ServiceBusMessage("x"))
+    # As many sends at once as below: the memory of sends under way is not that of senders.
+    await asyncio.gather(*(first.send_messages(ServiceBusMessage("x")) for _ in range(count)))
     before = rss_mb()
     senders = [client.get_queue_sender(f"orders-{number}") for number in range(count)]
     await asyncio.gather(*(sender.send_messages(ServiceBusMessage("x")) for sender in senders))
