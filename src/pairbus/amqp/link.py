@@ -222,9 +222,9 @@ class ReceiverLink(Link):
         self.max_message_size = max_message_size or 0
 
     @property
-    def is_within_a_message(self) -> bool:
-        """True while a message has arrived in part."""
-        return self._partial is not None
+    def arrived_bytes(self) -> int:
+        """Bytes of a message that has arrived in part; 0: there is none."""
+        return len(self._partial or b"")
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
         """Set the credit that the sender has from now on."""

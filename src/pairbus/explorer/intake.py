@@ -90,6 +90,7 @@ class MessageIntake:
         self._is_next_wanted = True
 
     async def _link_batches(self, session: str | None, patience: RetryPatience) -> AsyncIterator[list[ReceivedMessage]]:
+        arrived_bytes = 0
         while True:
             try:
                 if not await self._open(session):
@@ -102,8 +103,10 @@ class MessageIntake:
                 await uninterrupted(self.close())
                 await patience.failed(error)
                 continue
-            if not messages and self._receiver.is_within_a_message:
+            if not messages and self._receiver.arrived_bytes > arrived_bytes:
+                arrived_bytes = self._receiver.arrived_bytes  # a peer that stops in the middle is not waited for
                 continue
+            arrived_bytes = 0
             if not messages:
                 await uninterrupted(self.close())
                 return

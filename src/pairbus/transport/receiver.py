@@ -84,9 +84,9 @@ class Receiver(LinkEnd):
         return len(self._buffer)
 
     @property
-    def is_within_a_message(self) -> bool:
-        """True while a message has arrived in part: a large one may take longer than one `receive` waits."""
-        return self._link.is_within_a_message
+    def arrived_bytes(self) -> int:
+        """Bytes of a message that has arrived in part: a large one may take longer than one `receive` waits."""
+        return self._link.arrived_bytes
 
     async def receive(self, max_count: int, timeout_s: float) -> list[ReceivedMessage]:
         """Return messages as soon as there is one; at most `max_count`, or `credit`; none at the time-out."""
