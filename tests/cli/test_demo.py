@@ -21,7 +21,7 @@ from pairbus.amqp.message import Message
 from pairbus.cli import demo, demo_pair, main
 from pairbus.cli.children import ChildBroker
 from pairbus.cli.demo_book import Book, DemoVerdict
-from pairbus.cli.demo_pair import ENTITIES
+from pairbus.cli.demo_pair import INVOICES, ORDERS, SHIPMENTS
 from pairbus.errors import PairbusError
 from pairbus.sdk.encoding import encode
 from tests.spark.processes import command_of, descendants
@@ -209,14 +209,15 @@ def test_without_spark_the_engine_spark_is_refused_with_the_fix(
     assert "pip install 'pairbus[spark-local]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("has_spark", [True, False])
-def test_without_spark_the_demo_says_what_a_report_needs(has_spark: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    """The hint stands at the end, in place of the report; with Spark there is no hint."""
+@pytest.mark.parametrize("report", ["demo.html", None])
+def test_without_a_report_the_demo_says_what_one_needs(report: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """The hint stands in the row of the report; with a report there is no hint."""
     cost: dict[str, dict[str, int]] = {"operations": {}, "billable_operations": {}}
-    verdict = DemoVerdict(**Book(1).counts(), diverted=0, moved=0, failover_s=0.0, drain_s=0.0, cost=cost, report=None)
-    demo.Stage().show(verdict, has_spark=has_spark)
-    hint = "The report of the outage needs Spark: pip install 'pairbus[spark-local]'"
-    assert (hint in capsys.readouterr().out.splitlines()) == (not has_spark)
+    numbers = Book(1).counts() | {"diverted": 0, "moved": 0, "failover_s": 0.0, "drain_s": 0.0}
+    demo.Stage().show(DemoVerdict(**numbers, cost=cost, report=report))
+    [row] = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip().startswith("report")]
+    hint = "-  the report of the outage needs --engine spark: pip install 'pairbus[spark-local]'"
+    assert row.endswith("demo.html  HTML report" if report else hint)
 
 
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
@@ -234,7 +235,7 @@ def test_the_book_tells_lost_duplicated_and_altered_apart() -> None:
     """The book has one message of each fate; none is counted twice, and one without an answer is not lost."""
     book = Book(1)
     fates = ("good", "gone", "twice", "changed", "silent")
-    sent = {name: book.new_message(ENTITIES["orders"], name, number) for number, name in enumerate(fates)}
+    sent = {name: book.new_message(ORDERS, name, number) for number, name in enumerate(fates)}
     for name in ("good", "gone", "twice", "changed"):
         book.accepted.add(str(sent[name].message_id))
     assert len(book.accepted) == 4 and len(book.sent) - len(book.accepted) == 1
@@ -251,8 +252,8 @@ def test_the_book_tells_lost_duplicated_and_altered_apart() -> None:
 def test_a_message_that_one_subscription_lacks_is_lost() -> None:
     """A topic has kept its promise when all its subscriptions have the message; sessions belong to the content."""
     book = Book(1)
-    invoices = [book.new_message(ENTITIES["invoices"], "shop", number) for number in (0, 1)]
-    shipment = book.new_message(ENTITIES["shipments"], "shop", 2)
+    invoices = [book.new_message(INVOICES, "shop", number) for number in (0, 1)]
+    shipment = book.new_message(SHIPMENTS, "shop", 2)
     for message in invoices:
         book.accepted.add(str(message.message_id))
         book.found("invoices/Subscriptions/audit", encode(message))
@@ -266,7 +267,7 @@ def test_a_message_that_one_subscription_lacks_is_lost() -> None:
 def test_a_repeated_send_and_a_ping_are_no_alterations() -> None:
     """The SDK writes the time of a send into a message with a time to live; pings are messages of the client."""
     book = Book(1)
-    message = book.new_message(ENTITIES["orders"], "shop", 0)
+    message = book.new_message(ORDERS, "shop", 0)
     again = Message.decode(encode(message))
     assert again.properties is not None and again.properties.creation_time is not None
     again.properties = replace(again.properties, creation_time=again.properties.creation_time + 1000)
@@ -280,7 +281,7 @@ def test_the_same_seed_makes_the_same_messages() -> None:
     """The seed is enough to repeat a run that went wrong."""
 
     def content(seed: int) -> list[object]:
-        message = Book(seed).new_message(ENTITIES["orders"], "shop", 3)
+        message = Book(seed).new_message(ORDERS, "shop", 3)
         return [b"".join(message.body), message.message_id, message.time_to_live, message.application_properties]
 
     assert content(7) == content(7) != content(8)

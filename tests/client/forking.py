@@ -17,6 +17,8 @@ from azure.servicebus import ServiceBusMessage
 from pairbus import PairedServiceBusClient, State
 from pairbus.client.sync import PairedSender
 
+FORK_QUIETLY = ("-W", "ignore:This process:DeprecationWarning")
+"Options of Python for a program that forks: from 3.12 on it warns of a fork of a process with threads."
 WORKERS = 3
 EACH = 5
 

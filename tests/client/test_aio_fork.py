@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from tests.client.forking import FORK_QUIETLY
 from tests.client.messages import id_of
 from tests.client.world import Stage
 
@@ -34,7 +35,9 @@ async def test_a_child_says_nothing_on_the_connection_of_its_parent(stage: Stage
     """The peer would hear two voices on one connection, and close it; and the child would wait for an answer that the
     parent gets."""
     ends = stage.primary.connection_string, stage.secondary.connection_string
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, *ends, stderr=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *FORK_QUIETLY, "-c", PROGRAM, *ends, stderr=asyncio.subprocess.PIPE
+    )
     _, errors = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 0 and errors == b"", errors.decode()
     assert [id_of(payload) for payload in stage.primary.stored("orders")] == ["before", "child", "after"]
@@ -94,7 +97,13 @@ async def test_children_forked_during_traffic_send_in_their_own_loops(stage: Sta
     """Twenty tasks have sends in flight at each fork; a child touches neither the loop nor the socket."""
     ends = stage.primary.connection_string, stage.secondary.connection_string
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", IN_TRAFFIC, *ends, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        sys.executable,
+        *FORK_QUIETLY,
+        "-c",
+        IN_TRAFFIC,
+        *ends,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     said, errors = await asyncio.wait_for(process.communicate(), 60)
     assert (said.decode().strip(), errors.decode(), process.returncode) == ("[0, 0, 0]", "", 0)

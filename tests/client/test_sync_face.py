@@ -15,6 +15,7 @@ import pytest
 from pairbus.client.thread import EngineThread
 from pairbus.pairing.events import Closed, Diverted, Event, FailedOver, Paired
 from pairbus.pairing.failover import State
+from tests.client.forking import FORK_QUIETLY
 from tests.client.messages import id_of
 from tests.client.world import Stage, message, until
 from tests.scripted import Reject, Silent
@@ -215,12 +216,8 @@ print(codes)
 async def test_children_that_are_forked_in_the_middle_of_traffic_send_for_themselves(stage: Stage) -> None:
     """Eight threads of the parent have sends in flight at each fork; nobody is confused by the other's answers."""
     ends = stage.primary.connection_string, stage.secondary.connection_string
-    quiet = (
-        "-W",
-        "ignore:This process:DeprecationWarning",
-    )  # from Python 3.12 on a fork of a process with threads warns
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *quiet, "-c", FORKED, *ends, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        sys.executable, *FORK_QUIETLY, "-c", FORKED, *ends, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     said, errors = await asyncio.wait_for(process.communicate(), 60)
     assert (said.decode().strip(), errors.decode(), process.returncode) == ("[0, 0, 0, 0, 0]", "", 0)

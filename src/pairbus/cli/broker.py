@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import re
 import shlex
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pairbus.cli.loop import run
+from pairbus.cli.loop import run, stop_event
 from pairbus.cli.standard import one_line
 from pairbus.errors import ConfigError
 
@@ -224,10 +222,7 @@ def _with_extra_ports(namespaces: list[NamespaceOptions], given: list[tuple[str,
 
 
 async def _serve(broker: Broker, names: list[str], *, tells_socket: bool) -> None:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+    stopped = stop_event()
     async with broker:
         if tells_socket and broker.control_socket is not None:  # in a folder whose name cannot be guessed
             print(f"control socket: {broker.control_socket}", file=sys.stderr, flush=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pairbus.cli.loop import run, stop_event
 from pairbus.cli.pair_options import BacklogQueueCount, Primary, PrimaryName, Secondary
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, check_two, connection_string
 from pairbus.cli.trust import CaFile
@@ -82,8 +81,6 @@ def dashboard(
         hosts=frozenset(name.lower() for name in allowed_host or ()),
         ca_file=ca_file,
     )
-    from pairbus.transport.loops import run
-
     run(_run(options, host, port))
 
 
@@ -115,18 +112,9 @@ async def _run(page: PageOptions, host: str, port: int) -> None:
     async with DashboardServer(made, host, port) as server:
         for line in address_lines(server.url, token):
             typer.echo(line)
-        await until_stopped()
+        await stop_event().wait()
 
 
 def address_lines(url: str, token: str | None) -> list[str]:
     """Return the lines with the URL of the page. The token is behind '#', which no browser sends."""
     return [f"page: {url}" if token is None else f"page: {url}#token={token}", "Ctrl-C ends it."]
-
-
-async def until_stopped() -> None:
-    """Wait for SIGINT or SIGTERM."""
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
-    await stopped.wait()

@@ -11,10 +11,11 @@ import json
 import logging
 import random
 import time
+from collections.abc import Coroutine
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -35,6 +36,7 @@ Examples:
   pairbus demo --serve
 """
 
+T = TypeVar("T")
 INSTALL_SPARK = "pip install 'pairbus[spark-local]'"
 COLOURS = {"outage": "bold red", "diverted": "bold yellow", "recovered": "bold green", "checked": "bold green"}
 
@@ -44,12 +46,8 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    messages: Annotated[
-        int, typer.Option(help="Number of messages that the applications send.", min=10, max=1_000_000)
-    ] = 400,
-    seed: Annotated[
-        int | None, typer.Option(help="Random seed for the contents and the time of the kill. Default: a new one.")
-    ] = None,
+    messages: Annotated[int, typer.Option(help="Messages that are sent.", min=10, max=1_000_000)] = 400,
+    seed: Annotated[int | None, typer.Option(help="Seed of contents and time of the kill. Default: a new one.")] = None,
     engine: Annotated[
         EngineName | None,
         typer.Option(
@@ -57,18 +55,10 @@ def demo(
             " Default: spark if it is installed."
         ),
     ] = None,
-    page: Annotated[Path, typer.Option("--report", metavar="FILE", help="File of the HTML report.")] = Path(
-        "pairbus-demo.html"
-    ),
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to this file, as JSON.")
-    ] = None,
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Run a pair with applications and the page until Ctrl-C instead.")
-    ] = False,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="With --serve: port of the page; 0 = any free one.")
-    ] = 8080,
+    page: Annotated[Path, typer.Option("--report", metavar="FILE", help="HTML report.")] = Path("pairbus-demo.html"),
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="The numbers, as JSON.")] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Run a pair and its page until Ctrl-C instead.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page of --serve; 0: any free one.")] = 8080,
 ) -> None:
     """Kill the primary namespace under load and show that every message arrives.
 
@@ -87,36 +77,38 @@ def demo(
     if serve:
         from pairbus.cli.demo_serve import serve as serve_pair
 
-        asyncio.run(serve_pair(port, typer.echo))
+        _run(serve_pair(port, typer.echo))
         return
     check_output("--json", json_file)
     check_output("--report", page)
-    engine = engine or (EngineName.spark if has_spark() else EngineName.local)
+    has_spark = find_spec("pyspark") is not None
+    engine = engine or (EngineName.spark if has_spark else EngineName.local)
     if engine is EngineName.spark:
-        _check_spark()
+        _check_spark(has_spark=has_spark)
     from pairbus.cli.demo_story import Story
 
     seed = random.randrange(1_000_000) if seed is None else seed
     stage = Stage()
-    try:
-        verdict = asyncio.run(Story(messages, seed, engine, page, stage.say).tell())
-    except asyncio.CancelledError:  # Ctrl-C would be a KeyboardInterrupt
-        raise PairbusError("stopped by SIGTERM; nothing was left behind") from None
-    stage.show(verdict, has_spark=has_spark())
+    verdict = _run(Story(messages, seed, engine, page, stage.say).tell())
+    stage.show(verdict)
     if json_file is not None:
         json_file.write_text(json.dumps(asdict(verdict), indent=2) + "\n", encoding="utf-8")
     if not verdict.is_good:
         raise typer.Exit(1)
 
 
-def has_spark() -> bool:
-    """True when Spark is installed: then the demo uses it."""
-    return find_spec("pyspark") is not None
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return asyncio.run(work)
+    except asyncio.CancelledError:  # Ctrl-C would be a KeyboardInterrupt
+        raise PairbusError("stopped by SIGTERM; nothing was left behind") from None
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from errors  # the user gets the first error
 
 
-def _check_spark() -> None:
+def _check_spark(*, has_spark: bool) -> None:
     """Raise ConfigError when Spark or Java is missing, before the demo starts anything."""
-    if not has_spark():
+    if not has_spark:
         raise ConfigError(f"--engine spark needs pyspark: {INSTALL_SPARK}, or take --engine local")
     from pairbus.spark.java import find_java
 
@@ -136,14 +128,15 @@ class Stage:
         colour = COLOURS.get(word, "bold")
         self._console.print(f"[dim]{time.monotonic() - self._began_s:5.1f} s[/dim]  [{colour}]{word}[/]: {text}")
 
-    def show(self, verdict: DemoVerdict, *, has_spark: bool) -> None:
+    def show(self, verdict: DemoVerdict) -> None:
         from pairbus.cli.demo_book import MEANINGS
 
         billable = verdict.cost["billable_operations"]
+        causes = ", ".join(f"{cause} {count}" for cause, count in billable.items())
         shown = asdict(verdict) | {"cost": sum(billable.values()), "report": verdict.report or "-"}
-        meanings = MEANINGS | {
-            "cost": f"billable operations: {', '.join(f'{cause} {count}' for cause, count in billable.items())}"
-        }
+        meanings = MEANINGS | {"cost": f"billable operations: {causes}"}
+        if verdict.report is None:
+            meanings["report"] = f"the report of the outage needs --engine spark: {INSTALL_SPARK}".replace("[", r"\[")
         width = max(len(str(value)) for value in shown.values())
         self._console.print()
         for name, value in shown.items():
@@ -152,5 +145,3 @@ class Stage:
             self._console.print("[green]Every accepted message is in the primary, unaltered.[/]")
         else:
             self._console.print("[bold red]The pair broke its promise: see lost and altered.[/]")
-        if not has_spark:
-            self._console.print(f"The report of the outage needs Spark: {INSTALL_SPARK}", markup=False)

@@ -21,11 +21,6 @@ from pairbus.explorer import sendable
 from pairbus.pairing import pings
 from pairbus.sdk.encoding import encode
 
-BODY_SIZES = (100, 2000)
-TTL_HOURS = (1, 48)
-CONTENT_TYPE = "application/octet-stream"
-SESSIONS = 5
-
 
 @dataclass(frozen=True, slots=True)
 class DemoVerdict:
@@ -71,14 +66,14 @@ class Book:
         chance = random.Random(f"{self._seed} {number}")
         message_id = f"{application}-{number}"
         message = ServiceBusMessage(
-            chance.randbytes(chance.randint(*BODY_SIZES)),
+            chance.randbytes(chance.randint(100, 2000)),
             message_id=message_id,
             subject=f"{application} {entity.name}",
-            content_type=CONTENT_TYPE,
+            content_type="application/octet-stream",
             correlation_id=f"{chance.getrandbits(64):016x}",
-            time_to_live=timedelta(hours=chance.randint(*TTL_HOURS)),
+            time_to_live=timedelta(hours=chance.randint(1, 48)),
             application_properties={"number": number, "amount": chance.random(), "note": f"für {application}"},
-            session_id=f"session {chance.randrange(SESSIONS)}" if entity.has_sessions else None,
+            session_id=f"session {chance.randrange(5)}" if entity.has_sessions else None,
         )
         self.sent[message_id] = entity, _digest(encode(message))
         return message

@@ -1,4 +1,4 @@
-"""The pair of `pairbus demo`: two namespaces in processes of their own, their entities, and paired clients."""
+"""The pair of `pairbus demo`: two namespaces in processes of their own, their entities, and the applications."""
 
 from __future__ import annotations
 
@@ -39,22 +39,13 @@ class DemoEntity:
         return client.get_topic_sender(self.name) if self.subscriptions else client.get_queue_sender(self.name)
 
 
-ENTITIES = {
-    entity.name: entity
-    for entity in (
-        DemoEntity("orders"),
-        DemoEntity("payments"),
-        DemoEntity("shipments", has_sessions=True),
-        DemoEntity("invoices", subscriptions=("archive", "audit")),
-    )
-}
+ORDERS, PAYMENTS = DemoEntity("orders"), DemoEntity("payments")
+SHIPMENTS = DemoEntity("shipments", has_sessions=True)
+INVOICES = DemoEntity("invoices", subscriptions=("archive", "audit"))
+ENTITIES = (ORDERS, PAYMENTS, SHIPMENTS, INVOICES)
 IN_WORDS = "2 queues, a queue with sessions and a topic"
-APPLICATIONS = {
-    "shop": ("orders", "payments"),
-    "warehouse": ("orders", "shipments"),
-    "finance": ("payments", "invoices"),
-}
-ROUTES = [(application, ENTITIES[name]) for application, names in APPLICATIONS.items() for name in names]
+APPLICATIONS = {"shop": (ORDERS, PAYMENTS), "warehouse": (ORDERS, SHIPMENTS), "finance": (PAYMENTS, INVOICES)}
+ROUTES = [(application, entity) for application, entities in APPLICATIONS.items() for entity in entities]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +60,23 @@ class DemoPair:
         """Connection strings of the primary and of the secondary."""
         return self.primary.connection_strings[PRIMARY], self.secondary.connection_strings[SECONDARY]
 
-    async def open_clients(
-        self, ends: AsyncExitStack, options_of: Callable[[str], dict[str, Any]]
-    ) -> dict[str, PairedServiceBusClient]:
-        """Open a paired client for each application, with the options that its name is given; `ends` closes them."""
-        clients = {}
-        for name in APPLICATIONS:
-            options = {"primary_name": PRIMARY, "backlog_queue_count": BACKLOG_QUEUES, **options_of(name)}
-            client = PairedServiceBusClient.from_connection_strings(*self.connection_strings, **options)
-            clients[name] = await ends.enter_async_context(client)
-        return clients
+    @asynccontextmanager
+    async def clients(
+        self, options_of: Callable[[str], dict[str, Any]]
+    ) -> AsyncIterator[dict[str, PairedServiceBusClient]]:
+        """Open a paired client for each application, with the options that its name is given."""
+        async with AsyncExitStack() as ends:
+            yield {
+                name: await ends.enter_async_context(
+                    PairedServiceBusClient.from_connection_strings(
+                        *self.connection_strings,
+                        primary_name=PRIMARY,
+                        backlog_queue_count=BACKLOG_QUEUES,
+                        **options_of(name),
+                    )
+                )
+                for name in APPLICATIONS
+            }
 
 
 @asynccontextmanager
@@ -98,7 +96,7 @@ async def running_pair(folder: Path, *, meter: bool = False) -> AsyncIterator[De
 def _create_entities(connection_string: str) -> None:
     """Create the entities, with duplicate detection, because a send without an answer is repeated."""
     with administration(connection_string) as client:
-        for entity in ENTITIES.values():
+        for entity in ENTITIES:
             if not entity.subscriptions:
                 sessions = entity.has_sessions
                 client.create_queue(entity.name, requires_duplicate_detection=True, requires_session=sessions)

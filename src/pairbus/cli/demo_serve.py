@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import tempfile
-from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.aio import PairedServiceBusClient
-from pairbus.cli.dashboard import address_lines, until_stopped
+from pairbus.cli import demo_pair
+from pairbus.cli.dashboard import address_lines
 from pairbus.cli.dashboard_page import Given, PageOptions, make_page
-from pairbus.cli.demo_pair import BACKLOG_QUEUES, PRIMARY, ROUTES, SECONDARY, DemoEntity, running_pair, send
+from pairbus.cli.demo_pair import ORDERS, PAYMENTS, PRIMARY, ROUTES, SECONDARY, DemoEntity
+from pairbus.cli.loop import stop_event
 from pairbus.client.sides import Side
 from pairbus.dashboard.server import DashboardServer
 
@@ -24,43 +24,34 @@ CLIENT = {"failover_interval": 5.0, "ping_primary_interval": 2.0, "control_socke
 SEND_EVERY_S = 0.2
 CONSUMER = "shop"
 "Application that receives, and whose client runs the syphon."
-RECEIVED = ("orders", "payments")
+RECEIVED = (ORDERS, PAYMENTS)
 "Queues whose messages are received; those of the others stay, to be looked at."
 
 
 async def serve(port: int, say: Callable[[str], object]) -> None:
-    """Run everything until Ctrl-C; nothing is left behind."""
+    """Run everything until Ctrl-C, or until an application fails; nothing is left behind."""
     with tempfile.TemporaryDirectory(prefix="pairbus-demo-") as name:
         folder = Path(name)
-        async with running_pair(folder, meter=True) as pair, AsyncExitStack() as ends:
-            clients = await pair.open_clients(ends, lambda name: {**CLIENT, "enable_syphon": name == CONSUMER})
+        async with (
+            demo_pair.running_pair(folder, meter=True) as pair,
+            pair.clients(lambda name: {**CLIENT, "enable_syphon": name == CONSUMER}) as clients,
+        ):
             given = [Given(Side.from_connection_string(text), text) for text in pair.connection_strings]
             controls = (folder / PRIMARY, folder / SECONDARY)
-            options = PageOptions(given, primary_name=PRIMARY, rotation=BACKLOG_QUEUES, controls=controls)
+            options = PageOptions(given, primary_name=PRIMARY, rotation=demo_pair.BACKLOG_QUEUES, controls=controls)
             page, token = await make_page(options)
-            server = await ends.enter_async_context(DashboardServer(page, "127.0.0.1", port))
-            home, away = pair.connection_strings
-            for line in (f"{PRIMARY} {home}", f"{SECONDARY} {away}", *address_lines(server.url, token)):
-                say(line)
-            await _until_stopped(
-                [
+            async with DashboardServer(page, "127.0.0.1", port) as server, asyncio.TaskGroup() as group:
+                home, away = pair.connection_strings
+                for line in (f"{PRIMARY} {home}", f"{SECONDARY} {away}", *address_lines(server.url, token)):
+                    say(line)
+                works = [
                     *(_send(clients[application], application, entity) for application, entity in ROUTES),
-                    *(_receive(clients[CONSUMER], queue) for queue in RECEIVED),
+                    *(_receive(clients[CONSUMER], entity.name) for entity in RECEIVED),
                 ]
-            )
-
-
-async def _until_stopped(works: list[Coroutine[Any, Any, None]]) -> None:
-    """Run the applications until Ctrl-C; one that fails ends everything with its error."""
-    tasks = [asyncio.create_task(work) for work in (until_stopped(), *works)]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+                tasks = [group.create_task(work) for work in works]
+                await stop_event().wait()
+                for task in tasks:
+                    task.cancel()
 
 
 async def _send(client: PairedServiceBusClient, application: str, entity: DemoEntity) -> None:
@@ -69,7 +60,7 @@ async def _send(client: PairedServiceBusClient, application: str, entity: DemoEn
             body = f'{{"application": "{application}", "number": {number}, "amount": {number * 7 % 100}}}'
             session = f"customer-{number % 5}" if entity.has_sessions else None
             message = ServiceBusMessage(body, message_id=f"{application}-{entity.name}-{number}", session_id=session)
-            await send(sender, message, lambda refusal: None)
+            await demo_pair.send(sender, message, lambda refusal: None)
             await asyncio.sleep(SEND_EVERY_S)
 
 

@@ -1,7 +1,7 @@
 """The story that `pairbus demo` tells: sending, outage, diverted, backlog, recovered, moved, checked.
 
-The messages are numbered and in three parts. The primary is killed while the first part is being sent; the second part
-is sent while it is dead; the third part waits until it is back. So every run has all steps, however fast the machine.
+The messages are in three parts. The primary is killed while the first part is being sent; the second part is sent while
+it is dead, and the third when it is back. So every run has all steps, however fast the machine.
 The backlog is moved home by `pairbus syphon`, and the report made by `pairbus report`, as an operator does it.
 """
 
@@ -14,9 +14,7 @@ import re
 import signal
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +43,8 @@ NOT_OURS = ("PAIRBUS_TARGET", "SPARK_REMOTE")
 LOOK_S = 0.05
 PATIENCE_S = 60.0  # without any accepted message, for a step that takes a second or two on an idle machine
 
+Clients = dict[str, PairedServiceBusClient]
+
 
 class Story:
     """A run of the demo. `say` prints a step: its word, and the rest of the line."""
@@ -52,19 +52,16 @@ class Story:
     def __init__(
         self, messages: int, seed: int, engine: EngineName, page: Path, say: Callable[[str, str], None]
     ) -> None:
-        self._messages = messages
         self._seed = seed
+        self._parts = messages * 2 // 5, messages * 4 // 5, messages
+        "Numbers at which the parts end."
         self._engine = engine
         self._page = page
         self._say = say
         self._book = Book(seed)
-        self._dead, self._back = asyncio.Event(), asyncio.Event()
-        self._gates = {messages * 2 // 5: self._dead, messages * 4 // 5: self._back}
-        "Number of the first message of a part → the event for which it waits."
         self._diverted_at_s: dict[tuple[str, str], float] = {}
         "Application and entity → time at which the secondary took the first message."
-        self._pings: Counter[bool] = Counter()
-        "Accepted and failed pings."
+        self._failed_pings = 0
         self._refusals: list[ServiceBusError] = []
         self._numbers: dict[str, Any] = {"diverted": 0, "report": None}
         "Numbers of the verdict that are not about single messages."
@@ -78,7 +75,9 @@ class Story:
             folder = Path(name)
             ledger = folder / "ledger"
             async with demo_pair.running_pair(folder) as pair:
-                await self._live_through(pair, ledger)
+                options = {**CLIENT, "ledger": ledger}
+                async with pair.clients(lambda name: {**options, "on_event": partial(self._heard, name)}) as clients:
+                    await self._live_through(pair, clients)
                 await self._move(pair, folder, ledger)
                 await self._check(pair)
             if self._engine is EngineName.spark:
@@ -87,85 +86,74 @@ class Story:
                 self._numbers["report"] = str(self._page)
             return DemoVerdict(**self._book.counts(), **self._numbers, cost=operations_by_cause(read(ledger)))
 
-    async def _live_through(self, pair: DemoPair, ledger: Path) -> None:
-        """Send all messages, and kill and start the primary meanwhile."""
-        async with AsyncExitStack() as ends:
-            clients = await pair.open_clients(
-                ends, lambda name: {**CLIENT, "ledger": ledger, "on_event": partial(self._heard, name)}
-            )
-            pids = f"{PRIMARY} (process {pair.primary.pid}) with {SECONDARY} (process {pair.secondary.pid})"
-            self._say("paired", pids)
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for index, (application, entity) in enumerate(ROUTES):
-                        numbers = range(index, self._messages, len(ROUTES))
-                        group.create_task(self._send(clients[application], application, entity, numbers))
-                    await self._lose(pair)
-                    await self._recover(pair, list(clients.values()))
-                    await self._until(lambda: len(self._book.accepted) == self._messages, "all messages are accepted")
-            except* PairbusError as errors:
-                raise errors.exceptions[0] from errors  # the user gets the first error
-
     def _heard(self, application: str, event: Event) -> None:
         if isinstance(event, Diverted):
             self._numbers["diverted"] += event.count
             self._diverted_at_s.setdefault((application, event.path), time.monotonic())
         elif isinstance(event, PingSent):
-            self._pings[event.accepted] += 1
+            self._failed_pings += not event.accepted
+
+    async def _live_through(self, pair: DemoPair, clients: Clients) -> None:
+        """Send all messages, and kill and start the primary meanwhile."""
+        first, second, end = self._parts
+        self._say("paired", f"{PRIMARY} (process {pair.primary.pid}) with {SECONDARY} (process {pair.secondary.pid})")
+        applications = f"{len(clients)} applications, {end} messages to {demo_pair.IN_WORDS}"
+        self._say("sending", f"{applications} (seed {self._seed})")
+        async with asyncio.TaskGroup() as group:
+
+            def send(numbers: range) -> None:
+                for start, (application, entity) in enumerate(ROUTES):
+                    mine = numbers[start :: len(ROUTES)]
+                    group.create_task(self._send(clients[application], application, entity, mine))
+
+            send(range(first))
+            killed_s = await self._lose(pair, first)
+            send(range(first, second))
+            await self._divert(killed_s, ROUTES[: second - first])
+            await self._recover(pair, clients, second)
+            send(range(second, end))
+            await self._until(lambda: len(self._book.accepted) == end, "all messages are accepted")
 
     async def _send(self, client: PairedServiceBusClient, application: str, entity: DemoEntity, numbers: range) -> None:
         async with entity.sender(client) as sender:
             for number in numbers:
-                for first, gate in self._gates.items():
-                    if number >= first:
-                        await gate.wait()
                 message = self._book.new_message(entity, application, number)
                 await demo_pair.send(sender, message, self._refusals.append)
                 self._book.accepted.add(str(message.message_id))
 
-    # ── steps ──
-
-    async def _lose(self, pair: DemoPair) -> None:
-        """Kill the primary, and wait until every application sends again."""
-        count = len(demo_pair.APPLICATIONS)
-        self._say(
-            "sending", f"{count} applications, {self._messages} messages to {demo_pair.IN_WORDS} (seed {self._seed})"
-        )
-        first, last = self._gates
-        kill_at = random.Random(self._seed).randint(max(1, first // 2), max(1, first * 9 // 10))
+    async def _lose(self, pair: DemoPair, count: int) -> float:
+        """Kill the primary while the first messages, so many, are being sent; returns the time."""
+        kill_at = random.Random(self._seed).randint(max(1, count // 2), max(1, count * 9 // 10))
         await self._until(lambda: len(self._book.accepted) >= kill_at, f"{PRIMARY} has taken {kill_at} messages")
         under_way, killed_s = len(self._book.sent) - len(self._book.accepted), time.monotonic()
         await pair.primary.kill()
-        self._dead.set()
         accepted = len(self._book.accepted)
         self._say("outage", f"kill -9 of {PRIMARY} after {accepted} messages, with {under_way} sends under way")
-        routes = (ROUTES[number % len(ROUTES)] for number in range(first, last))
+        return killed_s
+
+    async def _divert(self, killed_s: float, routes: list[tuple[str, DemoEntity]]) -> None:
+        """Wait until every application sends again."""
         hit = {(application, entity.name) for application, entity in routes}
         await self._until(lambda: hit <= self._diverted_at_s.keys(), "all applications send again")
         failover_s = max(self._diverted_at_s.values()) - killed_s
         self._numbers["failover_s"] = round(failover_s, 3)
-        self._say(
-            "diverted",
-            f"all applications send again {failover_s:.1f} s later, to {SECONDARY};"
-            f" {len(self._refusals)} refused sends were repeated",
-        )
+        again = f"all applications send again {failover_s:.1f} s later, to {SECONDARY}"
+        self._say("diverted", f"{again}; {len(self._refusals)} refused sends were repeated")
 
-    async def _recover(self, pair: DemoPair, clients: list[PairedServiceBusClient]) -> None:
-        """Start the primary again when the secondary has taken the second part, and wait until pings have found it."""
-        _, last = self._gates
-        await self._until(lambda: len(self._book.accepted) >= last, f"{SECONDARY} has taken all")
-        await self._until(lambda: self._pings[False] > 0, f"{PRIMARY} has been pinged")
+    async def _recover(self, pair: DemoPair, clients: Clients, count: int) -> None:
+        """Start the primary when so many messages are accepted, and wait until pings have found it."""
+        await self._until(lambda: len(self._book.accepted) >= count, f"{SECONDARY} has taken all")
+        await self._until(lambda: self._failed_pings > 0, f"{PRIMARY} has been pinged")
         waiting = await asyncio.to_thread(_count_messages, pair.connection_strings[1])
-        self._say("backlog", f"{waiting} messages wait in {SECONDARY}; {self._pings[False]} pings of {PRIMARY} failed")
+        self._say("backlog", f"{waiting} messages wait in {SECONDARY}; {self._failed_pings} pings of {PRIMARY} failed")
         await pair.primary.start()
         ready_s = time.monotonic()
         await self._until(
-            lambda: all(state is HEALTHY for client in clients for state in client.states().values()),
+            lambda: all(state is HEALTHY for client in clients.values() for state in client.states().values()),
             f"a ping has found {PRIMARY}",
         )
         found_s = time.monotonic() - ready_s
         self._say("recovered", f"{PRIMARY} is back (process {pair.primary.pid}); pings found it after {found_s:.1f} s")
-        self._back.set()
 
     async def _move(self, pair: DemoPair, folder: Path, ledger: Path) -> None:
         """Move the backlog home; after the recovery, because a single drain ends at once while the primary is away."""
@@ -184,14 +172,12 @@ class Story:
     async def _check(self, pair: DemoPair) -> None:
         """Look at all messages of the primary."""
         async with Carrier(pair.connection_strings[0]) as primary:
-            for place in (place for entity in ENTITIES.values() for place in entity.places):
+            for place in (place for entity in ENTITIES for place in entity.places):
                 async for page in walk(primary, Address.parse(place)):
                     for payload in page:
                         self._book.found(place, payload)
-        counts = (
-            "{in_primary} of {sent} messages are in {primary}: {lost} lost, {duplicated} duplicated, {altered} altered"
-        )
-        self._say("checked", counts.format(primary=PRIMARY, **self._book.counts()))
+        counts = "{in_primary} of {sent} messages are in %s: {lost} lost, {duplicated} duplicated, {altered} altered"
+        self._say("checked", counts.format(**self._book.counts()) % PRIMARY)
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait until this holds; PairbusError when it does not, and no message is accepted for a minute."""

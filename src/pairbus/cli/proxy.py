@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +16,7 @@ from pairbus.cli import secrets
 from pairbus.cli.broker import LEVELS, check_extra, log_lines
 from pairbus.cli.connection import ConnectionString
 from pairbus.cli.control_client import SOCKET_NAME
-from pairbus.cli.loop import run
+from pairbus.cli.loop import run, stop_event
 from pairbus.cli.trust import CaFile
 from pairbus.errors import ConfigError
 
@@ -155,10 +153,7 @@ def _socket_path(control: Path | None) -> Iterator[Path]:
 
 
 async def _serve(proxy: Proxy, connection_string: str | None, control: Path, *, tells_socket: bool) -> None:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+    stopped = stop_event()
     async with proxy:
         if tells_socket:  # in a folder whose name cannot be guessed
             print(f"control socket: {control}", file=sys.stderr, flush=True)

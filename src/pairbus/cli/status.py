@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pairbus.cli.durations import duration_option
-from pairbus.cli.loop import run
+from pairbus.cli.loop import run, stop_event
 from pairbus.cli.pair_options import BacklogQueueCount, Primary, PrimaryName, Secondary
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, check_two
 from pairbus.cli.syphon import name_of
@@ -105,9 +104,7 @@ def status(
 
 async def _watch(look: Callable[[], Awaitable[Status]], every_s: float, *, as_json: bool) -> bool:
     """Look until a signal comes; return whether the last look was quiet."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_event()
     stopped = asyncio.create_task(stop.wait())
     before: Status | None = None
     while not stop.is_set():
