@@ -1,4 +1,4 @@
-"""Dead letters are sent back to their queue by the pump of the syphon, as raw bytes: nothing in them is altered.
+"""The syphon's pump sends dead letters back to their queue, without the properties that dead-lettering added.
 
 `pairbus redrive QUEUE` does the same from the command line. With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY the
 example uses two namespaces of your own. A re-drive takes every dead letter of its queue, so the example has a queue of

@@ -12,12 +12,15 @@ import pytest
 
 from pairbus.access import sas
 from pairbus.access.sas import SharedAccessKey
+from pairbus.amqp.errors import INTERNAL_ERROR
 from pairbus.amqp.message import Message, Properties
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
 from pairbus.broker.description import QueueDescription
-from pairbus.broker.meter import NamespaceMeter
+from pairbus.broker.meter import _OUTCOMES, NamespaceMeter, outcome_of
+from pairbus.broker.refusal import SESSION_LOCK_LOST, Refusal
 from pairbus.client.background import ping_payload
 from pairbus.ledger import Ledger, read
+from pairbus.pairing.policy import kind_of_condition
 from pairbus.transport import ClientConnection, Endpoint, Plain, ReceivedMessage, Receiver, Refused, Scheduled, connect
 
 KB = 1024
@@ -99,6 +102,13 @@ async def test_what_was_refused_has_its_outcome(broker: Broker, connection: Clie
     assert counted(broker, "send") == (0, 0, 0)
 
 
+@pytest.mark.parametrize("condition", [*_OUTCOMES, INTERNAL_ERROR])
+def test_outcome_of_a_refusal_is_the_one_that_the_client_writes(condition: str) -> None:
+    """Otherwise the ledgers of client and broker could not be compared. Senders never see a lost session."""
+    if condition != SESSION_LOCK_LOST:
+        assert outcome_of(Refusal(condition, "no")) == kind_of_condition(condition).value
+
+
 # ── receives ──
 
 
@@ -139,8 +149,8 @@ async def test_completion_with_a_lost_lock_is_counted_as_refused(broker: Broker,
     with pytest.raises(Refused):
         await management.renew_lock([received[1].lock_token])
     assert counted(broker, "complete") == (2, 2, 0)
-    assert counted(broker, "complete", "internal") == (1, 1, 0)
-    assert counted(broker, "renew", "internal") == (1, 1, 0)
+    assert counted(broker, "complete", "invalid") == (1, 1, 0)
+    assert counted(broker, "renew", "invalid") == (1, 1, 0)
 
 
 # ── empty receives ──

@@ -407,8 +407,8 @@ def test_a_redrive_says_why_dead_letters_stay(broker: BrokerProcess, queue_name:
         (["redrive", "orders", "--target", "@/no/such/file"], "cannot be read"),
     ],
 )
-def test_bad_input_is_named_and_nothing_is_moved(broker: BrokerProcess, arguments: list[str], word: str) -> None:
-    """Input is checked before any connection is opened."""
+def test_bad_input_is_named_by_the_error(broker: BrokerProcess, arguments: list[str], word: str) -> None:
+    """The command ends with an error that names the option or the file."""
     done = run(broker, *arguments)
     assert done.returncode in (1, 2)
     assert word.lower() in (done.stdout + done.stderr).lower()

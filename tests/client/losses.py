@@ -25,7 +25,7 @@ def slowness() -> float:
 
     Where more wants to run than there are processors, everything takes as much longer, the SDK's own work included.
     """
-    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), 4.0)
+    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), 10.0)
 
 
 @dataclass(frozen=True, slots=True)

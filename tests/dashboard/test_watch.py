@@ -163,6 +163,32 @@ async def test_source_that_tells_a_change_is_looked_at_at_once(monkeypatch: pyte
     await watch.close()
 
 
+@pytest.mark.parametrize("pace_s", [0.01, 600.0])
+@pytest.mark.usefixtures("quick")
+async def test_pair_with_a_namespace_that_bills_looks_is_looked_at_as_seldom(
+    monkeypatch: pytest.MonkeyPatch, pace_s: float
+) -> None:
+    """A look at a pair lists the queues of its secondary, which is an operation on Azure."""
+    monkeypatch.setattr(watching, "LOOK_S", 0.01)
+    primary, secondary = Namespace("contoso"), Namespace("fabrikam")
+    secondary.pace_s = pace_s
+    watch = new_watch(primary, secondary)
+    looks = 0
+
+    async def look() -> dict[str, Any]:
+        nonlocal looks
+        looks += 1
+        return {}
+
+    watch._pairing.look = look
+    await watch.join()
+    async with asyncio.timeout(10):
+        while primary.asked < 5 or (pace_s < 1 and looks < 5):  # noqa: ASYNC110 - the watch has no event for it
+            await asyncio.sleep(0.01)
+    assert (looks == 1) == (pace_s > 1)
+    await watch.close()
+
+
 async def test_storm_of_changes_costs_no_more_than_looks_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a look that was asked for, the next one waits until the source has rested."""
     for name in ("TICK_S", "CLIENTS_S"):

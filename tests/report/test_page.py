@@ -172,9 +172,10 @@ def test_unusable_file_is_named_on_page_and_summary() -> None:
 
 
 def test_nothing_is_called_lost_or_not_where_rows_are_missing() -> None:
-    """A row that was never written may have told of a message that never came home."""
+    """A row that was never written, or cannot be read, may have told of a message that never came home."""
     report = example_report()
-    assert "none lost" not in headline(replace(report, source=replace(report.source, lost_rows=1)))
+    assert "none lost" not in headline(replace(report, source=replace(report.source, damaged=0, lost_rows=1)))
+    assert "none lost" not in headline(replace(report, source=replace(report.source, damaged=1, lost_rows=0)))
 
 
 def test_money_is_called_an_estimate_wherever_it_stands(report: Report) -> None:

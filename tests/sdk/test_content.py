@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import uuid
 from typing import Any
 
 import pytest
@@ -15,12 +14,11 @@ from azure.servicebus.amqp import (
     AmqpMessageProperties,
 )
 
+from tests.client.messages import PROPERTIES_OF_ALL_TYPES, TYPED, WHEN
 from tests.history.record import digest_of
 from tests.sdk.flavours import Sdk, number, receive, receive_one
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-WHEN = datetime.datetime(2031, 2, 3, 4, 5, 6, 789000, tzinfo=datetime.UTC)
-ID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
 
 
 async def _through(
@@ -72,33 +70,6 @@ async def test_every_property_arrives(sdk: Sdk, queue_name: str) -> None:
 
 async def test_every_type_of_application_property_arrives(sdk: Sdk, queue_name: str) -> None:
     """Values keep their AMQP types; the SDK shows received text as bytes and times as milliseconds."""
-    typed = {
-        "ubyte": ("UBYTE", 200),
-        "byte": ("BYTE", -3),
-        "ushort": ("USHORT", 40_000),
-        "short": ("SHORT", -4),
-        "uint": ("UINT", 4_000_000_000),
-        "ulong": ("ULONG", 2**63),
-        "long": ("LONG", -(2**40)),
-        "float": ("FLOAT", 1.5),
-        "symbol": ("SYMBOL", "symbol"),
-        "binary": ("BINARY", b"\x00\xff"),
-    }
-    properties: dict[str, Any] = {
-        "int": 1,
-        "negative": -5,
-        "largest": 2**31 - 1,
-        "double": 0.1,
-        "text": "grüße",
-        "empty": "",
-        "long text": "x" * 1000,
-        "true": True,
-        "false": False,
-        "null": None,
-        "uuid": ID,
-        "time": WHEN,
-        **{name: {"TYPE": kind, "VALUE": value} for name, (kind, value) in typed.items()},
-    }
     expected = {
         b"int": 1,
         b"negative": -5,
@@ -110,12 +81,12 @@ async def test_every_type_of_application_property_arrives(sdk: Sdk, queue_name: 
         b"true": True,
         b"false": False,
         b"null": None,
-        b"uuid": ID,
+        b"uuid": PROPERTIES_OF_ALL_TYPES["uuid"],
         b"time": round(WHEN.timestamp() * 1000),
-        **{name.encode(): value for name, (_, value) in typed.items()},
+        **{name.encode(): value for name, (_, value) in TYPED.items()},
         b"symbol": b"symbol",
     }
-    message = AmqpAnnotatedMessage(data_body=b"x", application_properties=properties)
+    message = AmqpAnnotatedMessage(data_body=b"x", application_properties=PROPERTIES_OF_ALL_TYPES)
     for received in await _through(sdk, queue_name, message):
         assert received.application_properties == expected
 

@@ -256,8 +256,9 @@ async def test_every_type_of_property_meets_filters_and_arrives(sdk: Sdk, sdk_ad
 
 @pytest.mark.parametrize("name", ["größe", "a b", "a//b", "a/subscriptions/b"])
 async def test_names_that_azure_refuses_are_refused(sdk_admin: Admin, name: str) -> None:
-    """Both calls raise an error, and no queue is made."""
+    """Both calls raise an error, and neither a queue nor a topic is made."""
     for create in (sdk_admin.calls.create_queue, sdk_admin.calls.create_topic):
         with pytest.raises((HttpResponseError, ValueError)):
             await create(name)
-    assert not [queue for queue in await sdk_admin.list_queues() if queue.name == name]
+    for method in ("list_queues", "list_topics"):
+        assert name not in [found.name for found in await sdk_admin.listed(method)]

@@ -3,18 +3,12 @@ replay."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.sim.brokers.broken import BROKEN
 from tests.sim.brokers.world import play
+from tests.sim.replay import check_replay
 
-ROOT = Path(__file__).parent.parent.parent
 SEEDS = range(100)
 PART = 50
 BROKEN_WITHIN = 1000
@@ -54,23 +48,4 @@ def test_broker_that_is_wrong_is_found(name: str) -> None:
 
 def test_history_of_a_broker_replays_exactly() -> None:
     """The second run has another process and other hashes: else the seed that a failure prints is worth nothing."""
-    here = [digest(seed) for seed in REPLAYED]
-    script = f"from tests.sim.test_broker_seeds import digest; print(*map(digest, {REPLAYED[::-1]!r}))"
-    there = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "7"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    ).stdout
-    assert there.split()[::-1] == here
-
-
-def digest(seed: int) -> str:
-    """Hash everything that happens in a history."""
-    told: list[str] = []
-    report = play(seed, tell=told.append)
-    told.append(f"{report.steps} {report.found}")
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()
+    check_replay(play, REPLAYED)

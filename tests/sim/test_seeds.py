@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.sim.broken import BROKEN
+from tests.sim.replay import check_replay
 from tests.sim.world import play
 
-ROOT = Path(__file__).parent.parent.parent
 SEEDS = range(200)
 PART = 50
 BROKEN_WITHIN = 1000
+REPLAYED = list(range(100, 140))
 
 REGRESSIONS: dict[int, str] = {
     208: "every send queued behind the spool, so that none took the trial, and the entity never came home",
@@ -58,26 +53,4 @@ def test_code_that_is_wrong_is_found(name: str) -> None:
 
 def test_a_seed_replays_exactly_in_another_process_and_with_other_hashes() -> None:
     """Otherwise the seed that a failure prints is worth nothing. Earlier histories must not matter."""
-    here = [digest(seed) for seed in REPLAYED]
-    script = f"from tests.sim.test_seeds import digest; print(*map(digest, {REPLAYED[::-1]!r}))"
-    there = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "7"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    ).stdout
-    assert there.split()[::-1] == here
-
-
-REPLAYED = list(range(100, 140))
-
-
-def digest(seed: int) -> str:
-    """Hash everything that happens in a history."""
-    told: list[str] = []
-    report = play(seed, tell=told.append)
-    told.append(f"{report.steps} {report.found}")
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()
+    check_replay(play, REPLAYED)

@@ -19,6 +19,7 @@ import pytest
 from pairbus.broker import Broker, NamespaceOptions
 from pairbus.broker.store import ACTIVE, Insert, StoredMessage, box_of, dead_box_of
 from pairbus.broker.store import migration as migration_module
+from pairbus.broker.store.committer import Committer
 from pairbus.broker.store.salvage import salvage
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.errors import StoreDamaged, StoreError, StoreFull
@@ -118,7 +119,7 @@ async def test_a_migration_that_is_interrupted_begins_again(folder: Path, monkey
     class Killed(BaseException):
         pass
 
-    whole = migration_module._commit
+    whole = Committer.commit_all
 
     def dying(*args: Any) -> None:
         nonlocal steps
@@ -128,7 +129,7 @@ async def test_a_migration_that_is_interrupted_begins_again(folder: Path, monkey
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(migration_module, "_commit", dying)
+        patch.setattr(Committer, "commit_all", dying)
         patch.setattr(migration_module, "clear_remains", lambda folder: None)
         store = SqliteStore(folder)
         with pytest.raises(Killed):

@@ -7,6 +7,10 @@ read the certificate file as well.
 from __future__ import annotations
 
 import http.client
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pairbus.errors import ConfigError
 
@@ -26,6 +30,24 @@ def with_port(text: str, authority: str) -> str:
         f"{name}=sb://{authority}" if name.strip().lower() == "endpoint" else f"{name}={value}"
         for name, _, value in parts
     )
+
+
+@contextmanager
+def ca_file_with(certificate: bytes) -> Iterator[str]:
+    """Yield the name of a file with the certificate, which is removed at the end."""
+    name = write_ca_file(certificate)
+    try:
+        yield name
+    finally:
+        os.unlink(name)
+
+
+def write_ca_file(certificate: bytes) -> str:
+    """Write the certificate to a new file, because the SDK accepts only a file; returns its name."""
+    descriptor, name = tempfile.mkstemp(prefix="pairbus-ca-", suffix=".pem")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(certificate)
+    return name
 
 
 def fetch_ca(authority: str, timeout_s: float) -> bytes:

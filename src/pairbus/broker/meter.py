@@ -26,7 +26,16 @@ from pairbus.amqp.errors import (
     UNAUTHORIZED_ACCESS,
 )
 from pairbus.amqp.message import DATA, in_order
-from pairbus.broker.refusal import ARGUMENT_ERROR, ENTITY_DISABLED, Refusal
+from pairbus.broker.refusal import (
+    ARGUMENT_ERROR,
+    ENTITY_DISABLED,
+    MESSAGE_LOCK_LOST,
+    MESSAGE_NOT_FOUND,
+    SERVER_BUSY,
+    SESSION_LOCK_LOST,
+    TIMEOUT,
+    Refusal,
+)
 from pairbus.ledger import Ledger, MeterKind, billable_operations
 from pairbus.ledger.rows import BILLING_UNIT_BYTES
 
@@ -35,10 +44,13 @@ _OUTCOMES = {
     NOT_FOUND: "not found",
     ENTITY_DISABLED: "disabled",
     MESSAGE_SIZE_EXCEEDED: "too large",
+    SERVER_BUSY: "busy",
+    TIMEOUT: "timeout",
     **dict.fromkeys((ARGUMENT_ERROR, DECODE_ERROR, INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED), "invalid"),
+    **dict.fromkeys((MESSAGE_NOT_FOUND, MESSAGE_LOCK_LOST, SESSION_LOCK_LOST), "invalid"),
 }
-"Outcome in the ledger of a refusal with this condition; every other condition is `internal`."
-_HTTP_OUTCOMES = {400: "invalid", 403: "full", 409: "invalid", 412: "invalid"}
+"Outcome in the ledger of a refusal with this condition, as the client has it; every other condition is `internal`."
+_HTTP_OUTCOMES = {400: "invalid", 403: "full", 409: "invalid", 412: "invalid", 503: "busy"}
 
 _REQUESTS: dict[str, MeterKind] = {
     "com.microsoft:peek-message": "peek",

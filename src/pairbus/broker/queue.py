@@ -37,7 +37,7 @@ from pairbus.errors import StoreError
 __all__ = ["Draft", "Outcome", "Queue"]
 
 
-class Queue(ReceivingEntity):
+class Queue(ReceivingEntity[QueueDescription]):
     """One queue: a way in (`Admission`), scheduled messages (`Schedule`), and a receiving half (`Receiving`)."""
 
     def __init__(
@@ -100,11 +100,6 @@ class Queue(ReceivingEntity):
 
     # ── start, change, end ──
 
-    def recover(self, row: IndexRow) -> bool:
-        """Take a row of the store's index; False: its payload is missing. Overdue work is left to the next
-        `run_due`."""
-        return self.taker(row.box)(row)
-
     def taker(self, box: int) -> Callable[[IndexRow], bool]:
         """Return `recover` for the rows of one box."""
         return self._recover_main if box == self.main.number else self._receiving.box_of(box).recover
@@ -117,36 +112,15 @@ class Queue(ReceivingEntity):
         self._admission.recover()
         self.touch(now_ms)
 
-    def update(self, description: QueueDescription, now_ms: int) -> None:
-        """Take new settings: they apply from now on; locks and times to live that exist stay as they are."""
-        self._describe(description)
-        self.touch(now_ms)
-        self._receiving.announce_available(now_ms)
-
     def _describe(self, description: QueueDescription) -> None:
-        self.description = description
+        super()._describe(description)
         self.path = description.path
-        self._entity.describe(description.path, description)
-        self._receiving.describe(description)
         self._admission.describe(description)
         self.message_size_max = self._admission.message_size_max
-
-    def close(self) -> None:
-        """Stop handing out and writing messages, before `DropEntity` is written. Answers that are due still come.
-
-        Rows written behind the drop would stay in the store for ever.
-        """
-        self._entity.closed = True
-        self._describe(self.description)
 
     def record_sends(self, recorder: Recorder) -> None:
         """Tell the recorder of every message that is accepted from now on."""
         self._admission.recorder = recorder
-
-    def reopen(self, now_ms: int) -> None:
-        """Undo `close`: the drop could not be committed."""
-        self._entity.closed = False
-        self.update(self.description, now_ms)
 
     def remains(self) -> Remains:
         """Return the rows to sweep once the drop is committed."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
 from pairbus.broker.box import Box
+from pairbus.broker.description import QueueDescription, SubscriptionDescription
 from pairbus.broker.entity import Entity
 from pairbus.broker.receiving import Receiving
+from pairbus.broker.store import IndexRow
+
+D = TypeVar("D", QueueDescription, SubscriptionDescription)
 
 
-class ReceivingEntity:
+class ReceivingEntity(Generic[D]):
     """An entity from which messages are received. Its receivers call the receiving half directly."""
 
+    description: D
     _entity: Entity
     _receiving: Receiving
 
@@ -67,3 +75,38 @@ class ReceivingEntity:
     def stop(self) -> None:
         """Stop `run_due`, before the store is closed; it then also does not go on by itself between two commits."""
         self._entity.is_stopping = True
+
+    # ── start, change, end ──
+
+    def taker(self, box: int) -> Callable[[IndexRow], bool]:
+        """Return `recover` for the rows of one box."""
+        return self._receiving.box_of(box).recover
+
+    def recover(self, row: IndexRow) -> bool:
+        """Take a row of the store's index; False: its payload is missing. Overdue work is left to the next
+        `run_due`."""
+        return self.taker(row.box)(row)
+
+    def _describe(self, description: D) -> None:
+        self.description = description
+        self._entity.describe(description.path, description)
+        self._receiving.describe(description)
+
+    def update(self, description: D, now_ms: int) -> None:
+        """Take new settings: they apply from now on; locks and times to live that exist stay as they are."""
+        self._describe(description)
+        self.touch(now_ms)
+        self._receiving.announce_available(now_ms)
+
+    def close(self) -> None:
+        """Stop handing out and writing messages, before `DropEntity` is written. Answers that are due still come.
+
+        Rows written behind the drop would stay in the store for ever.
+        """
+        self._entity.closed = True
+        self._describe(self.description)
+
+    def reopen(self, now_ms: int) -> None:
+        """Undo `close`: the drop could not be committed."""
+        self._entity.closed = False
+        self.update(self.description, now_ms)

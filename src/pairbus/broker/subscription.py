@@ -10,7 +10,7 @@ from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.receiving import Receiving
 from pairbus.broker.receiving_entity import ReceivingEntity
-from pairbus.broker.store import IndexRow, Store, StoredMessage
+from pairbus.broker.store import Store, StoredMessage
 from pairbus.broker.sweep import Remains
 from pairbus.filters import CompiledRule, Rules, compile_rule
 
@@ -37,7 +37,7 @@ class Rule:
         return f"<Rule {self.description.path}>"
 
 
-class Subscription(ReceivingEntity):
+class Subscription(ReceivingEntity[SubscriptionDescription]):
     """A subscription as its topic keeps it. The topic writes the copies; from their commit on they are received here
     as from a queue."""
 
@@ -127,38 +127,9 @@ class Subscription(ReceivingEntity):
 
     # ── start, change, end ──
 
-    def recover(self, row: IndexRow) -> bool:
-        """Take a row of the store's index; False: its payload is missing."""
-        return self.taker(row.box)(row)
-
-    def taker(self, box: int) -> Callable[[IndexRow], bool]:
-        """Return `recover` for the rows of one box."""
-        return self._receiving.box_of(box).recover
-
     def recovered(self, now_ms: int) -> None:
         """Note that the index was read to its end."""
         self.touch(now_ms)
-
-    def update(self, description: SubscriptionDescription, now_ms: int) -> None:
-        """Take new settings: they apply from now on; locks and times to live that exist stay as they are."""
-        self._describe(description)
-        self.touch(now_ms)
-        self._receiving.announce_available(now_ms)
-
-    def _describe(self, description: SubscriptionDescription) -> None:
-        self.description = description
-        self._entity.describe(description.path, description)
-        self._receiving.describe(description)
-
-    def close(self) -> None:
-        """Stop handing out and writing messages, before `DropEntity` is written. Answers that are due still come."""
-        self._entity.closed = True
-        self._describe(self.description)
-
-    def reopen(self, now_ms: int) -> None:
-        """Undo `close`: the deletion could not be stored."""
-        self._entity.closed = False
-        self.update(self.description, now_ms)
 
     def remains(self) -> Remains:
         """Return the rows to sweep once the drop is committed."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +20,7 @@ from azure.core.exceptions import (
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.access.connection_string import ConnectionString, host_and_port
-from pairbus.access.emulator import DEFAULT_PORT, fetch_ca, with_port
+from pairbus.access.emulator import DEFAULT_PORT, ca_file_with, fetch_ca, with_port
 from pairbus.access.hosts import in_url, is_loopback
 from pairbus.cli.connection import broker_hint
 from pairbus.errors import ConfigError, EntityError, EntityExists, EntityNotFound, PairbusError
@@ -106,13 +104,8 @@ def trusted(emulator: str | None, authority: str, ca_file: Path | None) -> Itera
         certificate = fetch_ca(authority, CONNECT_WAIT_S)
     except OSError as error:
         raise PairbusError(_unreachable(authority, error)) from None
-    descriptor, name = tempfile.mkstemp(prefix="pairbus-ca-", suffix=".pem")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(certificate)
+    with ca_file_with(certificate) as name:
         yield name
-    finally:
-        os.unlink(name)
 
 
 def _unreachable(authority: str, error: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import uuid
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pairbus.errors import ConfigError
-from pairbus.explorer import BadMessage, encoded, importable
+from pairbus.explorer import BadMessage, encoded, importable, json_object
 
 Fields = dict[str, Any]
 
@@ -24,7 +23,7 @@ def bodies_of(body: str | None, *, by_line: bool, as_objects: bool) -> Iterator[
     elif as_objects:
         for number, line in enumerate(sys.stdin.buffer, 1):
             if line.strip():
-                yield _object(line, number)
+                yield json_object(line, f"standard input, line {number}")
     elif by_line:
         for line in sys.stdin.buffer:
             yield body_fields(line.rstrip(b"\r\n"))
@@ -40,18 +39,6 @@ def body_fields(data: bytes) -> Fields:
         import base64
 
         return {"body": base64.b64encode(data).decode(), "body_type": "base64"}
-
-
-def _object(line: bytes, number: int) -> Fields:
-    try:
-        found = json.loads(line)
-    except UnicodeDecodeError:
-        raise BadMessage(f"standard input, line {number}: no JSON: it is not text in UTF-8") from None
-    except (ValueError, RecursionError) as error:
-        raise BadMessage(f"standard input, line {number}: no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise BadMessage(f"standard input, line {number}: a JSON object is needed, not {type(found).__name__}")
-    return found
 
 
 def messages_of(source: Iterator[Fields], fields: Fields, delay_s: float | None, count: int) -> Iterator[bytes]:

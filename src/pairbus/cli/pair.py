@@ -157,11 +157,7 @@ def check(
     from pairbus.cli.pair_checking import Checking
     from pairbus.cli.pair_findings import in_json, is_well
 
-    namespaces = Namespaces(credential, ca_file)
-    home = namespaces.side(primary, "--primary", "PAIRBUS_PRIMARY")
-    away = namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
-    namespaces.check()
-    check_two(home, away)
+    home, away = Namespaces(credential, ca_file).pair(primary, secondary)
     name = name_of(primary_name, home.authority)
     checking = Checking(home, away, name, backlog_queue_count, entity or [], timeout)
     findings = run(checking.check())

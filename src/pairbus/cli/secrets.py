@@ -93,6 +93,14 @@ class Namespaces:
             return Side.from_connection_string(text, **self._trust)
         return Side.from_credential(self.host(text, option), self.credential(option), **self._trust)
 
+    def pair(self, primary: str | None, secondary: str | None) -> tuple[Side, Side]:
+        """Read both namespaces of a pair, when no others are needed. ConfigError when they are one."""
+        home = self.side(primary, "--primary", "PAIRBUS_PRIMARY")
+        away = self.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
+        self.check()
+        check_two(home, away)
+        return home, away
+
     def host(self, text: str, option: str) -> str:
         """Check that the text is the host of a namespace, and that there is a credential for it."""
         from pairbus.access.connection_string import host_and_port

@@ -13,7 +13,7 @@ import typer
 from pairbus.cli.durations import duration_option
 from pairbus.cli.loop import run, stop_event
 from pairbus.cli.pair_options import BacklogQueueCount, Primary, PrimaryName, Secondary
-from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, check_two
+from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces
 from pairbus.cli.syphon import name_of
 from pairbus.cli.table import print_table
 from pairbus.cli.trust import CaFile
@@ -85,11 +85,7 @@ def status(
 
     if every is not None and not watch:
         raise typer.BadParameter("--every is of --watch, which was not asked for")
-    namespaces = Namespaces(credential, ca_file)
-    home = namespaces.side(primary, "--primary", "PAIRBUS_PRIMARY")
-    away = namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
-    namespaces.check()
-    check_two(home, away)
+    home, away = Namespaces(credential, ca_file).pair(primary, secondary)
     name = name_of(primary_name, home.authority)
     looking = Looking(home, away, name, backlog_queue_count, peek, timeout)
     if watch:

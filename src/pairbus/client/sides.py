@@ -7,9 +7,7 @@ proxy means web sockets.
 
 from __future__ import annotations
 
-import os
 import ssl as tls
-import tempfile
 import weakref
 from pathlib import Path
 from typing import Any, cast
@@ -177,11 +175,8 @@ class Side:
         """Fetch the broker's certificate into a file, because the SDK takes only files; removed with this object."""
         if self._ca_file is None:
             certificate = emulator.fetch_ca(authority, ADMIN["connection_timeout"])
-            descriptor, name = tempfile.mkstemp(prefix="pairbus-ca-", suffix=".pem")
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(certificate)
-            self._ca_file = name
-            weakref.finalize(self, Path(name).unlink, missing_ok=True)
+            self._ca_file = emulator.write_ca_file(certificate)
+            weakref.finalize(self, Path(self._ca_file).unlink, missing_ok=True)
         return self._ca_file
 
 

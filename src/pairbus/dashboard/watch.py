@@ -201,7 +201,8 @@ class Watch:
         ]
         sources.append((self._ask_clients, CLIENTS_S, self._news[CLIENTS]))
         if self._pairing.look is not None:
-            sources.append((self._ask_status, LOOK_S, asyncio.Event()))
+            pace_s = max(LOOK_S, *(target.pace_s for target in self.targets.values()))  # Azure bills this look too
+            sources.append((self._ask_status, pace_s, asyncio.Event()))
         self._tasks = [loop.create_task(self._keep(*source)) for source in sources]
         self._tasks += [loop.create_task(self._follow(target)) for target in self.targets.values() if target.can_switch]
         self._tasks.append(loop.create_task(self._tick()))

@@ -18,7 +18,7 @@ from pairbus.explorer.calls import Unreachable
 from pairbus.explorer.choice import Choice, state_of, view_of
 from pairbus.explorer.dead_letters import Group, grouped, redrive
 from pairbus.explorer.encoding import BadMessage, edited, encoded, importable
-from pairbus.explorer.files import ImportFile, Lines, Notes, export, import_file, import_lines, json_line
+from pairbus.explorer.files import ImportFile, Lines, Notes, export, import_file, import_lines, json_line, json_object
 from pairbus.explorer.message import body_bytes, described, sendable, sequence_number_of
 from pairbus.explorer.pages import extent, peek, search, walk
 from pairbus.explorer.progress import Progress
@@ -49,6 +49,7 @@ __all__ = [
     "import_lines",
     "importable",
     "json_line",
+    "json_object",
     "move",
     "peek",
     "purge",

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Unreachable(PairbusError):
-    """The namespace cannot be reached. Nothing was changed by the call that failed."""
+    """The namespace cannot be reached, or no longer. Messages that were handled before stay handled."""
 
 
 class RetryPatience:

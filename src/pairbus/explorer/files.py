@@ -20,19 +20,17 @@ from typing import IO, Any, Protocol
 
 from pairbus.errors import ConfigError
 from pairbus.explorer.address import Address
-from pairbus.explorer.calls import RetryPatience, explained, uninterrupted
 from pairbus.explorer.choice import Choice
 from pairbus.explorer.encoding import BadMessage, importable
 from pairbus.explorer.message import described
 from pairbus.explorer.pages import search
-from pairbus.explorer.pipeline import Pipeline
+from pairbus.explorer.pipeline import sending
 from pairbus.explorer.progress import Progress
-from pairbus.transport import Carrier, TransportError
+from pairbus.transport import Carrier
 
 LINE_MAX = 400 << 20  # bytes: a message of 100 MB, twice in base64 and with room
 NOTES_SUFFIX = ".pairbus-import"
 NOTES_EVERY_S = 1.0
-ANSWERS_S = 5.0  # wait for messages in flight when an import is interrupted
 
 
 async def export(
@@ -164,18 +162,24 @@ class Lines:
             yield self._message(line) if line.strip() else None
 
     def _message(self, line: bytes) -> bytes:
-        try:
-            found = json.loads(line)
-        except UnicodeDecodeError:
-            raise BadMessage(f"{self._name}, line {self.number}: no JSON: it is not text in UTF-8") from None
-        except (ValueError, RecursionError) as error:
-            raise BadMessage(f"{self._name}, line {self.number}: no JSON: {error}") from None
-        if not isinstance(found, dict):
-            raise BadMessage(f"{self._name}, line {self.number}: a JSON object is needed, not {type(found).__name__}")
+        found = json_object(line, f"{self._name}, line {self.number}")
         try:
             return importable(found)
         except BadMessage as error:
             raise BadMessage(f"{self._name}, line {self.number}: {error}") from None
+
+
+def json_object(line: bytes, where: str) -> dict[str, Any]:
+    """Read a line; BadMessage, which says where the line is, when it has no JSON object."""
+    try:
+        found = json.loads(line)
+    except UnicodeDecodeError:
+        raise BadMessage(f"{where}: no JSON: it is not text in UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise BadMessage(f"{where}: no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadMessage(f"{where}: a JSON object is needed, not {type(found).__name__}")
+    return found
 
 
 async def import_file(carrier: Carrier, path: str, source: ImportFile, progress: Progress | None = None) -> Progress:
@@ -203,34 +207,27 @@ async def import_lines(
     carrier: Carrier, path: str, lines: Lines, progress: Progress, source: NoteTaker | None = None
 ) -> None:
     """Send the messages of the lines in order. Without a `source` there are no notes."""
-    pipeline, patience = Pipeline(carrier, path), RetryPatience()
     destination = f"{carrier.endpoint.authority}/{path}"
     marks: deque[tuple[int, Notes]] = deque()
     "Notes to write, each with the number of messages that must be accepted before."
-    put, noted_at = 0, time.monotonic()
+    count, noted_at = 0, time.monotonic()
 
     def note() -> None:
         reached: Notes | None = None
-        while marks and marks[0][0] <= pipeline.accepted:
+        while marks and marks[0][0] <= progress.done:
             reached = marks.popleft()[1]
         if source is not None and reached is not None:
             source.write(reached)
 
     try:
-        for payload in lines:
-            if payload is not None:
-                await pipeline.put(payload, patience)
-                put += 1
-            marks.append((put, Notes(destination, lines.number, lines.offset, lines.digest())))
-            pipeline.take_answers()
-            progress.step(done=pipeline.accepted - progress.done)
-            if time.monotonic() - noted_at >= NOTES_EVERY_S:
-                noted_at = time.monotonic()
-                note()
-        await pipeline.flush(patience)
-    except TransportError as error:
-        raise explained(error, carrier, path) from error
+        async with sending(carrier, path, progress) as put:
+            for payload in lines:
+                if payload is not None:
+                    await put(payload)
+                    count += 1
+                marks.append((count, Notes(destination, lines.number, lines.offset, lines.digest())))
+                if time.monotonic() - noted_at >= NOTES_EVERY_S:
+                    noted_at = time.monotonic()
+                    note()
     finally:
-        await uninterrupted(pipeline.give_up(ANSWERS_S))
-        progress.step(done=pipeline.accepted - progress.done)
         note()

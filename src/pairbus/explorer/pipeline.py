@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from pairbus.explorer.calls import RetryPatience, is_passing
+from pairbus.explorer.calls import RetryPatience, explained, is_passing, uninterrupted
+from pairbus.explorer.progress import Progress
 from pairbus.transport import Carrier, TransportError
 
 IN_FLIGHT_MAX = 256
 IN_FLIGHT_BYTES_MAX = 16 << 20
 SEND_TIMEOUT_S = 30.0
+ANSWERS_S = 5.0  # wait for messages in flight after an error or a cancellation
 
 
 @dataclass(slots=True)
@@ -98,3 +102,26 @@ class Pipeline:
             elif not sent.answer.cancelled() and sent.answer.exception() is None:
                 continue
             sent.answer = await self._begin(sent.payload, patience)
+
+
+@asynccontextmanager
+async def sending(carrier: Carrier, path: str, progress: Progress) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
+    """Yield a function that puts a message into a pipeline; all are accepted when the `async with` is left.
+
+    `progress.done`, at first 0, is the `accepted` of the pipeline, also after an error or a cancellation.
+    """
+    pipeline, patience = Pipeline(carrier, path), RetryPatience()
+
+    async def put(payload: bytes) -> None:
+        await pipeline.put(payload, patience)
+        pipeline.take_answers()
+        progress.step(done=pipeline.accepted - progress.done)
+
+    try:
+        yield put
+        await pipeline.flush(patience)
+    except TransportError as error:
+        raise explained(error, carrier, path) from error
+    finally:
+        await uninterrupted(pipeline.give_up(ANSWERS_S))
+        progress.step(done=pipeline.accepted - progress.done)

@@ -14,19 +14,18 @@ from typing import Any
 from pairbus.amqp.types import Int, Timestamp
 from pairbus.errors import ConfigError, EntityError, EntityNotFound
 from pairbus.explorer.address import Address
-from pairbus.explorer.calls import RetryPatience, explained, uninterrupted
+from pairbus.explorer.calls import explained, uninterrupted
 from pairbus.explorer.choice import Choice, state_of
 from pairbus.explorer.encoding import edited
 from pairbus.explorer.message import sendable, sequence_number_of, without_dead_letter_properties
 from pairbus.explorer.pages import peek
-from pairbus.explorer.pipeline import SEND_TIMEOUT_S, Pipeline
+from pairbus.explorer.pipeline import SEND_TIMEOUT_S, sending
 from pairbus.explorer.progress import Progress
 from pairbus.explorer.taking import Acted, Taking
 from pairbus.transport import Carrier, ReceivedMessage, Refused, TransportError
 
 DELETE_COUNT = 4000  # messages that the service deletes at once
 ASKED_AT_ONCE = 100  # messages that are deleted as they are delivered
-ANSWERS_S = 5.0  # wait for messages in flight when a verb is interrupted
 
 PayloadSource = Iterable[bytes] | AsyncIterable[bytes]
 
@@ -38,18 +37,9 @@ async def send(carrier: Carrier, path: str, payloads: PayloadSource, progress: P
     ones may be stored as well.
     """
     progress = progress or Progress()
-    pipeline, patience = Pipeline(carrier, path), RetryPatience()
-    try:
+    async with sending(carrier, path, progress) as put:
         async for payload in _each(payloads):
-            await pipeline.put(payload, patience)
-            pipeline.take_answers()
-            progress.step(done=pipeline.accepted - progress.done)
-        await pipeline.flush(patience)
-    except TransportError as error:
-        raise explained(error, carrier, path) from error
-    finally:
-        await uninterrupted(pipeline.give_up(ANSWERS_S))
-        progress.step(done=pipeline.accepted - progress.done)
+            await put(payload)
     return progress
 
 

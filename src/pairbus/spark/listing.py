@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
-import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from azure.core.exceptions import AzureError, HttpResponseError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.access.emulator import DEFAULT_PORT, fetch_ca
+from pairbus.access.emulator import DEFAULT_PORT, ca_file_with, fetch_ca
 from pairbus.access.hosts import in_url, is_loopback
 from pairbus.errors import ConfigError, PairbusError
 from pairbus.spark.options import Options
@@ -73,26 +71,11 @@ def _administration(options: Options) -> Iterator[Any]:
     secret = f"SharedAccessKeyName={endpoint.key_name};SharedAccessKey={endpoint.key}"
     if endpoint.signature is not None:
         secret = f"SharedAccessSignature={endpoint.signature}"
-    with _trusted(endpoint.emulator and options.ca_file is None and is_loopback(endpoint.host), authority) as ca_file:
-        if ca_file is not None:
-            settings["connection_verify"] = ca_file
+    with ExitStack() as ends:
+        if endpoint.emulator and options.ca_file is None and is_loopback(endpoint.host):
+            certificate = fetch_ca(authority, CONNECT_WAIT_S)
+            settings["connection_verify"] = ends.enter_context(ca_file_with(certificate))
         yield ServiceBusAdministrationClient.from_connection_string(f"Endpoint=sb://{authority};{secret}", **settings)
-
-
-@contextmanager
-def _trusted(fetched: bool, authority: str) -> Iterator[str | None]:
-    """Yield a file with the certificate of a broker on this machine; the SDK accepts only a file."""
-    if not fetched:
-        yield None
-        return
-    certificate = fetch_ca(authority, CONNECT_WAIT_S)
-    descriptor, name = tempfile.mkstemp(prefix="pairbus-ca-", suffix=".pem")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(certificate)
-        yield name
-    finally:
-        os.unlink(name)
 
 
 def _explained(error: AzureError | OSError, options: Options) -> PairbusError:

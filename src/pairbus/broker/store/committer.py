@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pairbus.broker.store import DropEntity, EraseEntity, Forget, PutEntity, SetSessionState, states
+from pairbus.broker.store import DropEntity, EraseEntity, Forget, PutEntity, SetSessionState, Write, states
 from pairbus.broker.store.group import CommitGroup, CommitStep, RememberStep, RowStep
 from pairbus.broker.store.records import (
     COLUMN_COUNT,
@@ -175,6 +175,16 @@ class Committer:
             del totals.shared[payload]
         del totals.orphans[:orphans]
         totals.unfolded.update(self._changed)
+
+    def commit_all(self, *writes: Write) -> None:
+        """Commit writes of a store that nobody else uses, as one group. StoreError: none of them was committed."""
+        group = CommitGroup()
+        for write in writes:
+            group.add(write)
+        error = self.commit(group)
+        if error is not None:
+            raise error
+        self.tidy_up_if_due()
 
     def tidy_up_if_due(self) -> None:
         """Fold the journal and copy the log back, when due: called between two groups, when no commit waits."""

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from pairbus.broker.store import Insert, PutEntity, Remember, StoredMessage, Write, box_of, dead_box_of
+from pairbus.broker.store import Insert, PutEntity, Remember, StoredMessage, box_of, dead_box_of
 from pairbus.broker.store.committer import Committer, EntityNumbers, Totals
-from pairbus.broker.store.group import CommitGroup
 from pairbus.broker.store.progress import PacedTelling
 from pairbus.broker.store.records import text_crc
 from pairbus.broker.store.schema import FILE_NAME, create, open_for_writing, store_error
@@ -97,12 +96,12 @@ def _build(path: Path, work: Path, noted: int, progress: PacedTelling) -> int:
         totals.counters = {queue_id: EntityNumbers(high=counters[queue_id][0]) for queue_id in queues}
         committer = Committer(work / FILE_NAME, open_for_writing(work / FILE_NAME), totals, CommitFile(work))
         try:
-            _commit(committer, *[PutEntity(queue_id, text) for queue_id, text in queues.items()])
+            committer.commit_all(*[PutEntity(queue_id, text) for queue_id, text in queues.items()])
             n = 0
             for queue_id in queues:
                 n = _copy_queue(old, committer, queue_id, sum(counters[queue_id][1:]), n, progress)
             for queue_id, ids in old.remembered(set(queues)):
-                _commit(committer, Remember(queue_id, ids))
+                committer.commit_all(Remember(queue_id, ids))
         finally:
             committer.close()
         return n
@@ -120,23 +119,13 @@ def _copy_queue(old: _Old, committer: Committer, queue_id: int, expected: int, n
             message.n = n
             messages.append(message)
             if len(messages) == GROUP_ROWS:
-                _commit(committer, Insert(box, messages))
+                committer.commit_all(Insert(box, messages))
                 messages = []
                 progress.tell(f"migrating {old.path}: {n} messages copied")
-        _commit(committer, Insert(box, messages))
+        committer.commit_all(Insert(box, messages))
     if n - first != expected:
         raise _damaged(old.path, f"queue {queue_id} should hold {expected} messages, {n - first} were found")
     return n
-
-
-def _commit(committer: Committer, *ops: Write) -> None:
-    group = CommitGroup()
-    for op in ops:
-        group.add(op)
-    error = committer.commit(group)
-    if error is not None:
-        raise error
-    committer.tidy_up_if_due()
 
 
 class _Old:

@@ -22,13 +22,11 @@ from pairbus.broker.store import (
     PutEntity,
     Remember,
     SetSessionState,
-    Write,
     entity_of,
     states,
 )
 from pairbus.broker.store.committer import Committer, EntityNumbers, Totals
 from pairbus.broker.store.folder import own
-from pairbus.broker.store.group import CommitGroup
 from pairbus.broker.store.records import (
     COLUMNS,
     StoredRow,
@@ -224,14 +222,14 @@ def _fill(
     }
     committer = Committer(path, open_for_writing(path), totals, CommitFile(to_folder))
     try:
-        _commit(committer, *[PutEntity(entity_id, text) for entity_id, text in sorted(entities.items())])
+        committer.commit_all(*[PutEntity(entity_id, text) for entity_id, text in sorted(entities.items())])
         copied = _copy_rows(source, committer, entities, last_key)
         for entity_id, ids in source.remembered().items():
             if entity_id in entities:
-                _commit(committer, Remember(entity_id, ids))
+                committer.commit_all(Remember(entity_id, ids))
         for op in source.states(last_key):
             if op.entity_id in entities:
-                _commit(committer, op)
+                committer.commit_all(op)
     finally:
         committer.close()
     for entity_id, description in sorted(entities.items()):
@@ -248,7 +246,7 @@ def _copy_rows(source: _Source, committer: Committer, entities: dict[int, str], 
     """Copy the rows and return how many messages of each entity were copied."""
     payloads: dict[int, bytes] = {}
     for op in source.payloads(last_key):
-        _commit(committer, op)
+        committer.commit_all(op)
         payloads[op.payload] = b""
     copied: dict[int, int] = {}
     rows: list[StoredRow] = []
@@ -277,14 +275,4 @@ def _insert(
         messages, _ = messages_of(box, each, lambda _: payloads)
         ops.append(Insert(box, messages))
         copied[entity_of(box)] = copied.get(entity_of(box), 0) + len(messages)
-    _commit(committer, *ops)
-
-
-def _commit(committer: Committer, *ops: Write) -> None:
-    group = CommitGroup()
-    for op in ops:
-        group.add(op)
-    error = committer.commit(group)
-    if error is not None:
-        raise error
-    committer.tidy_up_if_due()
+    committer.commit_all(*ops)

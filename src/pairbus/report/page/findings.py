@@ -64,8 +64,9 @@ def _messages(report: Report) -> str:
     left, dead = waiting(report), total.dead_lettered
     said = counted(total.diverted, "message") + " diverted"
     if not left and not dead:
-        # A row that was never written may be about a message that is not home.
-        return said + (", all home" if report.source.lost_rows else ", all home, none lost") + failed
+        # A row that was never written, or cannot be read, may be about a message that is not home.
+        missing = report.source.lost_rows + report.source.damaged
+        return said + (", all home" if missing else ", all home, none lost") + failed
     said += f", {count(total.moved)} home"
     said += f", {count(left)} waiting" if left else ""
     said += f", {count(dead)} dead-lettered" if dead else ""
