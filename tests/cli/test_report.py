@@ -114,7 +114,9 @@ def test_the_report_is_printed_and_written(ledger: Path, tmp_path: Path) -> None
     done = run(ledger, "--out", page, "--json", numbers, "--parquet", tables)
     assert done.returncode == 0, done.stderr
     first, *rest = done.stdout.splitlines()
-    assert first.startswith("1 outage of orders; 1 message diverted, all home, none lost; pairing added $0.00000")
+    assert first.startswith("1 outage of orders; 1 message diverted, all home; pairing added $0.00000"), (
+        "a line is damaged"
+    )
     assert any(line.startswith("1 damaged line left out, the first in ") for line in rest)
     assert done.stderr.splitlines() == [
         *("starting Spark on local[*]", "reading 1 file"),

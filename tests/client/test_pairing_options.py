@@ -91,6 +91,16 @@ async def test_a_secondary_that_is_away_is_an_error_of_pairing(world: World, fla
     assert world.count(queue) == 1, "the next call pairs"
 
 
+async def test_a_certificate_that_is_not_trusted_is_an_error_with_the_remedy(
+    world: World, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The certificate of a broker on another machine is not fetched from there: its user has to trust it."""
+    monkeypatch.setattr("pairbus.client.sides.is_loopback", lambda host: False)
+    client = world.new_client(flavour)
+    with pytest.raises(SecondaryUnreachable, match=r"secondary_kwargs=.*connection_verify"):
+        await client.pair()
+
+
 async def test_a_client_that_may_start_without_its_secondary_pairs_when_it_can(
     world: World, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,7 +58,7 @@ def demo(
     page: Annotated[Path, typer.Option("--report", metavar="FILE", help="HTML report.")] = Path("pairbus-demo.html"),
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="The numbers, as JSON.")] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Run a pair and its page until Ctrl-C instead.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page of --serve; 0: any free one.")] = 8080,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page of --serve; 0: any free one.")] = 8080,
 ) -> None:
     """Kill the primary namespace under load and show that every message arrives.
 

@@ -39,6 +39,10 @@ LIST = "$Resources/queues"
 PAGE_SIZE = 100  # queues in one answer
 Meter = Callable[[str, int, str], None]
 "Function of entity, number of requests, outcome."
+TRUST = (
+    "A broker of Pairbus on another machine has a certificate of its own: fetch its /ca.pem into a file, and give that"
+    " with secondary_kwargs={'connection_verify': FILE}."
+)
 
 
 def _no_meter(entity: str, count: int, outcome: str) -> None:
@@ -159,7 +163,10 @@ def _reason(error: BaseException) -> str:
 def _unreachable(secondary: Side, error: Exception) -> Exception:
     if _is_unauthorized(error):
         return PairingUnauthorized(secondary.name, _reason(error))
-    return SecondaryUnreachable(secondary.name, _reason(error))
+    reason = _reason(error)
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        reason += ". " + TRUST
+    return SecondaryUnreachable(secondary.name, reason)
 
 
 def _checked(result: Provisioned, secondary: Side) -> Provisioned:
