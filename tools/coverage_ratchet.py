@@ -27,7 +27,7 @@ from tests.test_tidy import CORES_OF_THE_BROKER
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / ".coverage-data"
 FLOORS = ROOT / "tests" / "coverage.toml"
-WITHOUT = "not spark and not node and not deep"
+WITHOUT = "not spark and not node and not deep and not timed"
 WORKERS = ("-n", "6", "--dist", "loadfile")  # most tests wait
 TESTS = (
     *("tests/amqp", "tests/pairing", "tests/broker", "tests/client", "tests/transport", "tests/spool", "tests/syphon"),

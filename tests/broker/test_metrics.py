@@ -178,6 +178,7 @@ async def test_beyond_the_loopback_a_key_with_listen_is_needed(tmp_path: Path, m
         assert (await get(broker, "metrics", LISTENER))[0] == 401  # an entity of that name, which needs Manage
 
 
+@pytest.mark.timed
 async def test_thousand_entities_cost_little(tmp_path: Path) -> None:
     """Less than 50 ms of CPU, with three kinds of operations for each: others wait for the event loop meanwhile."""
     queues = tuple(QueueDescription(f"queue-{number:04}") for number in range(1_000))

@@ -152,6 +152,7 @@ async def test_messages_are_blocked_as_long_as_their_locks_last() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timed  # a completion that takes longer than its time-out is repeated, with another receive
 async def test_ten_thousand_behind_ten_thousand_for_a_blocked_destination_are_delivered() -> None:
     """More than one link may leave unsettled, and more than one batch."""
     async with pair(ORDERS, DISABLED) as world:
