@@ -261,8 +261,8 @@ def test_a_task_has_several_pumps_and_one_journal(world: SyphonWorld) -> None:
     for queue in range(3):
         world.divert(100, "orders", queue=queue)
     job = world.job()
-    _, rows = round_of(world.reader(job, queues=3, quotas=Quotas(tasks=1)), {"tick": 0})
-    assert len(rows) == 300
+    _, rows = round_of(world.reader(job, queues=3, quotas=Quotas(tasks=1, max_s=120.0)), {"tick": 0})
+    assert len(rows) == 300, [report.problems for report in reports_of(job)]
     assert len(list(world.location.glob("journal/*/*.jsonl"))) == 1
     assert sorted(report.moved for report in reports_of(job)) == [100, 100, 100]
     assert world.check("orders") == 0
