@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 from pairbus.spark import local_session
 from pairbus.spark.session import LIGHT_JAVA, PLAIN_CHECKPOINTS, open_session, set_log_level, write_plain_checkpoints
@@ -42,6 +43,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("classic"):
                 item.add_marker(pytest.mark.skip(reason="needs a Java in this process or beside it"))
+
+
+TOO_BUSY = "Python worker failed to connect back"
+"Error of Spark on a busy machine: it gives a new worker ten seconds, and this limit cannot be set."
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Run a test again, with new fixtures, when it failed because Spark found the machine too busy; twice at most."""
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for tries_left in (2, 1, 0):
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+        if not tries_left or not any(report.failed and TOO_BUSY in report.longreprtext for report in reports):
+            break
+        item._initrequest()  # type: ignore[attr-defined]
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -53,7 +53,6 @@ from tests.storage.fixtures import BACKENDS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -93,19 +92,6 @@ def kill_until(is_hit: Callable[[], object], kill: Callable[[int], object], spar
 
 
 # ── a stream ──
-
-
-def drain_patiently(out: DataStreamWriter) -> None:
-    """Drain; again, as a user would, where Spark found the machine too busy: a worker has ten seconds to connect."""
-    from pyspark.errors import StreamingQueryException
-
-    for tries_left in (2, 1, 0):
-        try:
-            drain(out)
-            return
-        except StreamingQueryException as error:
-            if "failed to connect back" not in str(error) or not tries_left:
-                raise
 
 
 class Reading:
@@ -151,7 +137,7 @@ class Reading:
 
     def check(self, spark: SparkSession, taken: list[bytes] | None = None) -> None:
         """Run a last time; then every message is in the table or was taken by the competitor, and none is twice."""
-        drain_patiently(writer(spark, "stream", self.folder, connection=f"@{self._place}", **self.options))
+        drain(writer(spark, "stream", self.folder, connection=f"@{self._place}", **self.options))
         rows = spark.read.parquet(str(self.folder / "out")).select("body").collect()
         assert sorted([bytes(row.body) for row in rows] + (taken or [])) == self.sent
         assert self.left() == 0
