@@ -101,7 +101,7 @@ async def payloads_in(connection_string: str, path: str) -> list[bytes]:
     found: list[bytes] = []
     async with await connect(connection_string) as connection:
         receiver = await connection.receiver(path, mode="receive-and-delete", credit=1000)
-        while messages := await receiver.receive(1000, timeout_s=0.3):
+        while messages := await receiver.receive(1000, timeout_s=2.0):
             found += [message.payload for message in messages]
     return found
 
