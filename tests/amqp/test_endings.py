@@ -232,7 +232,7 @@ def test_frames_in_flight_to_a_session_that_ends_are_ignored() -> None:
 
 
 def test_ends_that_cross_meet() -> None:
-    """Both ends hear one SessionEnded and the connection lives on."""
+    """The two ends hear one SessionEnded each, and the connection lives on."""
     pair = Pair()
     session = pair.begin()
     pair.server.sessions[0].end()

@@ -130,7 +130,7 @@ LATE = {
 
 @pytest.mark.parametrize("late", LATE.values(), ids=LATE.keys())
 def test_a_late_frame_on_a_channel_that_has_ended_is_ignored(late: tuple[int, Any]) -> None:
-    """Both ends may end a session at once: a frame then under way must not cost other sessions their connection."""
+    """The two ends may end a session at once: a frame then under way must not cost other sessions their connection."""
     events = heard(PROLOGUE + raw((0, End()), late, (1, Begin(None, 0, 1, 1))))
     assert isinstance(events[-1], SessionBegun)
 

@@ -21,7 +21,8 @@ RECORDED = sorted(path.stem for path in CORPUS.glob("*.client"))
 
 
 def turns(data: bytes) -> list[int]:
-    """Where the client must have waited for the server: a disposition speaks of a delivery that was heard before."""
+    """Return the places at which the client must have waited for the server: a disposition speaks of a delivery that
+    was heard before."""
     at, found = 0, []
     while at < len(data):
         if data[at + 8 : at + 11] == b"\x00\x53\x15":

@@ -208,7 +208,7 @@ def test_a_look_before_the_shortest_lock_ends_frees_nothing() -> None:
     assert world.queue.next_due_ms() == world.now + 5_000
 
 
-def test_a_shorter_lock_after_all_others_are_settled_is_the_next_to_end() -> None:
+def test_shorter_lock_is_next_when_longer_ones_are_settled() -> None:
     """The ends of the longer locks are forgotten: else the queue would look at all its locks for no reason."""
     world = World(lock_duration_ms=60_000)
     world.send(*numbered(2))
@@ -382,7 +382,7 @@ def test_a_peek_finds_its_place_among_expired_messages(expired: set[int]) -> Non
     assert world.bodies() == [b"%d" % n for n in range(10) if n not in expired]
 
 
-def test_the_box_of_transfer_dead_letters_is_made_when_it_is_asked_for() -> None:
+def test_box_of_transfer_dead_letters_is_made_on_request() -> None:
     """A broker without transactions never fills the box; a receiver can attach to it all the same."""
     world = World()
     boxes = list(world.queue.boxes)

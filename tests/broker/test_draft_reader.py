@@ -90,7 +90,7 @@ def outcome(read: object, payload: bytes) -> object:
 def test_drafts_by_likeness_are_those_of_a_look_at_every_byte(
     said: list[tuple[bytes, int]], draw: st.DataObject
 ) -> None:
-    """Both readers give the same draft or the same refusal, after any messages and with any byte changed."""
+    """The two readers give the same draft or the same refusal, after any messages and with any byte changed."""
     reader = DraftReader()
     for payload, times in said:
         for _ in range(times):

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
 from pairbus.amqp.message import MESSAGE_ANNOTATIONS, sections
-from pairbus.amqp.types import decode
+from pairbus.amqp.types import decode, encode_pair
 from pairbus.broker.box import Box
 from pairbus.broker.deliveries import encode_delivery
 from pairbus.broker.description import QueueDescription
-from pairbus.broker.forward import HOPS_MAX, TOO_MANY_HOPS, BoxForwarder
+from pairbus.broker.forward import BATCH_BYTES, BATCH_MAX, HOPS_MAX, TOO_MANY_HOPS, BoxForwarder
 from pairbus.broker.messages import DEAD_LETTER_SOURCE, pair_spans
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.publication import SESSION_MISSING
 from pairbus.broker.queue import Outcome, Queue
-from pairbus.broker.store import PutEntity, entity_of
+from pairbus.broker.store import Delete, PutEntity, entity_of
 from pairbus.broker.store.memory import MemoryStore
+from pairbus.broker.sweep import Sweeper
 from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL, Answer
-from tests.broker.topic_world import draft, text_of
+from tests.broker.topic_world import TOPIC_ID, TopicWorld, draft, text_of
 
 
 class HandLoop:
@@ -125,9 +127,10 @@ class Chain:
                     found[key] = texts
         return found
 
-    def dead_letter(self, name: str, *texts: str) -> None:
-        self.send(name, *texts)
+    def dead_letter(self, name: str, *texts: str, **changes: Any) -> None:
         queue = self.queues[name]
+        queue.send([replace(draft(text), **changes) for text in texts], self.now, Answer())
+        self.store.commit()
         while (lock := lock_next(queue.main, self.now)) is not None:
             queue.settle(queue.main, lock.token, Outcome.DEAD_LETTER, self.now, lambda refusal: None, patch=b"")
         self.store.commit()
@@ -319,3 +322,125 @@ def test_a_message_without_a_session_id_for_sessions_dies_in_its_source(end: str
     chain.restart()
     chain.settle_down()
     assert chain.places() == {"a†": ["1", "3"], "b": ["2", "4"]}
+
+
+@pytest.mark.parametrize("dead", [False, True])
+@pytest.mark.parametrize("broken", ["check_room", "_accept"])
+def test_failing_send_leaves_messages_in_their_source(broken: str, dead: bool) -> None:
+    """A failure in the destination costs nothing: no deletion is written, and the forwarder tries again later."""
+    chain = Chain(dead=dead, last={"requires_duplicate_detection": True})
+    if dead:
+        chain.dead_letter("a", "1", "2")
+    else:
+        chain.send("a", "1", "2")
+    admission = chain.queues["b"]._admission
+    with patch.object(admission, broken, side_effect=RuntimeError("bug")), pytest.raises(RuntimeError, match="bug"):
+        chain.turn()
+    assert not chain.store._writes and not chain.forwarders[0].is_working
+    assert chain.places() == {"a†" if dead else "a": ["1", "2"]}
+    chain.loop.soon += chain.loop.later
+    chain.settle_down()
+    assert chain.places() == {"b": ["1", "2"]}
+
+
+@pytest.mark.parametrize("reason", ["tired", "without a session"])
+def test_dead_letters_behind_many_that_stay_are_forwarded(reason: str) -> None:
+    """More of them than a batch has stay where they are; the next ones need no further dead letter to be found."""
+    stays: dict[str, Any] = {"hops": HOPS_MAX, "session_id": "s"} if reason == "tired" else {}
+    chain = Chain(dead=True, last={"requires_session": True})
+    old = [f"old{n}" for n in range(2 * BATCH_MAX + 1)]
+    with patch.object(chain.loop, "call_soon"):
+        chain.dead_letter("a", *old, **stays)
+    chain.forwarders[0]._is_scheduled = False
+    chain.dead_letter("a", "fresh", "also", session_id="s")
+    chain.settle_down()
+    assert chain.places() == {"a†": old, "b": ["fresh", "also"]}
+    chain.dead_letter("a", "later", session_id="s")
+    chain.settle_down()
+    assert chain.places() == {"a†": old, "b": ["fresh", "also", "later"]}
+    chain.restart()
+    chain.settle_down()
+    assert chain.places() == {"a†": old, "b": ["fresh", "also", "later"]}
+
+
+def test_dead_letters_that_have_left_are_forgotten() -> None:
+    """A forwarder remembers only rows that are there, whatever has passed through the box."""
+    chain = Chain(dead=True)
+    queue, forwarder = chain.queues["a"], chain.forwarders[0]
+    for _ in range(3):
+        chain.dead_letter("a", *map(str, range(50)), hops=HOPS_MAX)
+        chain.settle_down()
+        assert len(forwarder._tired) == 50
+        while (lock := lock_next(queue.dead, chain.now)) is not None:
+            queue.settle(queue.dead, lock.token, Outcome.COMPLETE, chain.now, lambda refusal: None)
+        chain.store.commit()
+    chain.dead_letter("a", "fresh")
+    chain.settle_down()
+    assert not forwarder._tired
+    assert chain.places() == {"b": ["fresh"]}
+
+
+def test_dead_letters_without_a_session_go_to_a_new_destination() -> None:
+    """The destination that required sessions is replaced by one that does not."""
+    chain = Chain(dead=True, last={"requires_session": True})
+    chain.dead_letter("a", "1", "2")
+    chain.settle_down()
+    assert chain.places() == {"a†": ["1", "2"]}
+    chain.queues["b"] = Queue(
+        9, QueueDescription("b"), chain.store, chain.payloads, now_ms=chain.now, on_ready=lambda box: None
+    )
+    chain.loop.soon, chain.loop.later = chain.loop.later, []
+    chain.settle_down()
+    assert chain.places() == {"b": ["1", "2"]}
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_batch_of_large_messages_is_small(dead: bool) -> None:
+    """A batch is in memory until its commit, so a hundred messages of the largest size must not be one batch."""
+    chain = Chain(dead=dead)
+    texts = [str(n) for n in range(10)]
+    padding = encode_pair("x", "x" * (BATCH_BYTES // 3))
+    with patch.object(chain.loop, "call_soon"):
+        if dead:
+            chain.dead_letter("a", "tired", hops=HOPS_MAX, annotations=padding)
+            chain.dead_letter("a", *texts, annotations=padding)
+            chain.forwarders[0]._tired = {1}
+        else:
+            chain.queues["a"].send([replace(draft(text), annotations=padding) for text in texts], chain.now, Answer())
+            chain.store.commit()
+    chain.forwarders[0]._is_scheduled = False
+    chain.forwarders[0].run()
+    [numbers] = [op.numbers for op in chain.store._writes if isinstance(op, Delete)]
+    assert 1 <= len(numbers) <= 4
+    chain.settle_down()
+    assert chain.places()["b"] == texts
+
+
+def test_forwarded_copy_counts_towards_its_queue_alone() -> None:
+    """A topic whose subscriptions are empty takes messages, however many of them wait in queues behind them."""
+    world = TopicWorld({"a": {}, "b": {}})
+    queue_id, loop = 9, HandLoop()
+
+    def opened(payloads: Payloads) -> Queue:
+        return Queue(
+            queue_id, QueueDescription("q"), world.store, payloads, now_ms=world.now, on_ready=lambda box: None
+        )
+
+    queue = opened(world.payloads)
+    options: dict[str, Any] = {"find": lambda path: queue, "loop": loop, "now_ms": lambda: world.now}
+    forwarder = BoxForwarder(world["a"], world["a"].main, "q", world.store, **options)
+    world.send(draft("x" * 200))
+    forwarder.run()
+    world.store.commit()
+    size = len(draft("x" * 200).body)
+    assert (world.topic.size_bytes, queue.size_bytes) == (size, size), "the copy of b counts"
+    world.complete("b", *world.locks("b"))
+    assert (world.topic.size_bytes, queue.size_bytes) == (0, size)
+    payloads = Payloads()
+    payloads.recover(world.store.payloads())
+    again = opened(payloads)
+    assert [again.recover(row) for row in world.store.index()] == [True]
+    assert (payloads.bytes_of(TOPIC_ID), again.size_bytes) == (0, size), "as before the restart"
+    Sweeper(world.store, payloads, retry_later=lambda step: None).add(again.remains())
+    world.store.commit()
+    assert payloads.bytes_of(TOPIC_ID) == 0 and not list(world.store.payloads())

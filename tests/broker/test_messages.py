@@ -68,7 +68,7 @@ def test_a_delivery_says_what_the_broker_knows(locked_until_ms: int, fields: dic
 
 
 @pytest.mark.parametrize("fields", [{}, {"origin_seq": 3}])
-def test_the_short_way_of_a_locked_delivery_says_what_the_long_way_says(fields: dict[str, Any]) -> None:
+def test_short_and_long_way_of_a_locked_delivery_agree(fields: dict[str, Any]) -> None:
     """Most deliveries are packed into a ready form; receivers must not be able to tell."""
     token = bytes(range(16))
     body = Message(properties=Properties(message_id="m"), data=[b"x"]).encode()
@@ -108,7 +108,7 @@ def test_a_message_without_an_id_gets_one_and_keeps_the_rest(properties: bytes) 
 
 @pytest.mark.parametrize("properties", [b"\x45", b"\xc0\x01\x00", b"\xd0\x00\x00\x00\x04\x00\x00\x00\x00"])
 def test_a_message_of_nothing_but_empty_properties_is_one(properties: bytes) -> None:
-    """There is no byte behind them to look at; that broke the sender's connection."""
+    """Empty properties have no byte behind them to look at; that broke the sender's connection."""
     draft = draft_of(b"\x00\x53\x73" + properties)
     assert draft.body == Properties(message_id=draft.message_id).encode()
 

@@ -269,7 +269,7 @@ def test_the_time_to_live_of_a_scheduled_message_counts_from_its_activation() ->
 
 
 def test_a_time_in_the_past_means_now() -> None:
-    """Both ways of scheduling do so; a sequence number is given all the same."""
+    """The two ways of scheduling do so; a sequence number is given all the same."""
     world = World()
     assert world.schedule(b"1", b"2", at=world.now) == [1, 2]
     world.send(b"3", scheduled_ms=world.now - 5)

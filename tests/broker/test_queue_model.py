@@ -49,7 +49,7 @@ class Record:
     place: str = GONE
     dead: bool = False
     home: str = WAITING
-    "Where it goes when it is unlocked: WAITING or DEFERRED."
+    "State of the message when it is unlocked: WAITING or DEFERRED."
     deliveries: int = 0
     ttl_ms: int = 0
     expires_ms: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -173,6 +174,53 @@ def test_a_settlement_that_fails_after_the_release_loses_nothing(world: SessionW
     assert world.all_of(world.accept()) == [b"1"]
 
 
+def _complete(world: SessionWorld, hold: Hold) -> None:
+    world.settle(world.next(hold), Outcome.COMPLETE)
+
+
+def _complete_many(world: SessionWorld, hold: Hold) -> None:
+    world.queue.complete_many(world.queue.main, [world.next(hold).token], world.now, Answer())
+
+
+def _dead_letter(world: SessionWorld, hold: Hold) -> None:
+    world.settle(world.next(hold), Outcome.DEAD_LETTER)
+
+
+def _take(world: SessionWorld, hold: Hold) -> None:
+    world.queue.main.take_next(world.now, Answer(), hold.session)
+
+
+def _delete_waiting(world: SessionWorld, hold: Hold) -> None:
+    world.queue.delete_waiting(world.queue.main, 1, world.now + 1, world.now, Answer(), session=hold.session)
+
+
+def _take_deferred(world: SessionWorld, hold: Hold) -> None:
+    lock = world.next(hold)
+    world.settled(lock, Outcome.DEFER)
+    world.queue.receive_deferred(world.queue.main, [lock.message.seq], world.now, False, Answer())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("end", [_complete, _complete_many, _dead_letter, _take, _delete_waiting, _take_deferred])
+def test_session_freed_by_a_commit_is_announced(
+    world: SessionWorld, end: Callable[[SessionWorld, Hold], None], fails: bool
+) -> None:
+    """A receiver whose connection breaks between a settlement and its commit leaves the session to the commit: who
+    waits for a session is told then, and not at the time-out."""
+    world.put("a", b"1", b"2")
+    hold = world.accept("a")
+    end(world, hold)
+    world.service.release(hold)
+    assert world.none_available()
+    world.ready.clear()
+    if fails:
+        world.store.fail_next(DISK_FULL)
+    world.store.commit()
+    assert world.queue.main in world.ready
+    world.settle_down()
+    assert world.all_of(world.accept())[-1] == b"2"
+
+
 def test_abandoned_too_often_a_message_is_dead_and_read_without_a_session(world: SessionWorld) -> None:
     """The dead-letter queue of an entity with sessions has none."""
     world.put("a", b"poison", b"good")
@@ -327,7 +375,8 @@ def test_numbers_stay_sorted_however_they_come_and_go() -> None:
 
 
 def index() -> Sessions:
-    return Sessions(Surroundings(lambda numbers: [], lambda n: n, lambda: CHUNK_MAX, lambda messages, now_ms: None))
+    around = Surroundings(lambda numbers: [], lambda n: n, lambda: CHUNK_MAX, lambda messages, now_ms: None)
+    return Sessions(around, lambda: None)
 
 
 def test_the_next_of_many_sessions_is_found_without_a_scan() -> None:

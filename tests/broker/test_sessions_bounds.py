@@ -40,7 +40,7 @@ def unreadable(world: SessionWorld) -> None:
     world.store.load = fails  # type: ignore[method-assign]
 
 
-def test_a_message_without_a_session_id_is_refused_but_a_ping_is_not() -> None:
+def test_message_without_session_id_is_refused_and_a_ping_is_not() -> None:
     """A message without a session id could never be received; a ping does not enter the queue in any case."""
     check_session_ids([Draft(b"1", session_id=""), Draft(b"2", is_ping=True)], "orders")
     with pytest.raises(Refusal, match="SessionId was not set on a message, and it cannot be sent to 'orders'"):
@@ -64,7 +64,7 @@ def test_order_does_not_depend_on_how_many_messages_stay_loaded(
     assert world.all_of(other) == [b"5", b"6", b"7"]
 
 
-def test_a_message_that_is_released_for_ever_leaves_no_trace_of_its_time_to_live(world: SessionWorld) -> None:
+def test_repeated_releases_do_not_grow_the_order_of_expiry(world: SessionWorld) -> None:
     """Each release adds another entry of the same message to the order of expiry."""
     world.put("a", b"1", ttl_ms=86_400_000)
     hold = world.accept("a")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from pairbus.amqp.types import encode_pair
+from pairbus.amqp.types import Described, Symbol, encode_pair
 from pairbus.broker.description import RuleDescription
 from pairbus.broker.draft import Draft
 from pairbus.broker.entity import RETRY_PAUSE_MS
-from pairbus.broker.publication import FILTER_FAILED
+from pairbus.broker.publication import FILTER_FAILED, Publication
 from pairbus.broker.queue import Outcome
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.store import StoredMessage
@@ -339,6 +341,41 @@ def test_idleness_of_a_topic_counts_sends_and_of_a_subscription_receives() -> No
     assert world["a"].idle_until_ms == world.now + 300_000
     world.send(draft("2", scheduled_ms=world.now + 5_000))
     assert world.topic.idle_until_ms is None
+
+
+@pytest.mark.parametrize("is_scheduled", [False, True])
+def test_strange_time_in_a_message_breaks_no_rule(is_scheduled: bool) -> None:
+    """A duration that is no number once made the evaluation raise: a scheduled message was never published then, and
+    an id was remembered without its message."""
+    rules: list[tuple[Filter, SqlAction | None]] = [(SqlFilter("t > 1"), None), (TrueFilter(), SqlAction("SET u = t"))]
+    world = TopicWorld(TWO, {"b": rules}, requires_duplicate_detection=True)
+    strange = Described(Symbol("com.microsoft:timespan"), math.nan)
+    world.send(draft("1", t=strange, scheduled_ms=world.now + 100 if is_scheduled else 0))
+    world.pass_ms(100)
+    assert (world.texts("a"), world.texts("b"), world.topic.scheduled_count) == (["1"], ["1"], 0)
+
+
+def test_failing_publication_leaves_nothing_behind() -> None:
+    """A bug while the copies are made writes nothing and remembers no id, so the sender may try again."""
+    world = TopicWorld(TWO, requires_duplicate_detection=True)
+    with patch.object(Publication, "_copy", side_effect=RuntimeError("bug")), pytest.raises(RuntimeError, match="bug"):
+        world.offer(draft("1"))
+    assert not world.store._writes
+    world.send(draft("1"))
+    assert world.texts("a") == world.texts("b") == ["1"]
+
+
+def test_failing_activation_is_tried_again() -> None:
+    """A bug while scheduled messages are published leaves them scheduled: they are neither lost nor stuck."""
+    world = TopicWorld(TWO)
+    world.send(draft("1", scheduled_ms=world.now + 100))
+    world.now += 100
+    with patch.object(Publication, "_copy", side_effect=RuntimeError("bug")), pytest.raises(RuntimeError, match="bug"):
+        world.topic.run_due(world.now)
+    assert not world.store._writes and not world.topic.is_catching_up
+    assert world.topic.next_due_ms() == world.now + RETRY_PAUSE_MS
+    world.pass_ms(RETRY_PAUSE_MS)
+    assert (world.texts("a"), world.texts("b"), world.topic.scheduled_count) == (["1"], ["1"], 0)
 
 
 def test_what_it_prints_tells_its_state() -> None:

@@ -1,4 +1,4 @@
-"""How much one send to many subscriptions writes: the limits of decision 0020."""
+"""Bytes that one send to many subscriptions writes: the limits of decision 0020."""
 
 from __future__ import annotations
 

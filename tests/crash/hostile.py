@@ -18,7 +18,7 @@ READ_SIZE = 1 << 16
 
 
 class Enemy:
-    """Where to, and with which key: some of these peers have every right to be there."""
+    """Port, key and queue of hostile peers: some of these peers have every right to be there."""
 
     def __init__(self, port: int, key_name: str, key: str, queue: str) -> None:
         self.port = port

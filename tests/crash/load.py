@@ -57,7 +57,7 @@ class Load:
         self.cancelled: set[str] = set()
         "Scheduled messages whose cancellation was acknowledged."
         self.losses: list[TransportError] = []
-        "How each connection of the last round ended."
+        "Ends of the connections of the last round."
         self.repeated_numbers: list[str] = []
         self.batches: list[list[str]] = []
         self._source = source

@@ -1,4 +1,4 @@
-"""Where an accepted message must be found, beside being found at all."""
+"""Places where accepted messages must be found, beside being found at all."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ async def drained(broker: BrokerProcess) -> dict[str, str]:
 async def test_a_full_disk_rejects_sends_and_works_again_when_there_is_space(
     disk: Disk, new_broker: Callable[[Path], BrokerProcess]
 ) -> None:
-    """There is no restart; acknowledged messages stay, rejected ones are not there, and a kill changes neither."""
+    """No restart is needed; acknowledged messages stay, rejected ones are not there, and a kill changes neither."""
     broker = new_broker(disk.data)
     async with await connect(broker.connection_string()) as connection:
         writer = Writer(connection)

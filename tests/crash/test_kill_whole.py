@@ -83,7 +83,7 @@ def until_still(admin: ServiceBusAdministrationClient) -> None:
 
 
 def left_in(admin: ServiceBusAdministrationClient) -> dict[str, int]:
-    """How many messages each entity has, and the sizes of topics; without those that have nothing."""
+    """Return the number of messages of each entity, and the sizes of topics; without those that have nothing."""
     left = {each.name: each.total_message_count or 0 for each in admin.list_queues_runtime_properties()}
     for topic in admin.list_topics_runtime_properties():
         left[f"{topic.name}: size"] = topic.size_in_bytes or 0

@@ -95,7 +95,7 @@ def start(folder: Path) -> tuple[BrokerProcess, dict[str, Enemy]]:
 
 
 def silent_words(enemy: Enemy) -> dict[str, bytes]:
-    """How far each kind of silent peer goes."""
+    """Return the bytes that each kind of silent peer sends before it is silent."""
     anonymous = SASL_HEADER + frame(0, SaslInit(mechanism="ANONYMOUS").encode(), SASL_FRAME)
     hello = enemy.hello()
     after_sasl = hello[hello.index(b"AMQP", 4) :]

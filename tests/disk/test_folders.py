@@ -35,7 +35,7 @@ def test_started_programs_do_not_inherit_private_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("allocates", [True, False])
 def test_room_is_taken_on_every_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allocates: bool) -> None:
-    """Where a system cannot allocate, the bytes are written; content of the file stays."""
+    """A system that cannot allocate writes the bytes; content of the file stays."""
     if not allocates:
         monkeypatch.delattr(os, "posix_fallocate", raising=False)
     path = tmp_path / "reserve"

@@ -272,7 +272,7 @@ async def test_black_hole_keeps_what_is_late(world: World) -> None:
 
 
 async def test_bandwidth_slows_large_messages(world: World) -> None:
-    """Both directions are slow: 50 KB at 100 KB a second take half a second each way."""
+    """The two directions are slow: 50 KB at 100 KB a second take half a second each way."""
     sender, receiver = await world.sender(), await world.receiver()
     world.faults.add("bandwidth", bytes_per_s=100_000)
     began = time.monotonic()

@@ -20,6 +20,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
     ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
+    SessionCannotBeLockedError,
 )
 
 from tests.faults.conftest import OPTIONS, World, running, until
@@ -317,6 +318,20 @@ async def test_restart_refuses_a_receiver_that_waits_for_a_session(world: World)
     await sender.send_messages(ServiceBusMessage("one", session_id="s"), timeout=5)
     receiver = await world.receiver("talks", session_id=NEXT_AVAILABLE_SESSION)
     assert len(await receiver.receive_messages(max_wait_time=5)) == 1
+
+
+@pytest.mark.parametrize("kind", ["restart", "disable"])
+async def test_refused_session_receiver_leaves_no_link(world: World, kind: str) -> None:
+    """A receiver that asks for a session of another is refused at once; a fault that ends links must not meet it."""
+    holder = await world.receiver("talks", session_id="s")
+    links = set(world.namespace.links)
+    with pytest.raises(SessionCannotBeLockedError):
+        await world.receiver("talks", session_id="s")
+    assert set(world.namespace.links) == links
+    world.faults.add(kind, entity="talks", direction="receive")
+    with pytest.raises(ServiceBusError):
+        await holder.receive_messages(max_wait_time=2)
+    assert not world.namespace.links
 
 
 async def test_disabled_entity_detaches_its_receivers(world: World) -> None:

@@ -14,9 +14,10 @@ from pairbus.broker import Broker, NamespaceOptions
 from pairbus.faults import KINDS
 from pairbus.proxy import Proxy
 from tests.faults.test_control import pairbus
+from tests.pages import blocks_of
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "outages.md").read_text(encoding="utf-8")
-EXAMPLES = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+EXAMPLES = [block.text.strip() for block in blocks_of("test_example_switches_its_fault_on")]
 
 
 def test_table_of_the_page_is_the_table_of_the_code() -> None:
@@ -40,10 +41,7 @@ def test_every_kind_has_a_chapter_with_an_example(kind: str) -> None:
     assert f"pairbus fault add {kind} " in chapter
 
 
-ADDED = [line for line in EXAMPLES if line.startswith("pairbus fault add")]
-
-
-@pytest.mark.parametrize("example", [line for line in ADDED if "proxy.sock" in line])
+@pytest.mark.parametrize("example", [line for line in EXAMPLES if "proxy.sock" in line])
 async def test_example_switches_its_fault_on_at_a_proxy(example: str, tmp_path: Path) -> None:
     """As it is typed, against a proxy of this process that ends TLS and has a name."""
     control = tmp_path / "proxy.sock"
@@ -55,7 +53,7 @@ async def test_example_switches_its_fault_on_at_a_proxy(example: str, tmp_path: 
             assert shown["kind"] == words[3]
 
 
-@pytest.mark.parametrize("example", [line for line in ADDED if "proxy.sock" not in line])
+@pytest.mark.parametrize("example", [line for line in EXAMPLES if "proxy.sock" not in line])
 async def test_example_switches_its_fault_on(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is typed, against a broker whose data folder is where the reader's is."""
     async with Broker([NamespaceOptions("contoso")], data=None) as broker:
@@ -69,7 +67,9 @@ async def test_example_switches_its_fault_on(example: str, monkeypatch: pytest.M
 
 def test_python_of_the_page_runs() -> None:
     told = []
-    for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    for block in blocks_of("test_python_of_the_page_runs"):
+        done = subprocess.run(
+            [sys.executable, "-c", block.text], capture_output=True, text=True, timeout=60, check=False
+        )
         told.append(done.stdout or done.stderr)
     assert told == ["busy\nsent []\n", "no such name\nsent []\n"]

@@ -42,7 +42,7 @@ async def closing(broker: BrokerProcess) -> AsyncIterator[list[asyncio.Task[None
 
 @pytest.fixture(params=[pytest.param("sync", marks=pytest.mark.slow), "aio"])
 def flavour(request: pytest.FixtureRequest) -> Flavour:
-    """Both flavours in `make test`; `make quick` has the aio one only, and of it the modules not marked slow.
+    """The two flavours in `make test`; `make quick` has the aio one only, and of it the modules not marked slow.
 
     The time goes into pauses inside the SDK: half a second to open a link, a second to be refused one.
     """

@@ -20,7 +20,7 @@ DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 
 
 async def test_receive_and_delete_removes_what_it_delivers(sdk: Sdk, queue_name: str) -> None:
-    """There is no lock and nothing to settle; a second receiver finds nothing."""
+    """The message has no lock and need not be settled; a second receiver finds nothing."""
     sender, receiver = await sdk.pair(queue_name, receive_mode=DELETE)
     await sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")], timeout=10)
     messages = await receive(receiver, 2)

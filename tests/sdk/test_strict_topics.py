@@ -256,7 +256,7 @@ async def test_every_type_of_property_meets_filters_and_arrives(sdk: Sdk, sdk_ad
 
 @pytest.mark.parametrize("name", ["größe", "a b", "a//b", "a/subscriptions/b"])
 async def test_names_that_azure_refuses_are_refused(sdk_admin: Admin, name: str) -> None:
-    """Both calls raise an error, and neither a queue nor a topic is made."""
+    """The two calls raise an error, and neither a queue nor a topic is made."""
     for create in (sdk_admin.calls.create_queue, sdk_admin.calls.create_topic):
         with pytest.raises((HttpResponseError, ValueError)):
             await create(name)

@@ -65,7 +65,7 @@ class Copy:
     lock: UUID | None = None
     locked_until: float = 0.0
     reason: str = ""
-    "Why it was dead-lettered."
+    "Reason for which it was dead-lettered."
     patch: bytes = b""
     "Application properties that a receiver has changed."
 

@@ -28,7 +28,7 @@ def plan(world: World, dice: Random, horizon_s: float) -> list[Fault]:
     """Mostly an outage of the primary, often with trouble in the secondary meanwhile, and whatever else happens."""
     found = []
     share = dice.choice((0.0, 0.3, 0.8) if world.options.spool_dir is None else (0.3, 0.9, 0.9))
-    "How much of the trouble is the secondary's."
+    "Share of the trouble that is the secondary's."
     if dice.random() < 0.85:
         at, lasts_s = dice.random() * 0.4 * horizon_s, dice.uniform(0.2, 1.0) * horizon_s
         found.append(_outage(world, dice, world.primary, at, lasts_s))

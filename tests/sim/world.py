@@ -194,7 +194,7 @@ class World:
         return options.failover_interval + (options.healthy_pings_required + 1) * a_ping_s + 10.0 + DELAY_MAX_S + LOOK_S
 
     def _try_home(self, alive: list[SenderProcess]) -> None:
-        """Where a probe earns only a trial, it takes a send to bring an entity home."""
+        """Send to entities for which a probe earns only a trial: it takes a send to make them healthy."""
         if self.options.ping == "attach" and all(task.done() for task in self._callers):
             for process in alive:
                 for entity in process.pair.entities():
@@ -313,7 +313,7 @@ class World:
                 process.pair.force_healthy(queue.path, self.loop.time())
 
     def elsewhere(self, message_id: str) -> list[str]:
-        """Where a message that is not at home waits, or lies for a reason."""
+        """Return the places where a message that is not at home waits, or lies for a reason."""
         found = []
         for queue in self.secondary.queues.values():
             found += [queue.path for copy in queue.copies.values() if copy.message_id == message_id]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from pairbus.broker.store import (
     Remember,
     StoredMessage,
     Update,
+    Write,
     box_of,
 )
 from pairbus.broker.store.bodies import KEPT_BYTES_MAX, SharedBodies
@@ -34,7 +37,7 @@ from pairbus.broker.store.writer import PromptSwitching
 from pairbus.disk.commit_file import CommitFile
 from pairbus.errors import StoreDamaged, StoreError, StoreForeign, StoreFull, StoreInUse, StoreNewer
 from tests.store.child_writer import GROUP, body_of
-from tests.store.common import commit, fields, filled_store, rows_of, sample_message
+from tests.store.common import DEAD, commit, fields, filled_store, rows_of, sample_message
 
 CHILD = Path(__file__).with_name("child_writer.py")
 BOX = box_of(1)
@@ -208,6 +211,66 @@ async def test_a_real_full_disk_fails_the_group_and_space_heals_it(small_disk: P
     recovered = store.recover()
     assert rows_of(store, BOX) == [*kept, 50]
     assert recovered.damage == []
+    await store.close()
+
+
+async def test_full_disk_fails_sends_and_not_the_settlements_beside_them(tmp_path: Path) -> None:
+    """Units stay whole: a message that is forwarded neither leaves its box nor enters another. Callbacks keep their
+    order, and one without writes of its own is told of the whole group."""
+    store = SqliteStore(tmp_path)
+    store.recover()
+    rows = [StoredMessage(seq, b"kept", n=seq) for seq in (1, 2, 3)]
+    assert await commit(store, PutEntity(1, "{}"), Insert(BOX, rows)) is None
+    loop = asyncio.get_running_loop()
+    store.hindrance = lambda takes_room, done: loop.call_soon(done, FULL if takes_room else None)  # type: ignore[assignment]
+    units: list[tuple[Write, ...]] = [
+        (Insert(BOX, [StoredMessage(4, b"sent", n=4)]),),
+        (Delete(BOX, [1]),),
+        (Insert(DEAD, [StoredMessage(5, b"forwarded", n=5)]), Delete(BOX, [2])),
+        (),
+        (Update(BOX, rows[2].revised(delivery_count=7)),),
+    ]
+    told: list[tuple[int, StoreError | None]] = []
+    for place, unit in enumerate(units):
+        for op in unit:
+            store.write(op)
+        store.after_commit(partial(_tell, told, place))
+    store.after_commit(partial(_tell, told, len(units)))
+    await store.close()
+    assert told == [(0, FULL), (1, None), (2, FULL), (3, FULL), (4, None), (5, FULL)]
+    store = SqliteStore(tmp_path)
+    assert store.recover().damage == []
+    assert (rows_of(store, BOX), rows_of(store, DEAD)) == ([2, 3], [])
+    assert [each.delivery_count for each in store.load(BOX, [2, 3])[0]] == [0, 7]
+    await store.close()
+
+
+FULL = StoreFull("no space left")
+
+
+def _tell(told: list[tuple[int, StoreError | None]], place: int, error: StoreError | None) -> None:
+    told.append((place, error))
+
+
+async def test_real_full_disk_is_emptied_beside_senders(small_disk: Path) -> None:
+    """Senders that try again at once share every commit with the receivers, and must not keep them from settling."""
+    store = SqliteStore(small_disk / "data")
+    store.recover()
+    assert await commit(store, PutEntity(1, "{}")) is None
+    seq, error = 0, None
+    while error is None:
+        seq += 1
+        error = await commit(store, Insert(BOX, [StoredMessage(seq, bytes(100_000), n=seq)]))
+    (small_disk / "ballast").write_bytes(bytes(shutil.disk_usage(small_disk).free))
+    refused = 0
+    for n in range(1, seq):
+        told: list[tuple[int, StoreError | None]] = []
+        store.write(Insert(BOX, [StoredMessage(1000 + n, bytes(100_000), n=1000 + n)]))
+        store.after_commit(partial(_tell, told, 0))
+        store.write(Delete(BOX, [n]))
+        assert await commit(store) is None, "the settlement"
+        refused += isinstance(told[0][1], StoreFull)
+    assert refused
     await store.close()
 
 

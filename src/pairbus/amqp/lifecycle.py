@@ -17,14 +17,14 @@ from pairbus.amqp.errors import ILLEGAL_STATE, ProtocolError
 class EndpointState(Enum):
     FRESH = auto()
     OPENING = auto()
-    "We sent open, the peer has not."
+    "Our side sent open, the peer did not."
     OFFERED = auto()
-    "The peer sent open, we have not."
+    "The peer sent open, our side did not."
     OPEN = auto()
     CLOSING = auto()
-    "We sent close; frames that arrive before the peer's close are ignored."
+    "Our side sent close; frames that arrive before the peer's close are ignored."
     CLOSE_ASKED = auto()
-    "The peer sent close, we have not."
+    "The peer sent close, our side did not."
     WITHDRAWN = auto()
     "The peer sent open and close before we answered either."
     CLOSED = auto()

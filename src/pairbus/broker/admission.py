@@ -16,7 +16,7 @@ from pairbus.broker.duplicates import Claim, DuplicateWindow
 from pairbus.broker.entity import Entity, EntityDone, Settings
 from pairbus.broker.recorder import Recorder
 from pairbus.broker.refusal import Refusal, entity_not_found, refusal_of
-from pairbus.broker.store import Forget, Remember
+from pairbus.broker.store import Delete, Forget, Remember
 from pairbus.errors import StoreError
 
 DROPPED = 0
@@ -90,11 +90,15 @@ class Admission(Generic[A]):
             self._detects_duplicates and self._duplicates.claim_on([draft.message_id for draft in drafts]) is not None
         )
 
-    def send(self, drafts: Sequence[Draft], now_ms: int, done: EntityDone) -> None:
-        """Take all drafts or none. Raises when disabled or full; otherwise `done` is called after the commit."""
+    def send(self, drafts: Sequence[Draft], now_ms: int, done: EntityDone, *, leaving: Delete | None = None) -> None:
+        """Take all drafts or none. Raises when disabled or full; otherwise `done` is called after the commit.
+
+        `leaving` is written in the same group: the place that forwarded messages leave. Nothing is written when this
+        raises, so no message leaves its place without entering here. Such drafts must not be claimed.
+        """
         self.check_room()
         self._entity.accessed_ms = now_ms
-        self._offer(drafts, now_ms, False, done)
+        self._offer(drafts, now_ms, False, done, leaving=leaving)
 
     def schedule(self, drafts: Sequence[Draft], now_ms: int, done: Callable[[Refusal | list[int]], None]) -> None:
         """Send, and answer with the sequence numbers; a dropped duplicate has 0, which no message has.
@@ -106,24 +110,31 @@ class Admission(Generic[A]):
         self._offer(drafts, now_ms, True, done)
 
     def _offer(
-        self, drafts: Sequence[Draft], now_ms: int, wants_seqs: bool, done: Any, *, was_parked: bool = False
+        self,
+        drafts: Sequence[Draft],
+        now_ms: int,
+        wants_seqs: bool,
+        done: Any,
+        *,
+        was_parked: bool = False,
+        leaving: Delete | None = None,
     ) -> None:
-        """Write the drafts that are no duplicates; `done` (of a send or a schedule) follows."""
-        claim: Claim | None = None
+        """Write the drafts that are no duplicates; `done` (of a send or a schedule) follows.
+
+        `_accept` comes first: where it raises, no id is claimed and nothing is written. All writes are before
+        `commits.then`, so they are in one group.
+        """
         numbers: Iterator[int] = iter(range(self._entity.last_seq + 1, self._entity.last_seq + 1 + len(drafts)))
         if self._detects_duplicates:
             ids = [draft.message_id for draft in drafts]
             earlier = self._duplicates.claim_on(ids)
             if earlier is not None:
+                assert leaving is None, "forwarded messages wait in their source for the claim"
                 earlier.parked.append((drafts, now_ms, wants_seqs, done))
                 return
             fresh = self._duplicates.fresh(ids, now_ms)
             seqs = [next(numbers) if is_fresh else DROPPED for is_fresh in fresh] if wants_seqs else None
             drafts = list(compress(drafts, fresh))
-            until_ms = now_ms + self._window_ms
-            claim = self._duplicates.claim([(draft.message_id, until_ms) for draft in drafts if draft.message_id])
-            if claim.ids:
-                self._entity.store.write(Remember(self._entity.entity_id, claim.ids))
         else:
             seqs = list(numbers) if wants_seqs else None
         if drafts:
@@ -136,7 +147,18 @@ class Admission(Generic[A]):
             return
         else:
             accepted = None
+        claim = self._claim(drafts, now_ms) if self._detects_duplicates else None
+        if leaving is not None:
+            self._entity.store.write(leaving)
         self._entity.commits.then(self._offered, (accepted, claim, seqs), done)
+
+    def _claim(self, drafts: Sequence[Draft], now_ms: int) -> Claim:
+        """Claim the message ids of drafts, and write that they are remembered."""
+        until_ms = now_ms + self._window_ms
+        claim = self._duplicates.claim([(draft.message_id, until_ms) for draft in drafts if draft.message_id])
+        if claim.ids:
+            self._entity.store.write(Remember(self._entity.entity_id, claim.ids))
+        return claim
 
     def _offered(
         self,

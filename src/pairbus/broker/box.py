@@ -11,7 +11,9 @@ Laws.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from heapq import nsmallest
 
 from pairbus.broker.commits import Commits
@@ -44,8 +46,10 @@ class Box:
         payloads: Payloads,
         *,
         on_expired: Callable[[list[StoredMessage], int], None],
-        has_sessions: bool = False,
+        on_freed: Callable[[Box], None] | None = None,
     ) -> None:
+        """Make a box. With `on_freed` it has sessions; the function is called when a session that receivers may wait
+        for has become free."""
         self.number = number
         self.receivable = True
         "False while the entity's status forbids receiving, and once it is closed."
@@ -73,8 +77,8 @@ class Box:
         self.sessions: Sessions | None = None
         "Sessions of the box, when its messages belong to sessions: they wait there."
         self.holds: Holds | None = None
-        if has_sessions:
-            self._line = self.sessions = Sessions(around)
+        if on_freed is not None:
+            self._line = self.sessions = Sessions(around, partial(on_freed, self))
             self.locks = self.holds = Holds(self.sessions, self.give_back)
         else:
             self._line = self._plain = Line(around)
@@ -216,18 +220,40 @@ class Box:
         self.forget((message,))
         done(message)
 
-    def withdraw(self, limit: int, now_ms: int, session: MessageSession | None = None) -> list[StoredMessage]:
+    def withdraw(
+        self, limit: int, now_ms: int, session: MessageSession | None = None, *, size_max: int = sys.maxsize
+    ) -> list[StoredMessage]:
         """Return up to `limit` waiting messages in order; of the session, where the box has sessions. They belong to
-        the caller until it gives back or forgets them."""
+        the caller until it gives back or forgets them.
+
+        The search ends when their bytes have reached `size_max`.
+        """
         found: list[StoredMessage] = []
+        size = 0
         try:
-            while len(found) < limit and (messages := self._next(limit - len(found), now_ms, session)):
+            while (
+                len(found) < limit and size < size_max and (messages := self._next(limit - len(found), now_ms, session))
+            ):
                 found += messages
+                size += sum([message.size for message in messages])
         except StoreError:
             for message in found:
                 self.give_back(message)
             raise
         return found
+
+    def waiting_numbers(self, count: int) -> list[int]:
+        """Return the `count` lowest row numbers of messages that wait, ascending."""
+        return nsmallest(count, self._line.numbers_from(0, count))
+
+    def withdraw_these(self, numbers: Sequence[int]) -> list[StoredMessage]:
+        """Return messages of a box without sessions, by row numbers that `waiting_numbers` has just named.
+
+        They belong to the caller until it gives them back, or forgets them and trims. Damaged ones are missing.
+        StoreError: they could not be read; they still wait.
+        """
+        assert self._plain is not None
+        return self._plain.withdraw(numbers)
 
     def _next(self, limit: int, now_ms: int, session: MessageSession | None) -> list[StoredMessage]:
         if not self.receivable:

@@ -6,7 +6,8 @@ forwards it, or in the destination.
 
 A message that cannot be forwarded is dead-lettered in the source. Reasons: the destination is missing, switched off or
 full; the message was forwarded too often; it has no session id for a destination that needs one. A dead letter that
-cannot be forwarded stays where it is, and is tried again unless it was forwarded too often.
+cannot be forwarded stays where it is, and is tried again unless it was forwarded too often. The dead letters behind it
+are forwarded all the same.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ logger = logging.getLogger("pairbus.broker")
 
 HOPS_MAX = 4
 BATCH_MAX = 100
+BATCH_BYTES = 4 << 20  # a batch is in memory until its commit; the message that reaches this size is its last
 PAUSE_S = 1.0  # before forwarding is tried again after the store failed, or a dead letter found no destination
 TOO_MANY_HOPS = "MaxTransferHopCountExceeded"
 _REASONS = {
@@ -70,8 +72,13 @@ class BoxForwarder:
         self._now_ms = now_ms
         self._is_scheduled = self._is_busy = self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
-        self._stuck: set[int] = set()
-        "Rows of dead letters that were forwarded too often: they stay, and are found again in every batch."
+        # Rows of dead letters that are passed over, no more than the box has: about 100 bytes each.
+        self._tired: set[int] = set()
+        "Rows of dead letters that were forwarded too often."
+        self._without_session: set[int] = set()
+        "Rows of dead letters without a session id, as long as the destination requires sessions."
+        self._requires_session: Queue | Topic | None = None
+        "Destination that refused those rows."
 
     def __repr__(self) -> str:
         return f"<Forwarder {self.source.path} to {self.path}>"
@@ -100,7 +107,7 @@ class BoxForwarder:
             return
         now_ms = self._now_ms()
         try:
-            messages = self.box.withdraw(BATCH_MAX + len(self._stuck), now_ms)
+            messages = self._gather(now_ms)
         except StoreError as error:
             logger.error("%s: messages cannot be read, the next try is in %s s: %s", self, PAUSE_S, error)
             self._pause()
@@ -114,6 +121,40 @@ class BoxForwarder:
         if rested:
             self._forward(rested, now_ms)
 
+    def _gather(self, now_ms: int) -> list[StoredMessage]:
+        """Withdraw the messages of one batch. StoreError: they cannot be read now, and still wait."""
+        passed_count = len(self._tired) + len(self._without_session)
+        if not passed_count:
+            return self.box.withdraw(BATCH_MAX, now_ms, size_max=BATCH_BYTES)
+        if not self.box.receivable:
+            return []
+        waiting = self.box.waiting_numbers(BATCH_MAX + passed_count)
+        passed = self._passed(waiting, is_all=len(waiting) < BATCH_MAX + passed_count)
+        numbers = [n for n in waiting if n not in passed][:BATCH_MAX]
+        messages: list[StoredMessage] = []
+        size = 0
+        try:
+            while numbers and size < BATCH_BYTES:
+                count = self.box.chunk_size()
+                found = self.box.withdraw_these(numbers[:count])
+                messages += found
+                size += sum(message.size for message in found)
+                del numbers[:count]
+        except StoreError:
+            self._give_back(messages)
+            raise
+        return messages
+
+    def _passed(self, waiting: list[int], *, is_all: bool) -> set[int]:
+        """Return the rows to pass over, and forget those that have left the box.
+
+        `waiting` are the lowest numbers that wait; a number below the last of them that is not there has left.
+        """
+        seen = set(waiting)
+        for rows in (self._tired, self._without_session):
+            rows.difference_update([n for n in rows if n not in seen and (is_all or n < waiting[-1])])
+        return self._tired | self._without_session
+
     def _forward(self, messages: list[StoredMessage], now_ms: int) -> None:
         try:
             destination = self._destination()
@@ -125,19 +166,25 @@ class BoxForwarder:
             lost = [message for message in messages if not message.session_id]
             if lost:
                 text = f"The message has no session id, and '{destination.path}' requires sessions."
+                self._requires_session = destination
                 self._refuse(lost, SESSION_MISSING, text, now_ms)
             messages = [message for message in messages if message.session_id]
             if not messages:
                 return
-        drafts = [self._draft(message) for message in messages]
-        if destination.is_claimed(drafts):  # whether one of them is a duplicate is known after the next commit
+        try:
+            drafts = [self._draft(message) for message in messages]
+            is_claimed = destination.is_claimed(drafts)
+            if not is_claimed:
+                destination.send(drafts, now_ms, lambda refusal: None, leaving=deletion(self.box, messages))
+        except BaseException:  # a bug, which the loop reports; nothing was written, and the messages are tried again
+            self._give_back(messages)
+            self._pause()
+            raise
+        if is_claimed:  # whether one of them is a duplicate is known after the next commit
             self._give_back(messages)
             self._store.after_commit(lambda error: self.wake())
             return
         self._is_busy = True
-        # The deletion first: the write that follows ends with `after_commit`, and up to there all writes are one group.
-        self._store.write(deletion(self.box, messages))
-        destination.send(drafts, now_ms, lambda refusal: None)
         self._store.after_commit(lambda error: self._forwarded(messages, error))
 
     def _destination(self) -> Queue | Topic:
@@ -172,6 +219,7 @@ class BoxForwarder:
             return
         for message in messages:
             self.box.forget((message,))
+        self.box.trim()
         self.wake()
 
     # ── messages that cannot be forwarded ──
@@ -182,19 +230,30 @@ class BoxForwarder:
             logger.warning("%s: %d messages are dead-lettered: %s", self, len(messages), text)
             self.source.dead_letter(messages, reason, text, self.wake)
             return
-        fresh = {message.n for message in messages} - self._stuck
-        if reason == TOO_MANY_HOPS:
-            self._stuck |= fresh
-        elif fresh:
-            logger.warning("%s: %d dead letters wait: %s", self, len(messages), text)
-            self._pause()
         self._give_back(messages)
+        if reason == TOO_MANY_HOPS:
+            self._tired.update(message.n for message in messages)
+            self.wake()  # for the dead letters behind these
+            return
+        logger.warning("%s: %d dead letters wait: %s", self, len(messages), text)
+        self._pause()
+        if reason == SESSION_MISSING:
+            self._without_session.update(message.n for message in messages)
+            self.wake()
 
     def _give_back(self, messages: list[StoredMessage]) -> None:
         for message in messages:
             self.box.give_back(message)
 
     def _pause(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(PAUSE_S, self.wake)
+        if self._timer is None:
+            self._timer = self._loop.call_later(PAUSE_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._timer = None
+        if self._without_session:
+            if self._find(self.path) is self._requires_session:
+                self._pause()  # whether the destination is replaced is looked up again then
+            else:
+                self._without_session.clear()
+        self.wake()

@@ -72,7 +72,7 @@ class Line:
         self._around = around
         self._waiting: deque[int] = deque()
         self._gone: set[int] = set()
-        "Numbers in `_waiting` whose messages expired."
+        "Numbers in `_waiting` whose messages expired, or were taken out there."
         self._returned: list[int] = []
         self._ready: deque[StoredMessage] = deque()
         self._ready_bytes = 0
@@ -186,6 +186,32 @@ class Line:
         self._ready_bytes += sum(message.size for message in messages)
         return True
 
+    def withdraw(self, numbers: Sequence[int]) -> list[StoredMessage]:
+        """Take out messages of any place in the line; `numbers` are some that `numbers_from` has just named.
+
+        The caller gives them back, or trims when they have left for good. StoreError: they still wait.
+        """
+        wanted = set(numbers)
+        found = [message for message in self._ready if message.n in wanted]
+        unloaded = wanted.difference([message.n for message in found])
+        loaded = self._around.load(sorted(unloaded)) if unloaded else []
+        self._remove(found, unloaded)
+        messages = sorted(found + loaded, key=lambda message: message.n)
+        self._expiry.live -= sum([message.expires_ms > 0 for message in messages])
+        return messages
+
+    def _remove(self, found: list[StoredMessage], unloaded: set[int]) -> None:
+        """Remove loaded messages, and numbers that wait and are not loaded."""
+        if found:
+            gone = {message.n for message in found}
+            self._ready = deque(message for message in self._ready if message.n not in gone)
+            self._ready_bytes -= sum(message.size for message in found)
+        returned = unloaded.intersection(self._returned)
+        if returned:
+            self._returned = [n for n in self._returned if n not in returned]
+            heapify(self._returned)
+        self._gone |= unloaded - returned
+
     # ── looking ──
 
     def first_from(self, seq: int) -> int:
@@ -266,14 +292,7 @@ class Line:
             for n in due:
                 self._expiry.add(now_ms, n)
             raise
-        if found:
-            self._ready = deque(message for message in self._ready if message.n not in due)
-            self._ready_bytes -= sum(message.size for message in found)
-        returned = unloaded.intersection(self._returned)
-        if returned:
-            self._returned = [n for n in self._returned if n not in returned]
-            heapify(self._returned)
-        self._gone |= unloaded - returned
+        self._remove(found, unloaded)
         return found + loaded
 
     def _waits(self) -> Callable[[int], bool]:

@@ -10,25 +10,36 @@ from pairbus.broker.store import PayloadRow
 class Payload:
     """One shared body."""
 
-    __slots__ = ("count", "size", "topic_id")
+    __slots__ = ("copies", "count", "size", "topic_id")
 
     def __init__(self, topic_id: int, size: int) -> None:
         self.topic_id = topic_id
         self.size = size
         self.count = 0
         "Committed messages that share it."
+        self.copies = 0
+        "Copies among them: messages in subscriptions of the topic."
 
 
 class Payloads:
-    """The shared bodies of a namespace. A payload counts once towards its topic until its last message is gone.
+    """The shared bodies of a namespace. A payload counts once towards its topic while one of its subscriptions has it.
 
-    The store has reference counts of its own, which decide when a payload is deleted.
+    Messages that were forwarded to a queue share the payload too, and count towards the queue (`forwarded`). The store
+    has reference counts of its own, which decide when a payload is deleted.
     """
 
     def __init__(self) -> None:
         self._payloads: dict[int, Payload] = {}
         self._sizes: dict[int, int] = {}
         "Bytes of payloads by topic."
+        self._are_copies = True
+        "True when messages that are held and released here are copies in subscriptions."
+
+    def forwarded(self) -> Payloads:
+        """Return the same payloads as queues use them: their messages do not count towards the topic."""
+        shared = Payloads()
+        shared._payloads, shared._sizes, shared._are_copies = self._payloads, self._sizes, False
+        return shared
 
     def recover(self, rows: Iterable[PayloadRow]) -> None:
         for payload, topic_id, size in rows:
@@ -46,9 +57,11 @@ class Payloads:
     def hold(self, payload: int) -> None:
         """Count one more message that shares the payload."""
         known = self._payloads[payload]
-        if not known.count:
-            self._sizes[known.topic_id] = self._sizes.get(known.topic_id, 0) + known.size
         known.count += 1
+        if self._are_copies:
+            if not known.copies:
+                self._sizes[known.topic_id] = self._sizes.get(known.topic_id, 0) + known.size
+            known.copies += 1
 
     def release(self, payloads: Iterable[int]) -> None:
         """Count one message less for each of the payloads. A payload that was lost has no count."""
@@ -60,7 +73,10 @@ class Payloads:
             known.count -= 1
             if not known.count:
                 del self._payloads[payload]
-                self._sizes[known.topic_id] -= known.size
+            if self._are_copies:
+                known.copies -= 1
+                if not known.copies:
+                    self._sizes[known.topic_id] -= known.size
 
     def bytes_of(self, topic_id: int) -> int:
         return self._sizes.get(topic_id, 0)

@@ -36,14 +36,16 @@ class Publication:
         self._store = store
         self.scheduled: list[StoredMessage] = []
         "Messages of the same send that wait in the topic."
-        self.payloads: list[tuple[int, int]] = []
-        "(payload, size)"
+        self.payloads: list[InsertPayload] = []
         self._copies: dict[Box, tuple[Subscription, list[StoredMessage]]] = {}
         self.size = 0
         "Bytes that the copies take, each payload counted once."
 
     def add(self, message: StoredMessage, subscriptions: Iterable[Subscription], now_ms: int) -> None:
-        """Evaluate the rules of every subscription for a message of the topic, and make the copies."""
+        """Evaluate the rules of every subscription for a message of the topic, and make the copies.
+
+        Nothing is written yet, so that a failure here leaves nothing in the group.
+        """
         view = MessageView(
             message.body,
             message.annotations,
@@ -55,8 +57,7 @@ class Publication:
         payload = 0
         if sum(outcome.changed is None for outcome in outcomes) > 1:
             payload = self._store.number()
-            self.payloads.append((payload, len(message.body)))
-            self._store.write(InsertPayload(payload, self._topic_id, message.body))
+            self.payloads.append(InsertPayload(payload, self._topic_id, message.body))
             self.size += len(message.body)
         for outcome in outcomes:
             self._copy(message, outcome, payload, now_ms)
@@ -83,7 +84,10 @@ class Publication:
         self.size += copy.size - (len(copy.body) if copy.payload else 0)
 
     def write(self) -> None:
-        """Write the copies. Copies of one subscription get consecutive numbers: they are read and deleted together."""
+        """Write payloads and copies. Copies of one subscription get consecutive numbers: they are read and deleted
+        together."""
+        for payload in self.payloads:
+            self._store.write(payload)
         for box, (_, copies) in self._copies.items():
             first = self._store.number(len(copies))
             for n, copy in enumerate(copies, first):

@@ -61,7 +61,7 @@ class Queue(ReceivingEntity[QueueDescription]):
             description.path,
             description,
             store,
-            payloads,
+            payloads.forwarded(),
             now_ms=now_ms,
             last_seq=last_seq,
             on_ready=on_ready,
@@ -126,7 +126,8 @@ class Queue(ReceivingEntity[QueueDescription]):
         """Return the rows to sweep once the drop is committed."""
         drains = [(self.main.number, self._schedule.drain), *self._receiving.drains()]
         ends, row_bytes = self._admission.ends(), self._receiving.row_bytes()
-        return Remains(self.queue_id, drains, ends, row_bytes, states=self._receiving.state_rows())
+        states = self._receiving.state_rows()
+        return Remains(self.queue_id, drains, ends, row_bytes, states=states, payloads=self._entity.payloads)
 
     # ── sending ──
 

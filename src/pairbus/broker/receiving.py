@@ -59,7 +59,7 @@ class Receiving:
             entity.commits,
             entity.payloads,
             on_expired=self.expiry.met,
-            has_sessions=has_sessions,
+            on_freed=entity.announce if has_sessions else None,
         )
 
     def describe(self, settings: ReceivingSettings) -> None:

@@ -109,6 +109,11 @@ def _attach_entity(peer: Peer, link: Link, attach: Attach, address: LinkAddress)
         _attach_sender(peer, link, attach, address, target)
     elif isinstance(link, SenderLink):
         _attach_receiver(peer, link, attach, address, target)
+
+
+def _lead(peer: Peer, link: Link, context: Inlet | Outlet | Applicant) -> None:
+    """Give the link its context, before anything can end the link and take it out of the namespace's links again."""
+    link.context = context
     peer.namespace.links.add(link)
 
 
@@ -128,7 +133,7 @@ def _attach_sender(peer: Peer, link: ReceiverLink, attach: Attach, address: Link
     says_batch = peer.strictness.batch_size_max is not None
     _answer(link, attach, limit, {BATCH_SIZE_PROPERTY: ULong(inlet.batch_size_max)} if says_batch else None)
     link.max_message_size = limit + BATCH_ENVELOPE_SIZE
-    link.context = inlet
+    _lead(peer, link, inlet)
     inlet.grant()
     entity.touch(peer.namespace.now_ms())
 
@@ -154,12 +159,13 @@ def _attach_receiver(peer: Peer, link: SenderLink, attach: Attach, address: Link
     entity.touch(peer.namespace.now_ms())
     if wants_session:
         _check_session_id(attach)
-        link.context = Applicant(peer, link, attach, entity, target.box, address.text)
-        peer.namespace.apply(link.context)
+        applicant = Applicant(peer, link, attach, entity, target.box, address.text)
+        _lead(peer, link, applicant)
+        peer.namespace.apply(applicant)
         return
     _answer(link, attach, None)
     outlet = Outlet(peer, link, entity, target.box, address.text)
-    link.context = outlet
+    _lead(peer, link, outlet)
     peer.namespace.listen(outlet)
 
 

@@ -133,8 +133,15 @@ class Schedule:
         for seq in seqs:
             del self._waiting[seq]
         self._box.scheduled_count -= len(seqs) - len(loaded)  # damaged ones: the store reports them
+        messages = [loaded[seq] for seq in seqs if seq in loaded]
+        try:
+            self._activate(messages, now_ms)
+        except BaseException:  # a bug, which the loop reports; nothing was written, and the messages are tried again
+            for message in messages:
+                self.take_back(message)
+            self._entity.pause(now_ms)
+            raise
         self.is_busy = True
-        self._activate([loaded[seq] for seq in seqs if seq in loaded], now_ms)
 
     def activated(self, messages: list[StoredMessage], now_ms: int, error: StoreError | None) -> None:
         """End `activate`: the messages are no longer scheduled, or, after an error, scheduled again."""

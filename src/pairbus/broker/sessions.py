@@ -9,6 +9,8 @@ Laws.
     Without that, the next holder would get the second message before the first.
  3. A session is *available* when it has no holder, messages of it wait and none is carried. Code that makes a session
     available puts it into the heap under its first number; the heap may also hold sessions that no longer are.
+    When the last carried message of a session without a holder has come or gone, `on_freed` is called: receivers that
+    were told "not yet" may try again. Who admits new messages tells of them itself.
  4. Only a held session has loaded messages. Their numbers are below those of its line.
 """
 
@@ -17,7 +19,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -96,10 +98,11 @@ class MessageSession:
 class Sessions:
     """The sessions of a box; also the place where its messages wait."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: Surroundings, on_freed: Callable[[], None]) -> None:
         self.stirred: dict[MessageSession, None] = {}
         "Held sessions that have got messages since the dispatcher last looked; the dispatcher clears it."
         self._around = around
+        self._on_freed = on_freed
         self._sessions: dict[str, MessageSession] = {}
         self._heap: list[tuple[int, MessageSession]] = []
         self._expiry: ExpiryHeap[tuple[int, MessageSession]] = ExpiryHeap()
@@ -149,7 +152,13 @@ class Sessions:
 
     def give_back(self, message: StoredMessage) -> None:
         """Take back a message that had left, in its old place in the order."""
-        self._put(self.make(message.session_id), message)
+        session = self.make(message.session_id)
+        self._put(session, message)
+        self._tell_if_free(session)
+
+    def _tell_if_free(self, session: MessageSession) -> None:
+        if session.hold is None and not session.carried:
+            self._on_freed()
 
     def _put(self, session: MessageSession, message: StoredMessage) -> None:
         if message.expires_ms:
@@ -192,6 +201,7 @@ class Sessions:
         session.deferred = session.deferred or {}
         session.deferred[message.seq] = message.n
         self.offer(session)
+        self._tell_if_free(session)
 
     def take_deferred(self, message: StoredMessage) -> None:
         session = self.make(message.session_id)
@@ -207,6 +217,7 @@ class Sessions:
             session.count -= 1
             if session.hold is None:
                 self.offer(session)
+                self._tell_if_free(session)
 
     def drop_if_idle(self, session: MessageSession) -> None:
         """Forget a session that has neither messages, a state, a holder nor a write under way (law 1)."""

@@ -40,6 +40,8 @@ class Remains:
     "(box, row numbers) that came from `drains` and are to be deleted first."
     states: list[int] = field(default_factory=list)
     "Rows of session states; taken from the end."
+    payloads: Payloads | None = None
+    "Payloads as the entity held them; None: those of a subscription, or of an entity whose kind is not known."
 
     def next_rows(self) -> tuple[int, list[int]] | None:
         """Return the rows of the next step; None: there are no more."""
@@ -127,7 +129,7 @@ class Sweeper:
                 self._failed(remains, error)
                 return
             if delete is not None:
-                self._payloads.release(delete.payloads)
+                (remains.payloads or self._payloads).release(delete.payloads)
             del remains.ends[: len(ends)]
             del remains.states[len(remains.states) - len(states) :]
             if is_last:

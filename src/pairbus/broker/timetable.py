@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 
 from pairbus.broker.administration import Administration
@@ -83,18 +84,28 @@ class Timetable:
         """Do the work that has fallen due by now in every entity, and set the timer for the rest."""
         self._timer = self._timer_ms = None
         now_ms = self._now_ms()
-        for holder in self._agenda.pop_due(now_ms):
-            if holder.idle_until_ms is not None and holder.idle_until_ms <= now_ms:
-                if not self._is_listened_to(holder):
-                    deletion = self._administration.to_its_end(self._delete_idle(holder))
-                    self._deletions.add(deletion)
-                    deletion.add_done_callback(self._deletions.discard)
-                    continue
-                holder.touch(now_ms)
+        due = deque(self._agenda.pop_due(now_ms))
+        try:
+            while due:
+                self._run(due.popleft(), now_ms)
+        finally:  # after a bug in one entity, which the loop reports, the others have their turn soon
+            for holder in due:
+                self.changed(holder)
+            if not self._changed:
+                self._loop.call_soon(self._arm)
+
+    def _run(self, holder: EntityHolder, now_ms: int) -> None:
+        if holder.idle_until_ms is not None and holder.idle_until_ms <= now_ms:
+            if not self._is_listened_to(holder):
+                deletion = self._administration.to_its_end(self._delete_idle(holder))
+                self._deletions.add(deletion)
+                deletion.add_done_callback(self._deletions.discard)
+                return
+            holder.touch(now_ms)
+        try:
             holder.run_due(now_ms)
+        finally:
             self.changed(holder)
-        if not self._changed:
-            self._loop.call_soon(self._arm)
 
     async def catch_up(self) -> None:
         """Do all work that has fallen due, and the work that follows from it, and return when it is committed.

@@ -94,7 +94,7 @@ class Topic:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all messages; each payload counts once, until its last copy is gone."""
+        """Bytes of all messages; each payload counts once, until the last subscription has no copy of it."""
         own = sum(subscription.own_bytes for subscription in self.subscriptions.values())
         return self._pending_bytes + self.box.size_bytes + self._payloads.bytes_of(self.topic_id) + own
 
@@ -210,8 +210,8 @@ class Topic:
     def _finish(self, publication: Publication, error: StoreError | None) -> None:
         self._pending_bytes -= publication.size
         if error is None:
-            for payload, size in publication.payloads:
-                self._payloads.add(payload, self.topic_id, size)
+            for each in publication.payloads:
+                self._payloads.add(each.payload, self.topic_id, len(each.body))
             publication.committed()
 
     # ── scheduled messages ──

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ from pairbus.filters.errors import FilterEvaluationError
 from pairbus.filters.kinds import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
 from pairbus.filters.parser import parse_filter
 from pairbus.filters.view import MessageView
+
+logger = logging.getLogger("pairbus.broker.filters")
 
 
 class Copy(NamedTuple):
@@ -51,7 +54,7 @@ class Rules:
     with the text of the message are evaluated, however many there are.
     """
 
-    __slots__ = ("_acting", "_by_text", "_plain", "_routed_by", "_takes_all")
+    __slots__ = ("_acting", "_by_text", "_logged", "_plain", "_routed_by", "_takes_all")
 
     def __init__(self, rules: Iterable[tuple[str, Filter, SqlAction | None]]) -> None:
         """Compile (name, filter, action) of each rule; FilterSyntaxError when a text is wrong."""
@@ -71,6 +74,8 @@ class Rules:
         self._routed_by = ""
         "Property by whose text the rules without an action are found; empty: all of them are evaluated."
         self._by_text: dict[str, list[tuple[str, Test]]] = {}
+        self._logged: set[str] = set()
+        "Names of rules whose unexpected failure was logged: the messages of a sender may repeat it without end."
         routes: list[tuple[str, str] | None] = []
         for rule in rules:
             if rule.action is not None:
@@ -113,6 +118,11 @@ class Rules:
                     copies.append(Copy(name, apply(action, view, name)))
         except FilterEvaluationError as error:
             raise FilterEvaluationError(error.problem, name) from error
+        except Exception as error:  # our own bug: it fails this message, as any other failure of a rule does
+            if name not in self._logged:
+                self._logged.add(name)
+                logger.exception("rule '%s' failed unexpectedly; later failures of the rule are not logged", name)
+            raise FilterEvaluationError(f"unexpected {type(error).__name__}: {error}", name) from error
         return copies
 
     def _candidates(self, view: MessageView) -> Sequence[tuple[str, Test]]:

@@ -178,20 +178,27 @@ def text_of(value: Any) -> str | None:
 
 
 def comparable(value: Any) -> Any:
-    """Return the value that filters compare: .NET's described time types become Python's."""
+    """Return the value that filters compare: .NET's described time types become Python's.
+
+    A known descriptor around a value of another type, such as a double that is no number, stays as it is, and is
+    unknown to every operator.
+    """
     if type(value) is not Described:
         return value
     try:
-        return _DESCRIBED[value.descriptor](value.value)
-    except (KeyError, TypeError, OverflowError):  # another descriptor, or a known descriptor around another value
+        kind, convert = _DESCRIBED[value.descriptor]
+    except (KeyError, TypeError):  # another descriptor, or one that cannot be hashed
         return value
+    inner = value.value
+    return convert(inner) if isinstance(inner, kind) and type(inner) is not bool else value
 
 
-_DESCRIBED: dict[Any, Callable[[Any], Any]] = {
-    TIMESPAN: lambda ticks: timedelta(microseconds=ticks // 10),
-    "com.microsoft:datetime-offset": lambda ticks: Timestamp((ticks - _UNIX_EPOCH_TICKS) // 10_000),
-    "com.microsoft:uri": str,
+_DESCRIBED: dict[Any, tuple[type, Callable[[Any], Any]]] = {
+    TIMESPAN: (int, lambda ticks: timedelta(microseconds=ticks // 10)),
+    "com.microsoft:datetime-offset": (int, lambda ticks: Timestamp((ticks - _UNIX_EPOCH_TICKS) // 10_000)),
+    "com.microsoft:uri": (str, str),
 }
+"Type of the value and its conversion by descriptor. The 64 bits of any AMQP integer fit into both time types."
 
 
 def _time(ms: int) -> Timestamp | None:

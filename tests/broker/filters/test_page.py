@@ -13,14 +13,9 @@ from pairbus.filters.like import PATTERN_LENGTH_MAX
 from pairbus.filters.operators import STRING_LENGTH_MAX
 from pairbus.filters.parser import NESTING_MAX, STATEMENTS_MAX
 from pairbus.filters.view import SYSTEM
+from tests.pages import blocks_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "filters.md").read_text(encoding="utf-8")
-
-
-def lines(language: str) -> list[str]:
-    found = re.search(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    assert found is not None
-    return found[1].splitlines()
 
 
 def names_in(sentence: str) -> list[str]:
@@ -29,7 +24,10 @@ def names_in(sentence: str) -> list[str]:
 
 
 def test_examples_of_the_page_compile() -> None:
-    filters, actions = lines("sql"), lines("sql-action")
+    lines: dict[str, list[str]] = {"sql": [], "sql-action": []}
+    for block in blocks_of("test_examples_of_the_page_compile"):
+        lines[block.language] += block.text.splitlines()
+    filters, actions = lines["sql"], lines["sql-action"]
     assert len(filters) > 15 and len(actions) > 3
     for text in filters:
         compile_filter(SqlFilter(text))

@@ -28,6 +28,7 @@ from pairbus.filters import (
     compile_filter,
     view,
 )
+from pairbus.filters.rules import CompiledRule
 from tests.broker.filters.world import view_of
 
 RED = SqlFilter("color = 'red'")
@@ -202,3 +203,17 @@ def test_unreadable_message_is_an_evaluation_error(body: bytes) -> None:
 
 def test_repr_names_the_rules() -> None:
     assert repr(Rules([("b", RED, TAG), ("a", RED, None)])) == "<Rules a b>"
+
+
+def test_unexpected_failure_of_a_rule_is_its_evaluation_error(caplog: pytest.LogCaptureFixture) -> None:
+    """No message can break the broker by its content: a bug here fails one rule, and is logged once for each rule."""
+
+    def broken(view: MessageView) -> bool:
+        raise ZeroDivisionError("bug")
+
+    rules = Rules.of([CompiledRule("bad", broken, None, takes_all=False)])
+    for _ in range(3):
+        with pytest.raises(FilterEvaluationError, match="rule 'bad': unexpected ZeroDivisionError: bug"):
+            rules.evaluate(MESSAGE)
+    [record] = caplog.records
+    assert "rule 'bad' failed unexpectedly" in record.getMessage() and record.exc_info is not None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from pairbus.amqp.message import Message
 from pairbus.amqp.types import Described, Float, Int, Long, Symbol, Timestamp, UInt, ULong
-from pairbus.filters import FilterEvaluationError
+from pairbus.filters import FilterEvaluationError, Rules, SqlAction, TrueFilter
 from tests.broker.filters.world import evaluate, view_of
 
 GUID = UUID("0f8fad5b-d9cb-469f-a165-70867728950e")
@@ -320,3 +322,16 @@ def test_ids_of_all_types_compare_as_text() -> None:
     """AMQP allows strings, UUIDs, numbers and bytes as ids; Service Bus has strings only."""
     for message_id, text in ((GUID, str(GUID)), (ULong(7), "7"), (b"ab", "ab"), (UInt(0), "0")):
         assert evaluate(f"sys.MessageId = '{text}'", view_of(message_id=message_id)) is True
+
+
+@pytest.mark.parametrize("descriptor", ["timespan", "datetime-offset", "uri"])
+@pytest.mark.parametrize("inside", [math.nan, math.inf, Float(math.nan), 1e300, True, None, b"x", [1], {"a": 1}])
+def test_time_around_another_type_is_unknown(descriptor: str, inside: object) -> None:
+    """Such a message comes from a sender with a mistake in it. It is unknown to filters, and an action can copy it."""
+    value = Described(Symbol(f"com.microsoft:{descriptor}"), inside)
+    view = view_of({"t": value, "color": "red"})
+    assert [evaluate(text, view) for text in ("t = t", "t > '2020-01-01'", "color = 'red'")] == [None, None, True]
+    [copy] = Rules([("r", TrueFilter(), SqlAction("SET copied = t"))]).evaluate(view)
+    assert copy.changed is not None
+    copied = Message.decode(copy.changed.body).application_properties
+    assert copied is not None and type(copied["copied"]) is Described

@@ -12,7 +12,6 @@ from pairbus.broker.admission import Admission
 from pairbus.broker.box import Box, deletion
 from pairbus.broker.draft import Draft
 from pairbus.broker.duplicates import DuplicateWindow
-from pairbus.broker.forward import BoxForwarder
 from pairbus.broker.holds import Hold, Holder, Holds
 from pairbus.broker.locks import Lock, Locks
 from pairbus.broker.publication import Publication
@@ -27,8 +26,10 @@ def acknowledges_first() -> Iterator[None]:
     """Tells a sender that its message is stored when it is written, and not yet committed."""
     genuine = Admission.send
 
-    def send(admission: Admission[Any], drafts: Sequence[Draft], now_ms: int, done: Callable[[Any], None]) -> None:
-        genuine(admission, drafts, now_ms, lambda refusal: None)
+    def send(
+        admission: Admission[Any], drafts: Sequence[Draft], now_ms: int, done: Callable[[Any], None], **leaving: Any
+    ) -> None:
+        genuine(admission, drafts, now_ms, lambda refusal: None, **leaving)
         done(None)
 
     with patch.object(Admission, "send", send):
@@ -60,28 +61,22 @@ def restores_settled() -> Iterator[None]:
 @contextmanager
 def forwards_in_two_commits() -> Iterator[None]:
     """Deletes a forwarded message in its source when its destination has committed it."""
-    genuine = BoxForwarder._forward
+    genuine = Admission.send
 
-    def forward(forwarder: BoxForwarder, messages: list[StoredMessage], now_ms: int) -> None:
-        store = forwarder._store
-        late: list[Any] = []
+    def send(
+        admission: Admission[Any],
+        drafts: Sequence[Draft],
+        now_ms: int,
+        done: Callable[[Any], None],
+        *,
+        leaving: Delete | None = None,
+    ) -> None:
+        genuine(admission, drafts, now_ms, done)
+        if leaving is not None:
+            store = admission._entity.store
+            store.after_commit(lambda error: None if error else store.write(leaving))
 
-        def write(op: Any) -> None:
-            if isinstance(op, Delete):
-                late.append(op)
-            else:
-                store.write(op)
-
-        class Later:
-            def __getattr__(self, name: str) -> Any:
-                return write if name == "write" else getattr(store, name)
-
-        with patch.object(forwarder, "_store", Later()):
-            genuine(forwarder, messages, now_ms)
-        for op in late:
-            store.after_commit(lambda error, op=op: None if error else store.write(op))  # type: ignore[misc]
-
-    with patch.object(BoxForwarder, "_forward", forward):
+    with patch.object(Admission, "send", send):
         yield
 
 

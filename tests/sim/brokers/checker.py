@@ -28,7 +28,7 @@ class _Reckoning:
         self._ledger = ledger
         self._now_ms = now_ms
         self._missing: dict[str, list[str]] = {}
-        "Where a message is missing, and its text: receive-and-delete may explain some of them."
+        "Places where messages are missing, and their texts: receive-and-delete may explain some of them."
         self._copies: dict[tuple[str, str], list[Copy]] = {}
         for copy in ledger.copies.values():
             self._copies.setdefault((copy.home, copy.text), []).append(copy)
@@ -109,7 +109,7 @@ class _Reckoning:
 
 
 def miscounts(process: BrokerProcess, platter: Platter) -> list[str]:
-    """Where the counts that an administrator sees differ from the rows that are there, while nothing is under way."""
+    """Name the counts of an administrator that differ from the rows that are there, while nothing is under way."""
     rows: dict[int, list[StoredMessage]] = {}
     for box, message in platter.rows:
         rows.setdefault(box, []).append(message)

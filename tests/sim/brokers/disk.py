@@ -91,7 +91,7 @@ class Group:
 
 @dataclass(slots=True)
 class Wear:
-    """How this disk behaves: seconds until a commit, and from there until it is heard of; the share that fails."""
+    """Behaviour of this disk: seconds until a commit, and from there until it is heard of; the share that fails."""
 
     commit_s: float
     answer_s: float

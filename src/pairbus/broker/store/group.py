@@ -10,11 +10,16 @@ that would come out differently that way (an insert of a number that the step al
 the step, as does a write to whole entities; the next write of a row opens a new step.
 
 Rows are packed here, on the owner's thread: a message that its owner changes later is stored as it was when written.
+
+A group consists of *units*, the writes up to one `after_commit`. On a full disk, the units that only settle, move and
+delete rows are committed without the others (`without_sends`): otherwise senders that try again and again would keep
+receivers from emptying their queues. Each of these writes names rows that were committed before, so none of them
+depends on a unit that is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pairbus.broker.store import (
@@ -34,6 +39,7 @@ from pairbus.broker.store import (
     entity_of,
 )
 from pairbus.broker.store.records import COLUMN_COUNT, head_crc, pack_head, pack_rows, payload_crc, text_crc
+from pairbus.errors import StoreError
 
 LARGE = 200  # writes of one kind; with fewer the fixed cost of a commit still matters
 
@@ -94,10 +100,13 @@ class RememberStep:
 CommitStep = RowStep | RememberStep | Forget | SetSessionState | PutEntity | DropEntity | EraseEntity
 
 
+_SETTLING = frozenset({Delete, Update, Move, Forget})
+
+
 class CommitGroup:
     """The writes and callbacks of one commit."""
 
-    __slots__ = ("_open", "_remembering", "callbacks", "steps", "takes_room")
+    __slots__ = ("_failed", "_open", "_remembering", "_settling", "_unit", "callbacks", "steps", "takes_room")
 
     def __init__(self) -> None:
         self.takes_room = False
@@ -106,6 +115,12 @@ class CommitGroup:
         self.callbacks: list[Done] = []
         self._open: RowStep | None = None
         self._remembering: RememberStep | None = None
+        self._unit: list[Write] | None = []
+        "Writes of the open unit; None: one of them is no settlement."
+        self._settling: dict[int, list[Write]] = {}
+        "Writes of each unit of settlements alone, by the place of its callback."
+        self._failed: tuple[CommitGroup, StoreError] | None = None
+        "Group whose settlements these are, and why it failed as a whole."
 
     @property
     def is_large(self) -> bool:
@@ -113,7 +128,45 @@ class CommitGroup:
         step = self._open
         return step is not None and (len(step.rows) >= LARGE * COLUMN_COUNT or len(step.deletes) >= LARGE)
 
+    def end_unit(self, done: Done) -> None:
+        """End the writes that succeed or fail together; `done` is told of them."""
+        if self._unit:
+            self._settling[len(self.callbacks)] = self._unit
+        self._unit = []
+        self.callbacks.append(done)
+
+    def without_sends(self, error: StoreError) -> CommitGroup | None:
+        """Return a group of the units that take no room, after a full disk failed this group; None: there are none.
+
+        The new group tells the callbacks of this one too.
+        """
+        if not self.takes_room or not self._settling:
+            return None
+        rest = CommitGroup()
+        rest._failed = self, error
+        for unit in self._settling.values():
+            for op in unit:
+                rest.add(op)
+        return rest
+
+    def results(self, error: StoreError | None) -> Iterator[tuple[Done, StoreError | None]]:
+        """Yield each callback, in the order of the calls, with its result, when the commit has ended with `error`.
+
+        A callback without writes of its own asked for all writes before it, so it is told of the whole group.
+        """
+        whole = error
+        if self._failed is not None:
+            group, whole = self._failed
+            for place, done in enumerate(group.callbacks):
+                yield done, error if place in group._settling else whole
+        for done in self.callbacks:
+            yield done, whole
+
     def add(self, op: Write) -> None:
+        if type(op) not in _SETTLING:
+            self._unit = None
+        elif self._unit is not None:
+            self._unit.append(op)
         match op:
             case Insert():
                 self._insert(op)

@@ -38,7 +38,7 @@ from pairbus.broker.store.writer import WriterThread
 from pairbus.disk.commit_file import CommitFile
 from pairbus.disk.folders import FOLDER_MODE, tighten_folder
 from pairbus.disk.locks import FolderLock
-from pairbus.errors import StoreError
+from pairbus.errors import StoreError, StoreFull
 
 
 class SqliteStore:
@@ -171,7 +171,7 @@ class SqliteStore:
             # All writes so far are in the group that the writer has: its result is the answer.
             self._in_flight.callbacks.append(done)
             return
-        self._group.callbacks.append(done)
+        self._group.end_unit(done)
         if self._in_flight is None and self._group.is_large:
             self._hand_over()  # the loop may read more for milliseconds; the writer need not wait for that
         elif not self._handing_over:
@@ -198,6 +198,9 @@ class SqliteStore:
         if self._closed is not None or not group.steps:
             self._tell(group, self._closed)
             return
+        self._begin(group)
+
+    def _begin(self, group: CommitGroup) -> None:
         self._in_flight = group
         self.commit_times.begin()
         if self.hindrance is None:
@@ -221,14 +224,18 @@ class SqliteStore:
     def _finished(self, group: CommitGroup, error: StoreError | None) -> None:
         self._in_flight = None
         self.commit_times.end(is_durable=error is None)
+        rest = group.without_sends(error) if isinstance(error, StoreFull) else None
+        if rest is not None:
+            self._begin(rest)  # before the next group, and the callbacks of this group wait for it: their order stays
+            return
         if self._group.steps:
             self._hand_over()  # before the callbacks, so that the writer works while they run
         self._tell(group, error)
 
     def _tell(self, group: CommitGroup, error: StoreError | None) -> None:
-        for done in group.callbacks:
+        for done, result in group.results(error):
             try:
-                done(error)
+                done(result)
             except Exception as fault:  # one callback's bug must not keep the others from being called; it is reported
                 context = {"message": "a callback of the store failed", "exception": fault}
                 self._running_loop().call_exception_handler(context)
