@@ -1,4 +1,4 @@
-"""Why an entity goes away, and in which way: each cause and each unavailability, played by the broker's own faults.
+"""Causes and ways of unavailability: each of them played by the broker's own faults.
 
 The causes: throttling, trouble in a dependency, one subsystem that restarts, a whole data centre that is lost. The
 ways, each independent of the others: cannot send, cannot receive, cannot manage, cannot contact the service at all.
@@ -190,7 +190,7 @@ async def test_lost_data_centre_fails_over_entities_as_they_are_used(pair: Pair,
 
 
 async def test_messages_come_home_when_contact_is_back(pair: Pair, flavour: Flavour) -> None:
-    """Where the syphon runs, the backlog is moved without an operator."""
+    """A running syphon moves the backlog without an operator."""
     client = await pair.client(flavour, enable_syphon=True)
     bodies = [f"diverted {number}" for number in range(3)]
     with pair.primary.outage("refuse"):

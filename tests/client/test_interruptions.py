@@ -99,8 +99,9 @@ async def test_time_limit_of_the_application_is_no_outage(world: World, tmp_path
     assert world.count(queue) == 2, "each was stored once"
 
 
-async def test_who_hears_of_trouble_may_send_with_the_same_sender(stage: Stage) -> None:
-    """A listener is called when the send has nobody's turn: it would wait for the one that waits for it."""
+async def test_listener_may_send_with_the_same_sender(stage: Stage) -> None:
+    """A listener is called while no send has its turn; otherwise the listener's own send would wait for the send that
+    waits for the listener."""
     sent: list[float] = []
 
     def on_event(event: Event) -> None:
@@ -147,3 +148,39 @@ async def test_interrupted_send_makes_no_further_attempt(stage: Stage, timeout: 
     await sender.send(message("next"))
     assert stage.secondary.received == []
     assert client.state("orders") is State.HEALTHY
+
+
+async def test_an_interrupted_close_is_completed_by_the_next_one(
+    world: World, flavour: Flavour, tmp_path: Path
+) -> None:
+    """A time limit of the application must leave neither connections nor the lock of the spool behind."""
+    queue = world.namespaces.make_queue()
+    nemeses = world.nemesis(), world.nemesis("secondary")
+    client = await world.client(flavour, spool_dir=tmp_path)
+    sender = client.sender(queue)
+    await sender.send(message())
+    nemeses[0].stall_transfers(queue)
+    sending = asyncio.create_task(sender.error(message()))
+    await until(lambda: nemeses[0].counts.of(queue).transfers_held > 0, "closing has to wait for a send")
+    if flavour == "aio":
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.client.close(), 0.1)
+    else:
+        ended: list[BaseException] = []
+
+        def close() -> None:
+            try:
+                client.client.close()
+            except BaseException as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=close)
+        thread.start()
+        await until(lambda: client.client._state.is_closed, "closing has begun")
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interrupted))
+        await asyncio.to_thread(thread.join, 5.0)
+        assert [type(error) for error in ended] == [Interrupted]
+    await client.close()
+    await sending
+    await until(lambda: not any(nemesis.open_connections for nemesis in nemeses), "every connection is closed")
+    assert not client.client._state.spool.is_open

@@ -197,7 +197,7 @@ async def test_primary_closed_by_somebody_else_is_faulted_at_once(world: World, 
 
 @pytest.mark.parametrize("how", ["closed", "faulted"])
 async def test_primary_stays_usable_without_its_secondary(world: World, flavour: Flavour, how: str) -> None:
-    """Where no syphon runs: sends go on, one event says that nothing can be diverted, a diversion fails."""
+    """Without a syphon sends go on, one event says that nothing can be diverted, and a diversion fails."""
     queue = world.namespaces.make_queue()
     client = await world.client(flavour)
     sender = client.sender(queue)

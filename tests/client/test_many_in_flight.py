@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from pairbus.pairing.events import Diverted, FailedOver, Suspected
+from pairbus.pairing.events import DestinationSkipped, Diverted, FailedOver, Suspected
 from pairbus.pairing.failover import State
+from pairbus.pairing.relay import SyphonSettings
 from pairbus.testing import NemesisThread
 from tests.client.losses import QUICK_S, SILENT_S, slowness
 from tests.client.messages import id_of
@@ -250,3 +251,19 @@ async def test_an_entity_that_stalls_is_diverted_and_its_neighbour_is_not(world:
     assert client.state(lively) is State.HEALTHY
     assert world.count(lively) == sent
     assert nemesis.counts.connections <= connections + 1, "only a ping may have a connection of its own"
+
+
+async def test_syphon_of_a_client_does_not_end_its_sends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The syphon drops a connection that may be silent. Sends of the application to other entities, whose answers are
+    on their way, would be repeated and stored twice."""
+    monkeypatch.setattr(SyphonSettings, "of", lambda options: SyphonSettings(send_timeout_s=1.0))
+    stalled, lively = world.namespaces.make_queue(), world.namespaces.make_queue()
+    nemesis = world.nemesis()
+    client = await world.client("aio", enable_syphon=True)
+    await client.sender(lively).send(message())
+    link = await client.client._engine._primary.sender(lively)
+    nemesis.stall_transfers(stalled)
+    client.client.force_failover(stalled)
+    await client.sender(stalled).send(message())
+    await client.until_event(DestinationSkipped, 20.0 * slowness())
+    assert link.over is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -220,3 +222,24 @@ def test_scheduled_messages_carry_their_time() -> None:
         assert annotations is not None and "x-opt-scheduled-enqueue-time" in annotations
     assert given[0].scheduled_enqueue_time_utc is None
     assert scheduled([], AT) == ([], None)
+
+
+FORK = """
+import os
+from pairbus.client.outgoing import Order
+
+order = Order()
+next(order.numbers)
+if os.fork():
+    os.wait()
+os.write(1, f"{order.sender} {next(order.numbers)}\\n".encode())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system cannot fork")
+def test_a_forked_child_numbers_its_messages_under_another_id() -> None:
+    """With one id, two messages would have the same number, and the syphon would take one for the other."""
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=True)
+    child, parent = (line.split() for line in done.stdout.splitlines())
+    assert child[0] != parent[0]
+    assert (child[1], parent[1]) == ("1", "2")

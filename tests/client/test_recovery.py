@@ -1,4 +1,4 @@
-"""How an entity comes back: pings, probes and trials; and which queue of the backlog is used meanwhile."""
+"""The return of an entity: pings, probes and trials; and which queue of the backlog is used meanwhile."""
 
 from __future__ import annotations
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus import ledger
-from pairbus.client.errors import ClientClosed, PartlySent
+from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, PartlySent
 from pairbus.client.outgoing import THE_PRIMARY, Outgoing
-from pairbus.client.results import closed_meanwhile, error_of
+from pairbus.client.results import ended_meanwhile, error_of
+from pairbus.client.sends import Sends
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.sending import Unsent, Where
 from tests.client.world import Stage, message
+from tests.scripted import Detach, LoseAnswer
 
 
 def two_messages() -> Outgoing:
@@ -26,17 +31,51 @@ def test_a_primary_without_an_answer_is_a_time_out_for_the_caller() -> None:
     assert type(error) is OperationTimeoutError and "no time was left" in str(error)
 
 
-def test_closing_between_two_parts_says_which_are_stored() -> None:
+@pytest.mark.parametrize(
+    ("ended", "says"),
+    [
+        (ClientClosed("contoso"), "contoso is closed"),
+        (PairedMessagingFactoryError("contoso", "fabrikam", "fault() was called"), "contoso and fabrikam is faulted"),
+    ],
+)
+def test_an_end_between_two_parts_says_which_are_stored(
+    ended: ClientClosed | PairedMessagingFactoryError, says: str
+) -> None:
     """The caller sends the others again, with another client; the stored ones would be there twice."""
-    going, closed = two_messages(), ClientClosed("contoso")
-    assert closed_meanwhile(closed, "orders", going) is closed
+    going = two_messages()
+    assert ended_meanwhile(ended, "orders", going) is ended
     going.unanswered(THE_PRIMARY)
-    doubtful = closed_meanwhile(closed, "orders", going)
-    assert isinstance(doubtful, ClientClosed) and doubtful.may_be_in == (THE_PRIMARY,)
+    doubtful = ended_meanwhile(ended, "orders", going)
+    assert isinstance(doubtful, type(ended)) and doubtful.may_be_in == (THE_PRIMARY,)
+    assert says in str(doubtful) and "Nothing was sent" not in str(doubtful)
     going.stored(1, "backlog/0")
-    partly = closed_meanwhile(closed, "orders", going)
-    assert isinstance(partly, PartlySent) and "contoso is closed" in str(partly)
+    partly = ended_meanwhile(ended, "orders", going)
+    assert isinstance(partly, PartlySent) and says in str(partly)
     assert (partly.stored_ids, partly.unsent_ids, partly.may_be_in) == (["one"], ["two"], (THE_PRIMARY,))
+
+
+@pytest.mark.parametrize("call", ["send", "schedule"])
+async def test_a_fault_between_two_attempts_does_not_deny_the_first(
+    stage: Stage, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt got no answer: a caller that is told that nothing was sent would send it twice."""
+    client = stage.client("aio")
+    sender = client.sender("orders").sender
+    await sender.send_messages(message())
+    stage.primary.on("transfer" if call == "send" else "request", LoseAnswer(Detach()))
+    pause = Sends._pause
+
+    async def fault_and_pause(sends: Sends, command: Any) -> Any:
+        client.client.fault("primary")
+        return await pause(sends, command)
+
+    monkeypatch.setattr(Sends, "_pause", fault_and_pause)
+    with pytest.raises(PairedMessagingFactoryError) as caught:
+        if call == "send":
+            await sender.send_messages(message())
+        else:
+            await sender.schedule_messages(message(), datetime.now(UTC) + timedelta(hours=1))
+    assert caught.value.outcome_unknown and caught.value.may_be_in == (THE_PRIMARY,)
 
 
 async def test_a_large_message_is_billed_by_its_size(stage: Stage, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How an entity of a real broker comes back: when pings are sent, what they leave behind, what else may prove it."""
+"""The return of an entity of a real broker: when pings are sent, what they leave behind, what else may prove it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def lost(world: World, flavour: Flavour, **options: Any) -> tuple[str, Cli
 
 @both_flavours
 async def test_pings_come_one_interval_after_the_failover_and_after_each_other(world: World, flavour: Flavour) -> None:
-    """When a ping is delivered, the entity is healthy and pings stop."""
+    """An entity to which a ping was delivered is healthy, and pings stop."""
     queue, client = await lost(world, flavour)
     await until(lambda: len(client.told(PingSent)) >= 2, "two pings that fail")
     world.nemesis().heal()

@@ -1,4 +1,4 @@
-"""The syphon between two broker processes: what it costs, what it skips, what it sets aside, and where it stops."""
+"""The syphon between two broker processes: what it costs, what it skips, what it dead-letters, and where it stops."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Backlog:
 
     @property
     def waiting(self) -> int:
-        """Messages that are neither at home nor set aside, locked ones included."""
+        """Messages that are neither at home nor dead-lettered, locked ones included."""
         found = self.world.namespaces.admin("secondary").get_queue_runtime_properties(self.path)
         return int(found.active_message_count or 0)
 
@@ -148,7 +148,7 @@ def names(count: int, prefix: str = "m") -> list[str]:
 
 
 async def test_an_idle_queue_costs_one_receive_for_each_poll(world: World, backlog: Backlog) -> None:
-    """Here of a second; with fifteen minutes ten queues cost 28 800 in thirty days."""
+    """A poll lasts one second here. With polls of fifteen minutes, ten queues cost 28 800 receives in thirty days."""
     world.namespaces.make_queue("secondary", world.backlog[1])
     async with backlog.pumping(replace(QUICK, poll_s=1.0), queues=2) as pumps:
         await until(lambda: pumps.metered("empty receive") >= 4, "two polls of two queues")
@@ -380,7 +380,7 @@ def refused(events: list[Event]) -> list[DestinationSkipped]:
     return [one for one in events if isinstance(one, DestinationSkipped) and "unauthorized" in one.reason.lower()]
 
 
-# ── what it sets aside, and where it stops ──
+# ── what it dead-letters, and where it stops ──
 
 
 async def test_messages_that_cannot_go_home_are_dead_lettered_with_a_reason(world: World, backlog: Backlog) -> None:

@@ -10,6 +10,7 @@ from asyncio import gather
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from azure.servicebus import ServiceBusMessage
 
 from tests.client.plain import Caller, Who
@@ -83,6 +84,7 @@ async def test_refused_message_raises_the_error_of_the_plain_sdk(stage: Stage, f
     await compare(stage, flavour, "transfer", REFUSALS, "send_messages", MESSAGE)
 
 
+@pytest.mark.timed  # the plain SDK has a limit of its own for the opening of a link
 async def test_refused_link_raises_the_error_of_the_plain_sdk(stage: Stage, flavour: Flavour) -> None:
     """The condition comes with null termini and a detach, as the service does it."""
     await compare(stage, flavour, "attach", REFUSALS, "send_messages", MESSAGE)

@@ -1,4 +1,4 @@
-"""Where a spooled message goes: by the state of its entity, whose state it changes in turn."""
+"""Destinations of a spooled message: by the state of its entity, whose state it changes in turn."""
 
 from __future__ import annotations
 

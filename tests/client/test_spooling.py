@@ -1,4 +1,4 @@
-"""Both namespaces are away: messages are kept on this machine, and forwarded in order when either is back."""
+"""The two namespaces are away: messages are kept on this machine, and forwarded in order when either is back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pairbus.pairing.failover import State
 from pairbus.sdk.encoding import encode
 from pairbus.spool import Spool, SpoolEntry
 from tests.client.messages import id_of
-from tests.client.world import Stage, World, message, until
+from tests.client.world import CALL_S, Stage, World, message, until
 from tests.scripted.script import Delay, Reject
 from tests.sdk.flavours import Flavour
 
@@ -217,3 +217,29 @@ async def test_spooling_does_not_wait_for_the_threads_of_the_application(stage: 
 def lives(thread: threading.Thread) -> bool:
     thread.join(5)
     return thread.is_alive()
+
+
+async def test_a_disk_that_hangs_does_not_hold_a_send(
+    world: World, flavour: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error comes with the time-out, and says that the spool may have the message: the write may still end."""
+    queue = world.namespaces.make_queue()
+    nemeses = world.nemesis(), world.nemesis("secondary")
+    client = await world.client(flavour, spool_dir=tmp_path)
+    for nemesis in nemeses:
+        nemesis.refuse()
+    answers, append = threading.Event(), Spool.append
+
+    def hang(spool: Spool, entries: list[SpoolEntry]) -> int:
+        answers.wait(CALL_S)
+        return append(spool, entries)
+
+    monkeypatch.setattr(Spool, "append", hang)
+    try:
+        error = await client.sender(queue).error(message(message_id="late"), timeout=2.0)
+    finally:
+        answers.set()
+    assert isinstance(error, SendAvailabilityBacklogError) and error.outcome_unknown
+    assert error.may_be_in == ("the spool",)
+    assert "the spool's disk did not answer" in str(error)
+    await until(lambda: "spool=1" in repr(client.client), "the write has ended")

@@ -146,7 +146,7 @@ def test_a_call_does_not_wait_for_an_engine_that_is_stuck(
     assert going.is_cancelled
 
 
-def test_a_call_under_way_when_the_thread_is_stopped_says_where_its_message_may_be(
+def test_call_of_a_stopped_thread_says_where_its_message_may_be(
     engine_thread: EngineThread,
 ) -> None:
     """Closing gives sends five seconds; one that is still under way then may have been stored."""

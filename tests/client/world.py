@@ -11,7 +11,8 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Literal, cast
 
 import pytest
@@ -115,7 +116,7 @@ class Client:
     def _hear(self) -> None:
         """Wait until the listener of a sync client, which has a thread of its own, has heard all events."""
         if self.client._listener is not None:
-            self.client._listener.flush(1.0)
+            self.client._listener.flush(10.0)
 
     async def pair(self) -> None:
         await self.call(self.client.pair)
@@ -136,12 +137,15 @@ class Client:
         return self.client.states()[path]  # type: ignore[no-any-return]
 
     async def until_state(self, path: str, state: State, within_s: float) -> float:
-        """How long it took."""
+        """Wait for the state, and for the events that tell of it; return the seconds until the state was reached."""
         began = time.monotonic()
         while self.state(path) is not state:
             assert time.monotonic() - began < within_s, f"{path} is {self.state(path)} and not {state} in {within_s} s"
             await asyncio.sleep(0.02)
-        return time.monotonic() - began
+        took_s = time.monotonic() - began
+        if self.flavour == "sync":
+            await in_thread(self._hear)
+        return took_s
 
     async def until_event(self, kind: type[Event], within_s: float) -> Any:
         began = time.monotonic()
@@ -169,7 +173,7 @@ class Sender:
         self.sender = sender
 
     async def send(self, what: Any, *, timeout: float | None = None, within_s: float = CALL_S) -> float:
-        """How long it took."""
+        """Send; return the seconds that it took."""
         began = time.monotonic()
         await self.client.call(self.sender.send_messages, what, timeout=timeout, within_s=within_s)
         return time.monotonic() - began
@@ -293,17 +297,30 @@ class World:
 
     async def take(self, path: str, count: int, side: SideName = "primary", within_s: float = 8.0) -> list[bytes]:
         """Exactly so many messages, removed from the queue, byte for byte."""
+        async with self.taking(path, count, side, within_s) as take:
+            return await take()
+
+    @asynccontextmanager
+    async def taking(
+        self, path: str, count: int, side: SideName = "primary", within_s: float = 8.0
+    ) -> AsyncIterator[Callable[[], Awaitable[list[bytes]]]]:
+        """Open a receiver that gets each message when it arrives, and yield `take`: a message that lives for a second
+        is not missed on a busy machine."""
         async with await connect(self.namespaces.connection_string(side)) as connection:
             receiver = await connection.receiver(path, credit=min(count + 1, 200))
-            found: list[bytes] = []
-            deadline = time.monotonic() + within_s
-            while len(found) < count and time.monotonic() < deadline:
-                batch = await receiver.receive(count - len(found), timeout_s=max(deadline - time.monotonic(), 0.01))
-                found += [message.payload for message in batch]
-                await receiver.complete(batch)
+
+            async def take() -> list[bytes]:
+                found: list[bytes] = []
+                deadline = time.monotonic() + within_s
+                while len(found) < count and time.monotonic() < deadline:
+                    batch = await receiver.receive(count - len(found), timeout_s=max(deadline - time.monotonic(), 0.01))
+                    found += [message.payload for message in batch]
+                    await receiver.complete(batch)
+                assert len(found) == count, f"{len(found)} of {count} messages were in {path}"
+                return found
+
+            yield take
             await receiver.close()
-        assert len(found) == count, f"{len(found)} of {count} messages were in {path}"
-        return found
 
     async def bring_home(self, **settings: Any) -> SyphonProgress:
         """Run a syphon once, past every proxy. Its start lies longer ago than locks last, as lanes need it."""

@@ -32,7 +32,7 @@ HOME = Receipt(Where.PRIMARY)
 
 @dataclass(frozen=True)
 class Answer:
-    """How a scripted command ends, and how long it takes."""
+    """End of a scripted command, and its duration."""
 
     kind: Kind | None = None
     after_s: float = 0.01

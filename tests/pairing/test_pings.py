@@ -1,4 +1,4 @@
-"""When a failed-over entity is asked again."""
+"""Times at which a failed-over entity is asked again."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def test_the_next_batch_of_a_lane_waits_for_the_one_before() -> None:
     st.booleans(),
 )
 def test_every_message_is_sent_once_and_in_order_of_its_session(items: list[Item], in_batches: bool) -> None:
-    """How messages are batched does not matter."""
+    """The order does not depend on the batches."""
     numbered = [one._replace(place=place) for place, one in enumerate(items)]
     sent = [one for chunks in rounds(numbered, 500, in_batches=in_batches) for chunk in chunks for one in chunk]
     assert sorted(one.place for one in sent) == list(range(len(items)))

@@ -71,7 +71,7 @@ def next_step(
 def test_an_attempt_before_the_plan_is_the_plans_own(
     answer: Failure | None, made: object, timeout_s: float, spool_dir: str | None, is_alive: bool
 ) -> None:
-    """Both ways to send must agree, or one failure would be judged in two ways."""
+    """The two ways to send must agree, or one failure would be judged in two ways."""
     reply = Reply(min(1.0, timeout_s), answer, is_alive)
     ways = [
         next_step(*(home if made is home else away)(spool_dir), timeout_s, reply, tried=tried)

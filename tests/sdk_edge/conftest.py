@@ -24,7 +24,7 @@ def silent_port() -> Iterator[int]:
 
 @pytest.fixture
 def free_port() -> int:
-    """Where nobody listens."""
+    """Port on which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 

@@ -121,7 +121,7 @@ async def test_peeking_looks_behind_pings(world: World) -> None:
 
 
 async def test_in_receive_and_delete_a_ping_is_simply_gone(world: World) -> None:
-    """There is nothing to complete."""
+    """A ping that was deleted by its delivery need not be completed."""
     await world.send(ping(), ServiceBusMessage("a"))
     receiver = await world.receiver(receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     assert [str(message) for message in await receiver.receive_messages(2, max_wait_time=3)] == ["a"]

@@ -42,7 +42,7 @@ def test_a_call_is_freed_although_breaking_an_earlier_one_went_wrong(monkeypatch
 
 
 def test_a_call_without_any_hurry_does_not_end_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are longer times than a thread can wait."""
+    """A time may be longer than a thread can wait."""
     assert guarded(lambda: "done", "owner", time.monotonic() + 1e12) == "done"
     freed = threading.Event()
     monkeypatch.setattr("pairbus.sdk.watchdog.break_socket", lambda owner: freed.set())

@@ -117,7 +117,7 @@ def test_a_spool_within_a_numbered_one_is_found(tmp_path: Path) -> None:
 
 
 def test_messages_of_another_pair_are_left_to_it(tmp_path: Path) -> None:
-    """The messages would be sent to a namespace that they were never meant for. Messages set aside count too."""
+    """The messages would be sent to a namespace that they were never meant for. Refused messages count too."""
     first = open_free(tmp_path, pair="contoso")
     first.append(entries(range(2)))
     [(number, _), (other, _)] = first.next_batch("orders", 2, 1000)

@@ -43,7 +43,7 @@ async def endpoint() -> AsyncIterator[ScriptedEndpoint]:
 
 @pytest.fixture
 async def world(tmp_path: Path, endpoint: ScriptedEndpoint) -> AsyncIterator[World]:
-    """Both sides are the scripted endpoint."""
+    """The two sides are the scripted endpoint."""
     world = World(tmp_path, endpoint.connection_string, endpoint.connection_string, timeout_s=2.0)
     yield world
     await world.close()
@@ -212,7 +212,7 @@ async def test_a_message_at_fault_steps_aside_and_the_others_keep_their_order(
 async def test_messages_for_a_missing_entity_wait_for_the_grace(
     world: World, endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
-    """Within the grace no message is set aside; after it they are, and other paths are not affected."""
+    """Within the grace no message is refused; after it they are, and other paths are not affected."""
     missing = endpoint.on("attach", Reject("amqp:not-found"), path="orders")
     world.spool.append([*entries(range(3)), *entries(range(3), "bills")])
     reasons = await world.forwarder.drain_once(patience_s=0.2)

@@ -112,8 +112,8 @@ def test_after_a_refused_batch_its_messages_go_one_by_one() -> None:
 
 
 def test_a_batch_has_one_session_and_one_partition_key() -> None:
-    """The service files it under those of its head, whole; what cannot be read must not spoil it. Order is kept: only
-    those that follow each other travel together."""
+    """The service files a whole batch under the session and key of its first message. An unreadable message must not
+    spoil the batch. Order is kept: only messages that follow each other travel together."""
     plain, own, keyed = encoded(1), encoded(2, session_id="s"), encoded(3, partition_key="k")
     assert together([plain, plain, keyed, plain], 10_000) == 2
     assert together([own, encoded(4, session_id="s"), plain], 10_000) == 2

@@ -1,4 +1,4 @@
-"""Messages in, messages out: order, limits, sharing, and messages that are set aside."""
+"""Messages in, messages out: order, limits, sharing, and messages that are refused."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_damaged_message_is_set_aside_and_the_rest_goes_on(spool: Spool, caplog:
     spool = Spool(spool.folder)
     with caplog.at_level(logging.ERROR):
         assert waiting(spool) == [0, 2, 3]
-    assert "1 damaged messages for orders are set aside" in caplog.text
+    assert "1 damaged messages for orders are refused" in caplog.text
     _, [standing] = look(spool.folder)
     assert standing.refused == 1 and standing.reasons == ("damaged: the checksum is wrong",)
     spool.close()

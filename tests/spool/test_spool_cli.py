@@ -80,18 +80,18 @@ def test_a_list_shows_what_waits_and_what_was_set_aside(folder: Path, capsys: py
 def test_a_damaged_spool_holds_up_no_other(
     folder: Path, endpoint: ScriptedThread, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A damaged spool is named and passed over; alone, it is the error."""
+    """A damaged spool is named and skipped; alone, it is the error."""
     (folder / FILE_NAME).write_bytes(b"rubbish" * 1000)
     assert run("list", folder) == 1
     out, err = capsys.readouterr()
     assert [line.split("\t")[0] for line in out.splitlines()] == ["spool", str(folder / "1")]
-    assert str(folder / FILE_NAME) in err and "It is passed over." in err
+    assert str(folder / FILE_NAME) in err and "This spool is skipped." in err
     assert run("drain", folder, "--primary", endpoint.connection_string, "--any-pair") == 1
     out, err = capsys.readouterr()
-    assert out == "forwarded 1 message\n" and "It is passed over." in err
+    assert out == "forwarded 1 message\n" and "This spool is skipped." in err
     (folder / "1" / FILE_NAME).unlink()
     assert run("list", folder) == 1
-    assert "passed over" not in capsys.readouterr().err
+    assert "skipped" not in capsys.readouterr().err
 
 
 def test_a_list_for_programs_has_the_same_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +158,7 @@ def test_what_the_primary_cannot_take_goes_to_backlog_queues(
     endpoint.on("attach", Reject("amqp:not-found"), path=f"{NAME}/x-servicebus-transfer/0")
     monkeypatch.setenv("PAIRBUS_PRIMARY", NOBODY)
     monkeypatch.setenv("PAIRBUS_SECONDARY", endpoint.connection_string)
-    assert run("drain", folder, "--primary-name", NAME, "--backlog-queues", 2) == 0
+    assert run("drain", folder, "--primary-name", NAME, "--backlog-queue-count", 2) == 0
     homes = [unwrap(payload) for payload in endpoint.stored(f"{NAME}/x-servicebus-transfer/1")]
     assert sorted(getattr(home, "path", "") for home in homes) == ["bills", *["orders"] * 4]
 
@@ -179,7 +179,7 @@ def test_what_is_left_is_told_with_the_reason_and_exit_code_1(
     }
     assert "amqp:unauthorized-access" in told[str(folder), "-", "orders", "3"]
     assert "com.microsoft:argument-error" in told[str(folder), "-", "bills", "0"]
-    assert "bills message m0 is set aside" in shown.err
+    assert "bills message m0 is refused and stays in the spool" in shown.err
     endpoint.remove(unauthorised)
     assert run("drain", folder, "--primary", endpoint.connection_string) == 1
     assert run("drain", folder, "--primary", endpoint.connection_string, "--retry-refused") == 0
@@ -198,7 +198,7 @@ def test_a_spool_whose_client_lives_is_not_drained(folder: Path, capsys: pytest.
         client.communicate()
     shown = capsys.readouterr()
     assert f"The spool {folder} is in use by another client (process {client.pid})" in shown.err
-    assert "passed over" in shown.err and str(folder / "1") in shown.out  # the spool beside it was drained
+    assert "skipped" in shown.err and str(folder / "1") in shown.out  # the spool beside it was drained
 
 
 def test_messages_of_another_pair_are_not_drained_unless_asked_for(

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
@@ -83,6 +84,7 @@ async def test_each_message_comes_home_to_its_destination_in_queue_order() -> No
         assert world.metered("send") == world.metered("receive") == world.metered("complete") == 250
 
 
+@pytest.mark.timed  # loads are as large as can be moved in time
 async def test_messages_of_one_destination_that_lie_apart_share_a_send() -> None:
     """Twenty destinations: of a batch of a hundred each gets five, of a load of several batches more."""
     paths = [f"orders-{number}" for number in range(20)]
@@ -195,7 +197,7 @@ async def test_no_second_has_much_more_than_a_second_of_the_budget() -> None:
 
 
 async def test_dead_letters_are_driven_back_to_their_queue_or_to_another() -> None:
-    """The messages lose the reason for which they were set aside, and are otherwise unchanged."""
+    """The messages lose the reason for which they were dead-lettered, and are otherwise unchanged."""
     async with pair(ORDERS, BILLS) as world:
         for target in (None, "bills"):
             sender = await world.primary.sender("orders")
@@ -284,7 +286,7 @@ async def test_a_dead_letter_that_its_queue_remembers_stays_or_gets_another_id()
 
 
 async def test_a_dead_letter_that_cannot_go_back_stays_where_it_is() -> None:
-    """There is no further place to put it aside; which one it is, and why it stays, is told."""
+    """A dead letter has no further dead-letter queue; an event names the message and the reason why it stays."""
     async with pair(ORDERS, QueueDescription("small", max_message_size_kb=1)) as world:
         sender = await world.primary.sender("orders")
         await sender.send(Message(properties=Properties(message_id="big"), data=[bytes(5000)]).encode())

@@ -1,4 +1,4 @@
-"""Where order is kept: a lane and the messages that hold it up, over queues, kills and drains."""
+"""Order: a lane and the messages that hold it up, over queues, kills and drains."""
 
 from __future__ import annotations
 

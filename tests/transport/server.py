@@ -98,7 +98,7 @@ class Peer(asyncio.Protocol):
         self.out: list[SenderLink] = []
         self.tags = 0
         self.reads = 0
-        "How often bytes came in."
+        "Number of times that bytes came in."
         self.bytes_read = 0
         self.audiences: set[str] = set()
 

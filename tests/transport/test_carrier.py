@@ -148,7 +148,7 @@ async def test_whether_pings_are_hidden_is_read_from_the_peers_open() -> None:
 
 
 async def test_a_web_socket_goes_through_an_http_proxy() -> None:
-    """Where only HTTP leaves the building, this is the only way to Azure."""
+    """A network from which only HTTP leaves has no other way to Azure."""
     asked: list[bytes] = []
 
     async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pairbus.amqp.performatives import Error
-from pairbus.transport import Carrier, ConnectionLost, Refused, Timeout, connect
+from pairbus.transport import Carrier, ConnectionLost, Refused, Silence, Timeout, connect
 from pairbus.transport import cbs as transport_cbs
 from pairbus.transport import pool as transport_pool
 from tests.scripted import Delay, Detach, LoseAnswer, Reject, ScriptedEndpoint, Silent
@@ -180,7 +180,7 @@ async def test_retired_connections_that_are_still_used_are_few(monkeypatch: pyte
 
 
 async def test_fresh_after_a_loss_only_opens_anew() -> None:
-    """There is nothing to retire."""
+    """A connection that is lost need not be retired."""
     async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
         await carrier.send("orders", body("1"))
         sender = await carrier.sender("orders")
@@ -272,3 +272,43 @@ async def test_a_direct_connection_is_as_before() -> None:
         sender = await connection.sender("orders", name="till-7")
         await sender.send(body("1"))
         assert sender.name == "till-7"
+
+
+async def test_a_link_that_fell_silent_is_used_by_no_later_send() -> None:
+    """The peer may have lost its end of one link only. Pings open links of their own, so they cannot notice it."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
+        await carrier.send("orders", body("1"))
+        silent = await carrier.sender("orders")
+        endpoint.on("transfer", Silent(), path="orders", times=2)
+        slow = asyncio.create_task(carrier.send("orders", body("2"), silence_s=0.6))
+        with pytest.raises(Silence):
+            await carrier.send("orders", body("3"), silence_s=0.2)
+        assert silent.over is None and not slow.done(), "the send of another caller has its own time"
+        await carrier.send("orders", body("4"), silence_s=5.0)
+        assert await carrier.sender("orders") is not silent
+        with pytest.raises(Silence):
+            await slow
+        await until(lambda: silent.over is not None)
+
+
+async def test_forgetting_a_link_leaves_sends_in_flight_on_it_alone() -> None:
+    """A caller that wants a new link must not make the outcome of other callers' sends unknown."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
+        await carrier.send("orders", body("1"))
+        before = await carrier.sender("orders")
+        endpoint.on("transfer", Delay(0.3, Accept()), path="orders", times=1)
+        sending = asyncio.create_task(carrier.send("orders", body("2")))
+        await until(lambda: before.in_flight == 1)
+        carrier.forget("orders")
+        assert await carrier.sender("orders") is not before
+        await sending
+        await until(lambda: before.over is not None)
+
+
+async def test_openings_at_the_same_time_leave_one_link() -> None:
+    """After a loss one caller may open the link anew while another one retries on a fresh connection."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
+        endpoint.on("attach", Delay(0.1, Accept()))
+        await asyncio.gather(carrier.send("orders", body("1")), carrier.send("orders", body("2"), fresh=True))
+        await until(lambda: endpoint.link_count("orders") == 1)
+        assert sorted(endpoint.stored("orders")) == [body("1"), body("2")]

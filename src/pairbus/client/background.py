@@ -156,17 +156,20 @@ class Background:
     # ── the syphon ──
 
     async def _run_syphon(self) -> None:
+        """Run the syphon, with a carrier of its own: it drops connections of the primary that may be silent, and sends
+        of the application must not be on them."""
         state = self._state
-        self._syphon = Syphon(
-            self._primary,
-            self._secondary,
-            state.pair.rotation.queues,
-            settings=SyphonSettings.of(state.options),
-            publish=state.events.tell,
-            meter=state.meters.syphon,
-        )
-        state.control.watch(self._syphon.progress)
-        await self._syphon.run()
+        async with state.primary.new_carrier(state.options.connect_timeout) as home:
+            self._syphon = Syphon(
+                home,
+                self._secondary,
+                state.pair.rotation.queues,
+                settings=SyphonSettings.of(state.options),
+                publish=state.events.tell,
+                meter=state.meters.syphon,
+            )
+            state.control.watch(self._syphon.progress)
+            await self._syphon.run()
 
     async def _watch_sides(self) -> None:
         """Fault the open side five seconds after the other one was closed or faulted; only where the syphon runs."""

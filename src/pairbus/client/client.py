@@ -30,6 +30,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
 
     AIO = True
     _engine: Engine | None = None
+    _ending: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         await self.pair()
@@ -95,11 +96,20 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
                 listeners.remove(listen)
 
     async def close(self) -> None:
-        """Stop pings and pumps (they get 5 seconds to finish what they hold) and close both sides."""
-        if self._state.is_closed:
-            return
-        engine = self._engine_here()
-        self._state.is_closed = True
+        """Stop pings and pumps (they get 5 seconds to finish what they hold) and close both sides.
+
+        Closing goes on when the caller is cancelled, and a later call waits for its end.
+        """
+        if not self._state.is_closed:
+            engine = self._engine_here()
+            self._state.is_closed = True
+            self._ending = asyncio.create_task(self._end(engine))
+        ending = self._ending
+        if ending is not None and not ending.done() and ending.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait([ending])
+            ending.result()
+
+    async def _end(self, engine: Engine) -> None:
         await engine.close()
         await self._primary.close()
         await self._secondary.close()
@@ -109,8 +119,8 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
         return PairedSender(self, path, client_identifier)
 
     def _after_fork(self) -> None:
-        keep(self._engine)
-        self._engine = None
+        keep((self._engine, self._ending))
+        self._engine = self._ending = None
         super()._after_fork()
 
 

@@ -44,6 +44,7 @@ class Engine:
         self._sends = Sends(state, self._primary, self._secondary, self._closing)
         self._background: Background | None = None
         self._pairing: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._spawned: set[asyncio.Task[None]] = set()
         state.events.wake = self._wake
         state.control.serve(self.loop)
@@ -61,12 +62,10 @@ class Engine:
             self._pairing = asyncio.create_task(self._pair())
             self._pairing.add_done_callback(self._pairing_ended)
         pairing = self._pairing
-        try:
-            await asyncio.shield(pairing)
-        except asyncio.CancelledError:
-            if pairing.cancelled():
-                self.state.check()  # raises when the closing of the client ended it; otherwise the caller was cancelled
-            raise
+        await asyncio.wait([pairing])  # a caller that is cancelled ends its own wait only
+        if pairing.cancelled():
+            self.state.check()  # raises when the closing of the client ended it
+        pairing.result()
 
     def _pairing_ended(self, pairing: asyncio.Task[None]) -> None:
         self._pairing = None
@@ -90,7 +89,7 @@ class Engine:
                     raise
                 late = True
         state.is_paired = True
-        self._start_background(late=late)
+        self._start_background(late=late and state.pair.enabled)  # the pairing may have been cleared meanwhile
         state.events.deliver()
 
     async def _pair_within(self, timeout_s: float) -> float:
@@ -214,8 +213,15 @@ class Engine:
     async def close(self) -> None:
         """Stop pings and pumps, let sends end for five seconds, close both connections.
 
-        `state.is_closed` is set before, so that no new call begins.
+        `state.is_closed` is set before, so that no new call begins. Closing goes on when the caller is interrupted, and
+        a later caller waits for it.
         """
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+        await asyncio.wait([self._ending])
+        self._ending.result()
+
+    async def _end(self) -> None:
         state = self.state
         self._closing.set()
         if self._pairing is not None:

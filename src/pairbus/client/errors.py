@@ -44,7 +44,7 @@ class SendAvailabilityBacklogError(PairingError, ServiceBusError):
         )
         self.path = path
         self.may_be_in = tuple(places)
-        "Places that did not answer: `the primary`, or backlog queues."
+        "Places that did not answer: `the primary`, backlog queues, or `the spool`."
         self.outcome_unknown = bool(places)
 
     @classmethod
@@ -95,13 +95,21 @@ class PartlySent(PairingError, ServiceBusError):
 
 
 class PairedMessagingFactoryError(PairingError, ServiceBusError):
-    """The client is unusable, because one of its namespaces was faulted. Nothing was sent by this call."""
+    """The client is unusable, because one of its namespaces was faulted. Nothing was sent by this call.
 
-    def __init__(self, primary: str, secondary: str, reason: str) -> None:
-        super().__init__(
-            f"the pair of {primary} and {secondary} is faulted: {_sentence(reason)} Nothing was sent by this call;"
-            " make a new client."
-        )
+    With `outcome_unknown`: it was faulted during the send, and the places of `may_be_in` may have the message.
+    """
+
+    def __init__(self, primary: str, secondary: str, reason: str, places: Sequence[str] = ()) -> None:
+        where = may_be_in(places) if places else "Nothing was sent by this call; make a new client."
+        super().__init__(f"the pair of {primary} and {secondary} is faulted: {_sentence(reason)} {where}")
+        self._pair = primary, secondary, reason
+        self.may_be_in = tuple(places)
+        self.outcome_unknown = bool(places)
+
+    def unanswered_by(self, places: Sequence[str]) -> PairedMessagingFactoryError:
+        """Return the error of a call to which these places have not answered."""
+        return PairedMessagingFactoryError(*self._pair, places)
 
 
 class ClientClosed(PairingError, ServiceBusError, ValueError):
@@ -113,8 +121,13 @@ class ClientClosed(PairingError, ServiceBusError, ValueError):
     def __init__(self, what: str, places: Sequence[str] = ()) -> None:
         where = may_be_in(places) if places else "Nothing was sent by this call; make a new one."
         super().__init__(f"{what} is closed. {where}")
+        self._what = what
         self.may_be_in = tuple(places)
         self.outcome_unknown = bool(places)
+
+    def unanswered_by(self, places: Sequence[str]) -> ClientClosed:
+        """Return the error of a call to which these places have not answered."""
+        return ClientClosed(self._what, places)
 
 
 class ReservedPropertyError(PairingError, ValueError):

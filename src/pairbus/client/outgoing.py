@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Any
 from uuid import uuid4
+from weakref import WeakSet
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import MessageSizeExceededError
@@ -22,6 +23,7 @@ from pairbus.amqp.message import BATCH_FORMAT, encode_batch
 from pairbus.client.errors import ReservedPropertyError
 from pairbus.ledger import billable_operations
 from pairbus.pairing.envelope import RESERVED, Away, Wrapper, wrap
+from pairbus.process.forks import call_in_forked_child
 from pairbus.sdk.encoding import BATCH_TRANSPORT, encode, encoded
 from pairbus.sdk.failures import as_the_sdk_says_it
 from pairbus.sdk.messages import as_messages, due_at, ensure_message_id, message_id_of, reserved_property
@@ -29,20 +31,36 @@ from pairbus.sdk.tracing import Traced, batch_links, links
 from pairbus.spool import SpoolEntry
 from pairbus.transport import Scheduled
 
-THE_PRIMARY = "the primary"
+THE_PRIMARY, THE_SPOOL = "the primary", "the spool"  # places that may have a message, in errors
 BATCH_LIMIT = 262_144  # bytes of a message or batch until a link has told its limit: that of the Standard tier
 SECTION_BYTES = 8  # that a batch adds around each message, at most
 ENVELOPE_BYTES = 1024  # that a batch may add once: the ids and keys of its first message
 
 
 class Order:
-    """Numbers for the diverted messages of one sender, where order is kept."""
+    """Numbers for the diverted messages of one sender, where order is kept; in a forked child those of another."""
 
-    __slots__ = ("numbers", "sender")
+    __slots__ = ("__weakref__", "numbers", "sender")
 
     def __init__(self) -> None:
+        self.begin()
+        _orders.add(self)
+
+    def begin(self) -> None:
+        """Begin to number, under a new id."""
         self.sender = uuid4().hex
         self.numbers = count(1)
+
+
+_orders: WeakSet[Order] = WeakSet()
+
+
+def _begin_in_child() -> None:
+    for order in list(_orders):
+        order.begin()
+
+
+call_in_forked_child(_begin_in_child)
 
 
 class Outgoing:

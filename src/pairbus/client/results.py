@@ -11,6 +11,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 from pairbus.client.errors import (
     BacklogMessageTooLarge,
     ClientClosed,
+    PairedMessagingFactoryError,
     PartlySent,
     SendAvailabilityBacklogError,
     may_be_in,
@@ -149,11 +150,11 @@ def error_of(unsent: Unsent, path: str, going: Outgoing, *, ordered: bool) -> Ba
     return _because(SendAvailabilityBacklogError(path, failure.text, places, is_spool=is_spool), failure)
 
 
-def closed_meanwhile(closed: ClientClosed, path: str, going: Outgoing) -> BaseException:
-    """Return the error of a send whose client was closed between two attempts."""
+def ended_meanwhile(ended: ClientClosed | PairedMessagingFactoryError, path: str, going: Outgoing) -> BaseException:
+    """Return the error of a send whose client was closed or faulted between two attempts."""
     if going.stored_ids:
-        return _partly_sent(path, going, str(closed))
-    return ClientClosed(path, going.may_be_in) if going.doubts else closed
+        return _partly_sent(path, going, str(ended))
+    return ended.unanswered_by(going.may_be_in) if going.doubts else ended
 
 
 def overhead_of(path: str, ordered: bool) -> int:

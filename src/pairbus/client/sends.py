@@ -24,9 +24,9 @@ from typing import Any, cast
 
 from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError
 
-from pairbus.client.errors import ClientClosed, ScheduleWhileFailedOver
-from pairbus.client.outgoing import BATCH_LIMIT, THE_PRIMARY, Outgoing, parcels
-from pairbus.client.results import Origin, Results, closed_meanwhile, error_of
+from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, ScheduleWhileFailedOver
+from pairbus.client.outgoing import BATCH_LIMIT, THE_PRIMARY, THE_SPOOL, Outgoing, parcels
+from pairbus.client.results import Origin, Results, ended_meanwhile, error_of
 from pairbus.client.state import PairState
 from pairbus.errors import SpoolError
 from pairbus.pairing.forwarding import queueing
@@ -118,9 +118,9 @@ class Sends:
         except Unsent as unsent:
             self.results.failed(origin, len(going), unsent.failure.kind)
             raise error_of(unsent, origin.path, going, ordered=state.options.ordered) from unsent.failure.error
-        except ClientClosed as closed:
+        except (ClientClosed, PairedMessagingFactoryError) as ended:
             self.results.failed(origin, len(going), Kind.COMMUNICATION)
-            raise closed_meanwhile(closed, origin.path, going) from None
+            raise ended_meanwhile(ended, origin.path, going) from None
         self.results.planned(origin, going, receipt)
         return receipt
 
@@ -253,7 +253,7 @@ class Sends:
         return None, False
 
     async def _to_spool(self, origin: Origin, going: Outgoing, command: ToSpool) -> Failure | None:
-        """Return when the disk has the messages."""
+        """Return when the disk has the messages. When it does not answer in time, they may be stored all the same."""
         state, spool = self._state, self._state.spool.open_spool
         entries = going.entries(origin.path, self._wall_ms(command.first_attempt_at), origin.order)
         try:
@@ -262,7 +262,12 @@ class Sends:
             state.inflow.came(origin.path, len(entries), self._clock())
             stored = asyncio.get_running_loop().run_in_executor(state.spool.disk, spool.append, entries)
             stored.add_done_callback(_ask_outcome)
-            await asyncio.shield(stored)  # a write that has begun cannot be taken back when the caller is cancelled
+            # A write that has begun goes on when the caller is cancelled. `asyncio.shield` would log its errors then.
+            await asyncio.wait([stored], timeout=command.timeout_s)
+            if not stored.done():
+                going.unanswered(THE_SPOOL)
+                return Failure(Kind.TIMEOUT, f"the spool's disk did not answer for {command.timeout_s:.1f} s", True)
+            stored.result()
         except SpoolError as error:
             return Failure(Kind.INTERNAL, str(error), False, error)
         return None
@@ -299,8 +304,10 @@ class Sends:
         self, origin: Origin, ask: Request, timeout_s: float, meter: Callable[[Failure | None], None]
     ) -> Any:
         answers: list[Any] = []
+        is_unanswered = False
 
         async def perform(command: Command) -> Reply:
+            nonlocal is_unanswered
             if isinstance(command, Pause):
                 return await self._pause(command)
             assert isinstance(command, ToPrimary)
@@ -309,12 +316,15 @@ class Sends:
                 answers.append(await ask(command.timeout_s, command.silence_s))
             except TransportError as error:
                 failure, is_alive = _judged(error)
+                is_unanswered = is_unanswered or failure.outcome_unknown
             meter(failure)
             return Reply(self._clock(), failure, is_alive)
 
         self._under_way += 1
         try:
             await self._carry_out(requesting(self._state.pair, origin.sender, timeout_s, self._clock()), perform, None)
+        except (ClientClosed, PairedMessagingFactoryError) as ended:
+            raise ended.unanswered_by((THE_PRIMARY,) if is_unanswered else ()) from None
         finally:
             self._end_call()
         return answers[-1]

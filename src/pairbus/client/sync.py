@@ -40,6 +40,9 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
         super()._set_up(primary, secondary, options)
         self._thread: EngineThread | None = None
         self._starting = threading.Lock()
+        self._ending = threading.Lock()
+        "Lock of the thread that closes the client."
+        self._is_released = False
         self._listen()
 
     def _listen(self) -> None:
@@ -97,19 +100,25 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
                 break_socket(receiver)  # a call that waits fails in the same second
 
     def close(self) -> None:
-        """Stop pings and pumps (they get 5 seconds to finish what they hold) and close both sides."""
-        with self._starting:
-            if self._state.is_closed:
-                return
+        """Stop pings and pumps (they get 5 seconds to finish what they hold) and close both sides.
+
+        When the call is interrupted, a later one does the rest. A call beside another one returns at once.
+        """
+        if self._is_released or not self._ending.acquire(blocking=False):
+            return
+        try:
             self._state.is_closed = True
-        self._run(Engine.close)
-        assert self._thread is not None
-        self._thread.stop()
-        self._primary.close()
-        self._secondary.close()
-        if self._listener is not None:
-            self._listener.flush(LISTENER_CLOSE_S)
-        self._state.release()
+            self._run(Engine.close)
+            assert self._thread is not None
+            self._thread.stop()
+            self._primary.close()
+            self._secondary.close()
+            if self._listener is not None:
+                self._listener.flush(LISTENER_CLOSE_S)
+            self._state.release()
+            self._is_released = True
+        finally:
+            self._ending.release()
 
     def _new_sender(self, path: str, client_identifier: str | None) -> PairedSender:
         return PairedSender(self, path, client_identifier)
@@ -117,7 +126,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
     def _after_fork(self) -> None:
         keep(self._thread)
         self._thread = None
-        self._starting = threading.Lock()
+        self._starting, self._ending = threading.Lock(), threading.Lock()
         super()._after_fork()
         self._listen()
 

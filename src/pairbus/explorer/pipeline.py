@@ -84,7 +84,8 @@ class Pipeline:
     async def _settle_first(self, patience: RetryPatience) -> None:
         first = self._flying[0]
         try:
-            await asyncio.shield(first.answer)
+            await asyncio.wait([first.answer])  # a caller that is cancelled calls `give_up`, which waits for the answer
+            first.answer.result()
         except TransportError as error:
             if not is_passing(error):
                 raise

@@ -188,14 +188,14 @@ class SpoolForwarded(Event):
 
 @dataclass(frozen=True, slots=True)
 class SpoolRefused(Event):
-    """A spooled message cannot be forwarded: it is set aside in the spool, and the messages behind it go on."""
+    """A spooled message cannot be forwarded: it stays in the spool as refused, and the messages behind it go on."""
 
     path: str
     message_id: str
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path} message {self.message_id} is set aside in the spool: {self.reason}"
+        return f"{self.path} message {self.message_id} is refused and stays in the spool: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Forwarding of spooled messages: one lane for each path, so that a blocked entity delays no other.
 
 Laws of this file.
- 1. A lane goes in order. While its entity fails, its messages wait; only a message that is itself wrong is set aside,
+ 1. A lane goes in order. While its entity fails, its messages wait; only a message that is itself wrong is refused,
     because the messages behind it must not wait for ever.
  2. Only its own entity can prove a message wrong. A backlog queue may refuse a message that the primary would accept
     (the aliases cost bytes): such a message waits for the primary.
@@ -21,8 +21,8 @@ from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind
 from pairbus.pairing.sending import RETRY_PAUSES_S, Pause, Plan, SenderState, sending
 
-PAUSE_S, PAUSE_MAX_S = 1.0, 30.0  # before a lane tries again: doubling from the one to the other
-MISSING_GRACE_S = 15 * 60.0  # that an entity may be missing before its messages are set aside: it may be redeployed
+PAUSE_S, PAUSE_MAX_S = 1.0, 30.0  # pause before a lane tries again; doubles from PAUSE_S to PAUSE_MAX_S
+MISSING_GRACE_S = 15 * 60.0  # how long an entity may be missing before its messages are refused: it may be redeployed
 AT_ONCE = frozenset({Kind.COMMUNICATION, Kind.INTERNAL, Kind.FULL})
 "Errors that come quickly and may pass quickly: the attempt is repeated before they count, as for a send."
 
@@ -77,7 +77,7 @@ class Lane:
         return f"<Lane {self.path} {self.reason or 'moving'}, pause {self.pause_s:g}s>"
 
     def moved(self, count: int) -> None:
-        """Note that messages were accepted, or set aside."""
+        """Note that messages were accepted, or refused."""
         self.reason = ""
         self.pause_s = 0.0
         self.is_busy = False

@@ -37,7 +37,7 @@ class FaultedSide:
 
 
 class Lives:
-    """Both sides of one pair."""
+    """The two sides of one pair."""
 
     def __init__(self) -> None:
         self._lives: dict[LifeSide, Life] = {"primary": Life.OPEN, "secondary": Life.OPEN}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 PAUSE_MAX_S = 120.0
-RECOVERY_PER_S = 0.05  # of the maximum: a halved budget is back at its maximum after ten seconds without a refusal
-RATE_MIN_SHARE = 1 / 64  # of the maximum: reached after six refusals in a row
+# Share of the maximum that comes back each second: a halved budget is whole after ten seconds without a refusal.
+RECOVERY_PER_S = 0.05
+RATE_MIN_SHARE = 1 / 64  # smallest share of the maximum, reached after six refusals in a row
 BATCH_MAX = 100
 LOAD_MAX = 1000
 LOAD_S = 0.5
-BURST_S = 0.1  # of the budget that is saved during a pause
-PIECE_S = 0.25  # of the budget that is sent at once
+BURST_S = 0.1  # seconds of the budget that a pause may save
+PIECE_S = 0.25  # seconds of the budget that are sent at once
 LOCK_S = 60.0  # lock of a backlog queue, until a message has told it
 LOCK_MAX_S = 300.0  # the longest lock of the service
 

@@ -27,7 +27,8 @@ PASS_MAX_S = 60.0  # longest pass, also when messages are left in the queue
 CHANCE_S = 15.0  # a pass that skips a destination ends after this time, so that the destination is tried again
 MISSING_MEMORY_S = PAUSE_MAX_S + LOCK_MAX_S + PASS_MAX_S  # every syphon with messages for it has tried it again by then
 POLL_S = 15 * 60.0
-LANE_MEMORY_S = 300.0  # after its lock: a message that waits comes back before, or another syphon has taken it
+# How long a waiting message is remembered after its lock ended: by then it came back, or another syphon has it.
+LANE_MEMORY_S = 300.0
 GONE, NOTHING = float("-inf"), float("inf")
 LANES_LOOK = 10_000  # lanes with waiting messages, before old ones are looked for
 CHUNK_BYTES_MAX = 1 << 20  # of one send, also when the destination would accept more

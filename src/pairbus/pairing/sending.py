@@ -30,6 +30,7 @@ PRIMARY_LEAST = 0.75  # of the caller's time, or of its first second: a first co
 CONCLUSIVE_S = 0.5  # with a shorter silence, an attempt without an answer does not count against the peer
 LEAST_S = 0.1  # an attempt with less time is not made
 SPOOL_RESERVE_S = 0.5  # of the caller's time, kept for the local disk when there is a spool
+SPOOL_LEAST_S = 1.5  # for the local disk, also when less of the caller's time is left
 
 
 class Where(Enum):
@@ -71,6 +72,7 @@ class ToBacklog:
 
 @dataclass(frozen=True, slots=True)
 class ToSpool:
+    timeout_s: float
     first_attempt_at: float | None
 
 
@@ -377,7 +379,7 @@ def _nowhere_else(pair: Pair, call: _Call, failure: Failure, where: Where) -> Ge
 
 
 def _to_spool(call: _Call) -> Generator[Command, Reply, Receipt]:
-    reply = yield ToSpool(call.first_attempt_at)
+    reply = yield ToSpool(max(call.left_s, SPOOL_LEAST_S), call.first_attempt_at)
     call.now = reply.now
     if reply.failure is not None:
         raise call.unsent(reply.failure, Where.SPOOL)

@@ -7,7 +7,7 @@
 
 Laws of this file.
  1. `append` returns when its messages would survive a crash of the machine; it stores all of them, or none and raises.
- 2. Messages leave by `forwarded` alone. A message that is refused or damaged is set aside with a reason and kept.
+ 2. Messages leave by `forwarded` alone. A message that is refused or damaged is kept, with the reason.
  3. Messages of one path come out in the order in which they went in. Paths are case-insensitive.
  4. One process owns the folder. A forked child has neither the lock nor the connection.
 
@@ -250,13 +250,13 @@ class Spool:
     def next_batch(self, path: str, max_count: int, max_bytes: int) -> list[tuple[int, SpoolEntry]]:
         """Return the oldest messages of the path with their numbers; at least one when the path has any.
 
-        A message whose checksum is wrong is set aside as refused, and skipped.
+        A message whose checksum is wrong is refused and skipped.
         """
         while True:
             batch, damaged = self._read(path.lower(), max_count, max_bytes)
             if damaged:
                 self.refuse([(number, "damaged: the checksum is wrong") for number in damaged], refused_ms=None)
-                self._found_damage(f"{self.folder}: {len(damaged)} damaged messages for {path} are set aside")
+                self._found_damage(f"{self.folder}: {len(damaged)} damaged messages for {path} are refused")
             if batch or not damaged:
                 return batch
 

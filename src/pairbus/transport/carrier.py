@@ -128,29 +128,24 @@ class Carrier:
         """
         if timeout_s is None:
             timeout_s = self.timeout_s
-        began = asyncio.get_running_loop().time()
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        start = partial(_start, payload, message_format, silence_s, deadline, by)
         key, senders = (path.lower(), name, 0), self._senders
         known = None if fresh else senders.known(key)
         if not fresh and (senders.on_spares or (known is not None and known.large)):
             spare = senders.key_for(key, by)
             if spare != key:
-                deadline = began + timeout_s
-                start = partial(_start, payload, message_format, silence_s, deadline, by)
                 await senders.send_on_spare(path, spare, start, deadline, by)
                 return
         if known is not None:
             if by is not None and len(payload) > LARGE:
                 senders.open_spare(path, key)
             try:
-                await known.send_soon(
-                    payload, message_format=message_format, timeout_s=timeout_s, silence_s=silence_s, by=by
-                )
+                await senders.send_on(key, known, start)
                 return
             except TransportError as error:
                 if not _was_over_before(known, error):
                     raise
-        deadline = began + timeout_s
-        start = partial(_start, payload, message_format, silence_s, deadline, by)
         await senders.send(path, key, start, deadline, fresh=fresh, by=by)
 
     async def sender(
@@ -203,7 +198,8 @@ class Carrier:
         return 0 if known is None else known.batch_limit
 
     def forget(self, path: str, name: str | None = None) -> None:
-        """Make the next `sender(path)` a new link. Sends in flight on the old one end with an unknown outcome."""
+        """Make the next `sender(path)` a new link. Sends in flight on the old one end there; those of a link with a
+        `name` end at once, with an unknown outcome."""
         self._senders.forget(path.lower(), name)
 
     async def drop(self) -> None:

@@ -57,7 +57,7 @@ class Exhausted(TransportError):
 
 
 class NotReady(TransportError):
-    """There is no credit, no session window or no room in the socket now. Nothing was sent: await `ready()`."""
+    """No credit, session window or room in the socket is left now. Nothing was sent: await `ready()`."""
 
 
 class Refused(TransportError):

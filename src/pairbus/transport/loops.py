@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
     try:
-        import uvloop
+        from pairbus.transport.uv_loop import Loop
     except ImportError:
         return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    loop: asyncio.AbstractEventLoop = Loop()
     return loop
 
 
