@@ -31,6 +31,14 @@ CONNECT = "PAIRBUS_TESTS_CONNECT"
 BROKER_PLACE = f"env:{BROKER_VARIABLE}"
 "Value for the option connectionString."
 
+PAGE_VARIABLES = {
+    "PAIRBUS_CONNECTION_STRING": "fabrikam",
+    "ORDERS": "fabrikam",
+    "CONTOSO": "contoso",
+    "FABRIKAM": "fabrikam",
+}
+"Variable of the documents → namespace of the shared broker. Java and its workers have them, this process does not."
+
 TEST_CONF = {
     "spark.driver.memory": "512m",
     "spark.driver.extraJavaOptions": LIGHT_JAVA,
@@ -79,7 +87,10 @@ def spark(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> It
             yield session
             session.stop()
         return
-    session = local_session("tests", "local[2,1]", **TEST_CONF)
+    with pytest.MonkeyPatch.context() as while_java_starts:
+        for name, namespace in PAGE_VARIABLES.items():
+            while_java_starts.setenv(name, broker.connection_string(namespace))
+        session = local_session("tests", "local[2,1]", **TEST_CONF)
     set_log_level(session, "ERROR")
     write_plain_checkpoints(session)
     yield session

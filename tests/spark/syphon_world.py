@@ -21,9 +21,9 @@ from pairbus.pairing.envelope import Away, wrap
 from pairbus.pairing.relay import SyphonSettings
 from pairbus.spark.connections import Secret
 from pairbus.spark.journal import Location
-from pairbus.spark.lane import TaskSettings
 from pairbus.spark.rounds import Quotas
 from pairbus.spark.syphon_source import SyphonReader, SyphonSource, options_of
+from pairbus.spark.task_pumps import TaskSettings
 from pairbus.transport import Carrier
 from tests.brokers import BrokerProcess
 from tests.syphon.world import bare

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -17,6 +18,7 @@ import pytest
 
 from pairbus.spark import find_java
 from pairbus.storage.opening import open_storage
+from tests.pages import blocks_of
 from tests.spark import submitted
 from tests.spark.cluster import Cluster
 from tests.spark.syphon_world import SyphonWorld, syphon_world
@@ -81,21 +83,23 @@ def run(world: SyphonWorld, cluster: Cluster, command: list[str], folder: Path, 
 def test_command_drains_the_backlog_without_a_key_on_disk(world: SyphonWorld, cluster: Cluster, folder: Path) -> None:
     """All messages come home once, by the work of both executors; nothing is left running.
 
+    The command is the one of docs/spark.md for a standalone cluster.
+
     The secret of one side is a file, that of the other a variable that driver and workers have: the two ways in which
     executors can get one. Event logs have what the pages of Spark show, and the logs what its processes say.
     """
     divert(world, EACH)
-    options = {
-        "--engine": "spark",
-        "--master": cluster.master,
-        "--journal": str(world.location),
-        "--primary": world.secret_file("contoso"),
-        "--secondary": f"env:{VARIABLE}",
-        "--primary-name": "contoso",
-        "--backlog-queue-count": str(QUEUES),
-    }
-    words = [word for pair in options.items() for word in pair]
-    said = run(world, cluster, [sys.executable, "-m", "pairbus", "syphon", "--once", *words], folder)
+    [block] = blocks_of("test_command_drains_the_backlog_without_a_key_on_disk")
+    line = block.text
+    for placeholder, here in (
+        ("spark://master:7077", cluster.master),
+        ("/mnt/pairbus", str(world.location)),
+        ("@/run/secrets/contoso", world.secret_file("contoso")),
+        ("FABRIKAM", VARIABLE),
+    ):
+        line = line.replace(placeholder, here)
+    more = ["--primary-name", "contoso", "--backlog-queue-count", str(QUEUES)]
+    said = run(world, cluster, [sys.executable, "-m", *shlex.split(line), *more], folder)
     assert cluster.executors_that_worked_for_a_stream() == {"0", "1"}
     assert world.check(*ENTITIES) == 0
     assert len(world.journaled()) == QUEUES * EACH

@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from azure.servicebus import ServiceBusMessage
 
 from pairbus.cli import main
 from pairbus.errors import ConfigError, LedgerNewer, PairbusError
 from pairbus.spark import features, open_session, register
 from pairbus.spark.driver_side import CallSource, answer_of, options_of
 from pairbus.transport.errors import ConnectionLost
+from tests.backlog import put_diverted_sync
 from tests.brokers import BrokerProcess
+from tests.pages import blocks_of
 from tests.report.worlds import hand_ledger
 from tests.spark.connect_client import AWAY, BROKER, HOME
 from tests.spark.connect_server import ConnectServer
@@ -58,7 +61,7 @@ def client_environment(remote: str) -> dict[str, str]:
 
 def run(command: list[str], environment: Mapping[str, str], code: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", *command], env=environment, capture_output=True, text=True, timeout=WITHIN_S, check=False
+        [sys.executable, *command], env=environment, capture_output=True, text=True, timeout=WITHIN_S, check=False
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done
@@ -75,7 +78,7 @@ def test_all_of_the_library_works_from_a_client_without_files_or_secrets(
     world.divert(200, "orders")
     world.divert(100, "orders", queue=1)
     with server_of(world, broker, tmp_path) as server:
-        client = ["tests.spark.connect_client", str(tmp_path / "there"), queue_name]
+        client = ["-m", "tests.spark.connect_client", str(tmp_path / "there"), queue_name]
         found = json.loads(run(client, client_environment(server.remote)).stdout.splitlines()[-1])
         said = server.log()
     if importlib.util.find_spec("py4j") is None:
@@ -98,6 +101,25 @@ def test_all_of_the_library_works_from_a_client_without_files_or_secrets(
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.deep
+def test_page_runs_on_a_server(world: SyphonWorld, tmp_path: Path) -> None:
+    """The program of docs/spark.md for Connect, with the address and the journal of this server."""
+    home = world.broker.connection_string("contoso")
+    environment = {"ORDERS": home, "CONTOSO": home, "FABRIKAM": world.broker.connection_string("fabrikam")}
+    backlog = f"127-0-0-1-{world.broker.ports['contoso']}/x-servicebus-transfer"
+    with world.broker.admin("fabrikam") as admin:
+        for index in range(10):
+            admin.create_queue(f"{backlog}/{index}")
+    put_diverted_sync(environment["FABRIKAM"], f"{backlog}/0", "orders", [ServiceBusMessage("late")])
+    [block] = blocks_of("test_page_runs_on_a_server")
+    with ConnectServer(tmp_path / "server", environment=environment, python=PYTHON) as server:
+        text = block.text.replace("sc://spark.example:15002", server.remote).replace("/mnt", str(tmp_path))
+        done = run(["-c", f"{text}\ndrain.wait()\nprint(drain.progress().moved, 'moved')"], client_environment(""))
+    assert done.stdout.endswith("1 moved\n")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.deep
 def test_commands_drain_and_redrive_on_a_server(
     world: SyphonWorld, broker: BrokerProcess, queue_name: str, tmp_path: Path
 ) -> None:
@@ -109,12 +131,12 @@ def test_commands_drain_and_redrive_on_a_server(
     with server_of(world, broker, tmp_path) as server:
         remote = client_environment(server.remote)
         namespaces = ["--primary", f"env:{HOME}", "--secondary", f"env:{AWAY}", "--primary-name", "contoso"]
-        done = run(["pairbus", "syphon", "--once", *journal, *namespaces], remote)
+        done = run(["-m", "pairbus", "syphon", "--once", *journal, *namespaces], remote)
         assert "moved 200" in done.stdout
-        done = run(["pairbus", "redrive", queue_name, *journal, "--connection-string", f"env:{BROKER}"], remote)
+        done = run(["-m", "pairbus", "redrive", queue_name, *journal, "--connection-string", f"env:{BROKER}"], remote)
         assert "moved 5" in done.stdout
         missing = ["--primary", "env:NOT_THERE", "--secondary", f"env:{AWAY}"]
-        done = run(["pairbus", "syphon", "--once", *journal, *missing], remote, code=1)
+        done = run(["-m", "pairbus", "syphon", "--once", *journal, *missing], remote, code=1)
         assert "--primary: no connection string in env:NOT_THERE" in " ".join(done.stderr.split())
     assert world.check("orders") == 0
     assert len(messages_in(broker, queue_name)) == 5
@@ -133,15 +155,15 @@ def test_reports_and_tables_of_ledgers_are_made_on_a_server(
     hand_ledger(there / "ledger")
     with server_of(world, broker, tmp_path) as server:
         remote = client_environment(server.remote)
-        run(["pairbus", "report", str(there / "ledger"), "--json", str(tmp_path / "report.json")], remote)
-        done = run(["pairbus", "ledger", "compact", str(there / "ledger"), "--to", str(there / "table")], remote)
+        run(["-m", "pairbus", "report", str(there / "ledger"), "--json", str(tmp_path / "report.json")], remote)
+        done = run(["-m", "pairbus", "ledger", "compact", str(there / "ledger"), "--to", str(there / "table")], remote)
         assert " rows of " in done.stdout and not done.stdout.startswith("0 rows")
-        done = run(["pairbus", "ledger", "compact", str(there / "ledger"), "--to", str(there / "table")], remote)
+        done = run(["-m", "pairbus", "ledger", "compact", str(there / "ledger"), "--to", str(there / "table")], remote)
         assert done.stdout.startswith("0 rows"), "what was compacted is not read again"
-        done = run(["pairbus", "ledger", "view", "outages", str(there / "table")], remote)
+        done = run(["-m", "pairbus", "ledger", "view", "outages", str(there / "table")], remote)
         assert "orders" in done.stdout
-        run(["pairbus", "report", str(there / "table"), "--json", str(tmp_path / "of-table.json")], remote)
-        done = run(["pairbus", "report", str(there / "nowhere")], remote, code=1)
+        run(["-m", "pairbus", "report", str(there / "table"), "--json", str(tmp_path / "of-table.json")], remote)
+        done = run(["-m", "pairbus", "report", str(there / "nowhere")], remote, code=1)
         assert "There is no ledger" in done.stderr
     of_ledger, of_table = (json.loads((tmp_path / name).read_text()) for name in ("report.json", "of-table.json"))
     assert of_ledger["availability"] == of_table["availability"] and of_ledger["availability"]

@@ -220,7 +220,7 @@ def check_moves(spark: SparkSession, world: SyphonWorld, kills: int) -> None:
 def test_stream_and_syphon_survive_killed_workers_and_java(
     storage: str, request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Both run in a Spark that tries tasks again; when its Java is killed, another Spark goes on."""
+    """Stream and syphon run in a Spark that tries tasks again; when its Java is killed, another Spark goes on."""
     azurite = request.getfixturevalue("azurite") if storage == "blob" else None
     with syphon_world(tmp_path, queues=QUEUES, lock_s=LOCK_S, orders={}, safe=DETECTS) as world:
         reading = Reading(world.broker, tmp_path, azurite)

@@ -55,7 +55,8 @@ AT_US = (AT - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     ],
 )
 def test_a_filter_narrows_the_bounds_or_is_left_to_spark(given_filter: Filter, expected: Bounds | None) -> None:
-    """Taken for less than it says it would lose rows; taken for more, Spark would not look again."""
+    """A filter read too narrowly would lose rows; one read too widely would let wrong rows pass, because Spark does
+    not filter again."""
     assert narrowed(BOUNDS, given_filter) == expected
 
 

@@ -55,7 +55,7 @@ def test_rows_tell_their_entity(broker: BrokerProcess, two_queues: tuple[str, st
 def test_equal_messages_of_two_subscriptions_both_enter(
     broker: BrokerProcess, admin: ServiceBusAdministrationClient, tmp_path: Path
 ) -> None:
-    """Both copies have one number, time and id, and would pass for redeliveries of each other in a common location."""
+    """Copies have one number, time and id, and would pass for redeliveries of each other in a common location."""
     topic = f"news-{uuid.uuid4().hex[:8]}"
     admin.create_topic(topic)
     paths = [f"{topic}/Subscriptions/{name}" for name in ("left", "right")]

@@ -42,7 +42,7 @@ def numbered(count: int) -> list[bytes]:
 def test_a_drain_reads_everything_on_every_spark(
     spark: SparkSession, broker: BrokerProcess, queue_name: str, tmp_path: Path
 ) -> None:
-    """Where a run of Spark's is one batch, the drain runs it again; what comes later is the next drain's."""
+    """The drain repeats a run of Spark that is one batch; later messages are for the next drain."""
     everything = numbered(150)
     for begin, end in ((0, 100), (100, 150)):
         put(broker, queue_name, [text_message(body.decode()) for body in everything[begin:end]])

@@ -76,4 +76,4 @@ def test_a_journal_on_one_machine_has_a_default_place_that_is_told(
 def test_options_of_spark_are_refused_without_spark(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["syphon", "--primary", CS, "--secondary", CS, "--primary-name", "contoso", "--tasks", "4"])
-    assert "--tasks are of --engine spark" in " ".join(capsys.readouterr().err.split())
+    assert "--tasks need --engine spark" in " ".join(capsys.readouterr().err.split())

@@ -90,7 +90,7 @@ def test_pumps_are_shared_by_tasks_and_the_budget_by_tasks(
     """Pumps of a task have its part of the budget in common: one that is empty leaves it to the others."""
     made = rounds(rate=120.0, lanes=lanes, tasks=tasks)  # type: ignore[arg-type]
     plans = made.tasks(1, [(f"q/{number}", None) for number in range(queues)], 0.0)
-    assert [len(plan.lanes) for plan in plans] == sizes
+    assert [len(plan.pumps) for plan in plans] == sizes
     assert {(plan.per_s, plan.tasks) for plan in plans} == {(120.0, len(sizes))}
 
 
@@ -111,7 +111,7 @@ def test_a_low_budget_serves_queues_in_turns() -> None:
     queues: list[tuple[str, int | None]] = [(f"q/{number}", None) for number in range(10)]
     served = []
     for tick in range(10):
-        now = [lane.queue for plan in made.tasks(tick, queues, 0.0) for lane in plan.lanes]
+        now = [pump.queue for plan in made.tasks(tick, queues, 0.0) for pump in plan.pumps]
         made.ended([TaskReport(tick, queue, moved=20, more=True) for queue in now], 0.0)
         assert made.more == {queue for queue, _ in queues}, "queues that had to wait are not forgotten"
         served += now

@@ -18,7 +18,7 @@ LOOK_S = 0.5
 
 @dataclass
 class Running:
-    """A task as the tasks of `lane.py` behave: pieces of a quarter of a second for each pump, each after its wait."""
+    """A task as in `task_pumps.py`: pieces of a quarter of a second for each pump, each after its wait."""
 
     plan: TaskPlan
     share: BudgetShare
@@ -55,7 +55,7 @@ class Cluster:
         while waiting or running:
             while waiting and len(running) < self._slots:
                 plan, began = waiting.popleft(), self.now + self._start_s
-                queues = [lane.queue for lane in plan.lanes]
+                queues = [pump.queue for pump in plan.pumps]
                 share = BudgetShare(plan.per_s, plan.tasks, began)
                 running.append(Running(plan, share, began, {q: deque() for q in queues}, dict.fromkeys(queues, 0)))
             self.now += STEP_S

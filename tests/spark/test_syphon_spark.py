@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 WITHIN_S = 150.0  # for what takes ten seconds, on a machine that is busy with other things
-IN_FLIGHT_MAX = 2 * AHEAD * LOAD_MAX  # messages of two lanes in loads that were sent and not completed
+IN_FLIGHT_MAX = 2 * AHEAD * LOAD_MAX  # messages of two pumps in loads that were sent and not completed
 DETECTS = {"requires_duplicate_detection": True}
 
 

@@ -13,7 +13,7 @@ from pairbus.pairing.envelope import Home
 from pairbus.pairing.options import RANGES
 from pairbus.pairing.policy import Kind
 from pairbus.spark.connections import Borrowed, Secret, run
-from pairbus.spark.lane import TaskSettings
+from pairbus.spark.task_pumps import TaskSettings
 from pairbus.transport import Carrier, Refused, TransportError
 from pairbus.transport.failures import failure_of
 

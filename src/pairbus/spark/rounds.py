@@ -151,20 +151,20 @@ class Rounds:
     def tasks(self, tick: int, queues: list[tuple[str, int | None]], now: float) -> list[TaskPlan]:
         """Plan a round over these queues, each with the time of its creation.
 
-        The lanes of a task run at once in one process, and share its part of quota and budget.
+        The pumps of a task run at once in one process, and share its part of quota and budget.
         """
         quotas, rate = self._quotas, self._budget.rate_per_s(now)
         queues = self._few_enough(tick, queues, rate)
-        lanes = [TaskPump(queue, number, created_ms) for number in range(quotas.lanes) for queue, created_ms in queues]
+        pumps = [TaskPump(queue, number, created_ms) for number in range(quotas.lanes) for queue, created_ms in queues]
         slots = self._learnt or quotas.tasks
-        count = max(min(len(lanes), slots or len(lanes)), 1)
+        count = max(min(len(pumps), slots or len(pumps)), 1)
         max_s = quotas.max_s if rate is None else round_s(quotas.max_s, self._gap_s)
         per_s = None if rate is None else self._account.rate(rate, max_s, now)
         self._idle_at = now if self._idle_at is None else self._idle_at
         return [
             TaskPlan(tick, index, count, mine, quotas.max_messages, max_s, self._wait_s, per_s)
             for index in range(count)
-            if (mine := tuple(lanes[index::count]))
+            if (mine := tuple(pumps[index::count]))
         ]
 
     def _few_enough(

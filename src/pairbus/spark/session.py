@@ -149,7 +149,7 @@ def write_plain_checkpoints(spark: SparkSession) -> None:
 
 
 def _warehouse() -> str:
-    """Where tables without a place of their own go: not into the folder in which somebody happened to start."""
+    """Make a folder for tables without a place of their own: not the folder in which somebody happened to start."""
     folder = tempfile.mkdtemp(prefix="pairbus-warehouse-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -1,7 +1,7 @@
 """Shares of a round for each of its tasks: queues, quotas, a part of the budget. Time is an argument, in seconds.
 
-The budget belongs to the round. The tasks that run have equal shares of it, and the lanes of a task use its share
-together: the part that a task or a lane no longer needs goes to the others. An unused rest of a round, because of the
+The budget belongs to the round. The tasks that run have equal shares of it, and the pumps of a task use its share
+together: the part that a task or a pump no longer needs goes to the others. An unused rest of a round, because of the
 pause after it or because a worker started late, raises the budget of the next one by a few percent; overspending lowers
 it. Where the gaps between rounds are too long for that, on a slow or busy cluster, rounds become longer.
 """
@@ -29,7 +29,7 @@ class TaskPump:
 
     queue: str
     number: int
-    "Number among several lanes that share a queue."
+    "Number among several pumps that share a queue."
     queue_created_ms: int | None
 
 
@@ -41,7 +41,7 @@ class TaskPlan:
     number: int
     tasks: int
     "Number of tasks of the round."
-    lanes: tuple[TaskPump, ...]
+    pumps: tuple[TaskPump, ...]
     max_messages: int
     max_s: float
     wait_s: float

@@ -3,7 +3,7 @@ do.
 
 The query has no data that could be lost, so every failure is answered in the same way: a pause, a new query. The
 caller's progress comes from the reports of the tasks. The query's source makes the rounds (`syphon_source`), its tasks
-have the pumps (`lane`).
+have the pumps (`task_pumps`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pairbus.spark.defaults import is_local_master
 from pairbus.spark.driver_side import DriverSide
 from pairbus.spark.features import is_gone, register_format, spark_errors
 from pairbus.spark.journal import Location, TaskReport
-from pairbus.spark.lane import TaskSettings
 from pairbus.spark.looks import check, count_left, find_new
 from pairbus.spark.rounds import GrowingPause, Quotas
 from pairbus.spark.syphon_source import FORMAT, SyphonSource, options_of
+from pairbus.spark.task_pumps import TaskSettings
 from pairbus.syphon import SyphonProgress
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ logger = logging.getLogger("pairbus.spark")
 
 POLL_S = 1
 END_POLL_S = 0.1
-AT_ONCE = "0 seconds"  # the source waits: for a moment, and in a single drain until there is a round or none ever
+# The source waits: for a moment, and in a single drain until there is a next round, or it is certain that there is
+# none.
+AT_ONCE = "0 seconds"
 NEW_QUEUES_S = 60.0  # between two looks for new backlog queues
 RESTART_S, RESTART_MAX_S = 1.0, 60.0
 FAILURES_MAX = 5  # failures in a row of a single drain, none of which moved a message

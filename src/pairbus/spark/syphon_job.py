@@ -25,8 +25,8 @@ from pairbus.pairing.relay import SyphonSettings, entity_of_dead_letters
 from pairbus.spark.connections import Secret
 from pairbus.spark.defaults import is_local_master, state_folder
 from pairbus.spark.journal import Location
-from pairbus.spark.lane import TaskSettings
 from pairbus.spark.rounds import Quotas
+from pairbus.spark.task_pumps import TaskSettings
 from pairbus.storage.locations import is_url
 from pairbus.storage.opening import check_access
 from pairbus.storage.secret import StorageSecret

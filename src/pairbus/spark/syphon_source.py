@@ -28,10 +28,10 @@ from pairbus.pairing.relay import SyphonSettings
 from pairbus.spark.connections import Borrowed, Secret, run
 from pairbus.spark.features import BatchReader, Offset
 from pairbus.spark.journal import JournalRow, Location
-from pairbus.spark.lane import TaskSettings, drain
 from pairbus.spark.looks import peek
 from pairbus.spark.rounds import Quotas, Rounds
 from pairbus.spark.shares import TaskPlan
+from pairbus.spark.task_pumps import TaskSettings, drain
 from pairbus.spark.watch import QueueWatch
 from pairbus.transport import Carrier, Refused, TransportError
 
@@ -143,7 +143,7 @@ class SyphonReader(BatchReader):
         """Return the next tick when there are messages to move and the primary is reachable; otherwise `start`: Spark
         waits.
 
-        In a single drain it returns when there is a next round or none ever.
+        In a single drain it waits until there is a next round, or it is certain that there is none.
         """
         tick = start["tick"]
         self._judge(tick)

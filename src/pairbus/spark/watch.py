@@ -16,8 +16,8 @@ from collections.abc import Iterable
 
 from pairbus.ledger.rows import MeterKind
 from pairbus.spark.connections import Borrowed, run
-from pairbus.spark.lane import TaskSettings, ledger_of
 from pairbus.spark.rounds import PAUSE_S, UNHEALTHY_MAX_S, GrowingPause
+from pairbus.spark.task_pumps import TaskSettings, ledger_of
 from pairbus.transport import Carrier, ReceivedMessage, Receiver, TransportError
 
 END_S = 0.5  # for each answer of a peer that may be silent

@@ -76,7 +76,7 @@ async def drain(job: TaskSettings, plan: TaskPlan, attempt: str) -> list[Journal
         journal = Journal(job.location.new_record(attempt, time.time()))
         task = _Task(job, plan, attempt, journal)
         try:
-            drainings = [_Draining(task, lane, home, away) for lane in plan.lanes]
+            drainings = [_Draining(task, pump, home, away) for pump in plan.pumps]
             await task.run(drainings)
         finally:
             await journal.close()
@@ -88,7 +88,7 @@ async def drain(job: TaskSettings, plan: TaskPlan, attempt: str) -> list[Journal
 
 
 class _Task:
-    """State that the lanes of a task share: its time, its share of the budget, its journal."""
+    """State that the pumps of a task share: its time, its share of the budget, its journal."""
 
     def __init__(self, job: TaskSettings, plan: TaskPlan, attempt: str, journal: Journal) -> None:
         self.job = job
@@ -173,13 +173,13 @@ class _Unordered(Tide):
 
 
 class _Draining:
-    """One lane."""
+    """One pump of a task, with its rows and its report."""
 
-    def __init__(self, task: _Task, lane: TaskPump, home: Carrier, away: Carrier) -> None:
+    def __init__(self, task: _Task, task_pump: TaskPump, home: Carrier, away: Carrier) -> None:
         self.rows: list[JournalRow] = []
         self._task = task
         self._job = job = task.job
-        self._lane = lane
+        self._task_pump = task_pump
         self._attempt = task.attempt
         self._moved = 0
         self._errors = 0
@@ -199,16 +199,16 @@ class _Draining:
             dead_letters=job.redriving is None,
             destinations=_destinations(job, home),
             budget=task.share,
-            tide=_Unordered(lane.queue, self._met_order),
+            tide=_Unordered(task_pump.queue, self._met_order),
             presence=Presence(job.settings.retry_interval_s),
             at_home=_at_home.setdefault(away.endpoint.authority, AtHome()),
-            pumps=len(task.plan.lanes),
+            pumps=len(task.plan.pumps),
             may_follow=False,
             marks=False,  # the shared folder remembers missing destinations
             trusts=True,
             before_complete=self._note,
         )
-        self._pump = Pump(self._shared, lane.queue, self._stopping, job.sub_queue)
+        self._pump = Pump(self._shared, task_pump.queue, self._stopping, job.sub_queue)
 
     def shared_by(self, pumps: int) -> None:
         """Set how many pumps of the task still share the budget."""
@@ -220,7 +220,7 @@ class _Draining:
             await self._pump.run_once(self._task.plan.wait_s, later=True)
         except TransportError as error:
             self._errors += 1
-            self._problems[f"{self._lane.queue}: {error}"] += 1
+            self._problems[f"{self._task_pump.queue}: {error}"] += 1
         finally:
             told.cancel()
 
@@ -232,7 +232,7 @@ class _Draining:
         task = self._task
         return TaskReport(
             tick=task.plan.tick,
-            queue=self._lane.queue,
+            queue=self._task_pump.queue,
             moved=self._moved,
             dead_lettered=self._pump.dead_lettered,
             held=self._pump.blocked,
@@ -248,18 +248,18 @@ class _Draining:
     def _met_order(self, items: list[Item]) -> None:
         home = items[0].home
         self._problems[
-            f"{self._lane.queue} has messages of an ordered sender, for '{home.path}': Spark does not keep their order,"
-            " so they stay; `pairbus syphon --engine local` brings them home in order"
+            f"{self._task_pump.queue} has messages of an ordered sender, for '{home.path}': Spark does not keep their"
+            " order, so they stay; `pairbus syphon --engine local` brings them home in order"
         ] += 1
         self._stopping.set()
 
     async def _note(self, path: str, messages: list[tuple[Item, ReceivedMessage]]) -> None:
-        lane, now_ms = self._lane, _wall_ms()
+        task_pump, now_ms = self._task_pump, _wall_ms()
         rows = [
             JournalRow(
                 MOVED,
-                lane.queue,
-                lane.queue_created_ms,
+                task_pump.queue,
+                task_pump.queue_created_ms,
                 sequence_number_of(received.payload),
                 home.message_id,
                 path,
@@ -290,11 +290,11 @@ class _Draining:
 
     def _note_dead_letter(self, event: DeadLettered) -> None:
         """Note a dead letter. The dead-letter queue has the reason too, in case a crash loses the row."""
-        lane = self._lane
+        task_pump = self._task_pump
         row = JournalRow(
             DEAD_LETTERED,
-            lane.queue,
-            lane.queue_created_ms,
+            task_pump.queue,
+            task_pump.queue_created_ms,
             None,
             event.message_id,
             None,
