@@ -24,9 +24,9 @@ from pairbus.cli.demo_book import Book, DemoVerdict
 from pairbus.cli.demo_pair import INVOICES, ORDERS, SHIPMENTS
 from pairbus.errors import PairbusError
 from pairbus.sdk.encoding import encode
+from tests.pages import blocks, blocks_of
 from tests.spark.processes import command_of, descendants
 
-README = Path(__file__).parent.parent.parent / "README.md"
 CONTRACT = [
     *("sent", "accepted", "in_primary", "lost", "duplicated", "altered"),
     *("diverted", "moved", "failover_s", "drain_s", "cost", "report"),
@@ -44,7 +44,7 @@ def without_numbers(line: str) -> str:
 
 
 def readme_story() -> list[str]:
-    [shown] = re.findall(r"^```text\n([^`]* paired: .*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
+    [shown] = [block.text for block in blocks_of("test_every_message_comes_home")]
     assert "0 lost, 0 duplicated, 0 altered" in shown
     return [without_numbers(line) for line in shown.splitlines()]
 
@@ -62,6 +62,7 @@ def test_every_message_comes_home(tmp_path: Path, capsys: pytest.CaptureFixture[
     told = [line.replace("spark", "local") for line in readme_story() if not line.startswith("N s report")]
     assert [without_numbers(line) for line in out.splitlines()][: len(told)] == told
 
+    assert out.splitlines()[-1] == blocks("docs/quickstart.md", "text")[0].splitlines()[-1]
     numbers = json.loads(file.read_text())
     assert list(numbers) == CONTRACT
     assert numbers["sent"] == numbers["accepted"] == numbers["in_primary"] == 120

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pairbus.cli.health import configured
 from tests.brokers import BrokerProcess
 from tests.cli.command import Command
 
@@ -46,6 +47,46 @@ def test_other_web_server_is_unhealthy(command: Command, web_server: int) -> Non
     outcome = command("health", f"127.0.0.1:{web_server}")
     assert outcome.code == 1
     assert "not the port of a broker" in outcome.err
+
+
+def test_every_namespace_of_the_environment_is_asked(
+    broker: BrokerProcess, command: Command, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image and the broker in it read one variable: a check of a port that is not configured would always fail."""
+    namespaces = " ".join(f"{name}={port}" for name, port in broker.ports.items())
+    monkeypatch.setenv("PAIRBUS_HOST", "0.0.0.0")
+    monkeypatch.setenv("PAIRBUS_NAMESPACES", namespaces)
+    outcome = command("health", "--timeout", "5s")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "Service is healthy.\n", "")
+
+    monkeypatch.setenv("PAIRBUS_NAMESPACES", f"{namespaces} gone={unused_tcp_port}")
+    outcome = command("health")
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"pairbus: 127.0.0.1:{unused_tcp_port}: no answer: ")
+
+
+@pytest.mark.parametrize(
+    ("variables", "addresses"),
+    [
+        ({}, ["127.0.0.1:5672"]),
+        ({"PAIRBUS_HOST": "192.0.2.1"}, ["192.0.2.1:5672"]),
+        ({"PAIRBUS_HOST": "::", "PAIRBUS_NAMESPACES": "a=1 b=2"}, ["[::1]:1", "[::1]:2"]),
+    ],
+)
+def test_addresses_are_those_of_the_broker(variables: dict[str, str], addresses: list[str]) -> None:
+    """A broker that listens on all addresses is asked on the loopback."""
+    assert configured(variables) == addresses
+
+
+@pytest.mark.parametrize("text", ["local", "local=0", "local=70000"])
+def test_namespace_without_a_fixed_port_is_wrong_usage(
+    command: Command, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Port 0 means any free port, which the check cannot know."""
+    monkeypatch.setenv("PAIRBUS_NAMESPACES", text)
+    outcome = command("health")
+    assert outcome.code == 2
+    assert "NAME=PORT" in outcome.err
 
 
 def test_address_that_is_none_is_wrong_usage(command: Command) -> None:

@@ -216,7 +216,7 @@ async def test_command_that_is_told_to_end_does_not_start_java_again(capsys: pyt
         await redrive_on(FakeSparkStart(lambda: engine), once=False)
 
 
-async def test_command_that_is_told_to_end_does_not_wait_for_a_slow_java() -> None:
+async def test_stopped_command_does_not_wait_for_a_slow_java() -> None:
     """Spark takes ten seconds to start, on a busy machine minutes."""
     is_starting, may_start = threading.Event(), threading.Event()
 

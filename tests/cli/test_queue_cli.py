@@ -49,7 +49,7 @@ def stored(server: AdminServer, path: str) -> QueueDescription:
 
 
 def test_create_without_options_leaves_the_defaults_to_the_service(pairbus: Command, server: AdminServer) -> None:
-    """Ours or Azure's: the command adds no opinion."""
+    """The command sends no value of its own, to our broker or to Azure."""
     assert pairbus("queue", "create", "Orders") == Outcome(0, "created Orders\n", "")
     assert stored(server, "orders") == QueueDescription("Orders")
 
@@ -195,7 +195,7 @@ def test_listing_of_a_foreign_address_is_left_to_the_sdk(server: AdminServer, ch
 def test_in_a_terminal_a_listing_is_a_table(
     pairbus: Command, server: AdminServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For people."""
+    """People read a table more easily than columns that are divided by tabs."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     server.namespace.add("orders")
     out = pairbus("queue", "list").out
@@ -239,7 +239,7 @@ def test_show_tells_settings_and_counts(pairbus: Command, server: AdminServer) -
 
 
 def test_delete_deletes(pairbus: Command, server: AdminServer) -> None:
-    """In any case of the name."""
+    """The case of the letters in the name does not matter."""
     server.namespace.add("orders")
     assert pairbus("queue", "delete", "ORDERS", "--yes") == Outcome(0, "deleted ORDERS\n", "")
     assert not server.namespace.catalog.queues
@@ -303,7 +303,7 @@ def test_a_place_without_a_connection_string_is_named(
     [
         (["list", "--connection-string", "@"], "--connection-string @ names no file"),
         (["list", "--connection-string", "env:"], "--connection-string env: names no variable"),
-        (["create", ""], "a queue has a name"),
+        (["create", ""], "the name of the queue is empty"),
     ],
 )
 def test_what_names_nothing_is_wrong_usage(
@@ -323,7 +323,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(pairbus: Command, server: Admin
 def test_a_name_is_whole_in_a_narrow_terminal(
     pairbus: Command, server: AdminServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lines run over instead."""
+    """Lines are longer than the terminal instead: a name that is cut off cannot be copied."""
     name = "contoso/x-servicebus-transfer/" + "1" * 60
     assert pairbus("queue", "create", name).code == 0
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -417,7 +417,7 @@ def test_a_full_disk_is_told(pairbus: Command, server: AdminServer) -> None:
 
 
 def test_a_broker_that_is_not_there_is_told_at_once(pairbus: Command) -> None:
-    """With what to do about it."""
+    """The error says what to do about it."""
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     text = f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=k;SharedAccessKey=v;UseDevelopmentEmulator=true"
@@ -438,7 +438,7 @@ def test_a_broker_that_is_not_there_is_told_at_once(pairbus: Command) -> None:
     ],
 )
 def test_a_wrong_connection_string_is_told_in_one_line(pairbus: Command, text: str) -> None:
-    """Before anything is sent anywhere."""
+    """The string is checked before anything is sent."""
     outcome = pairbus("queue", "list", "--connection-string", text)
     assert (outcome.code, len(outcome.err.splitlines())) == (1, 1)
     assert "connection string" in outcome.err
@@ -463,7 +463,7 @@ def test_wrong_usage_exits_with_2(pairbus: Command, server: AdminServer, argumen
 
 
 def test_help_has_examples_and_whole_option_names(pairbus: Command) -> None:
-    """At eighty columns too."""
+    """A terminal of eighty columns cuts off no option name either."""
     text = pairbus("queue", "create", "--help").out
     assert "pairbus queue create orders --lock-duration 30 --max-delivery-count 5" in text
     assert "--connection-string-file" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,11 +18,18 @@ from pairbus.cli.report import check_rows, print_hops
 from pairbus.errors import PairbusError
 from pairbus.ledger.rows import Author, Row, encode
 from pairbus.report.model import Damage
+from tests.pages import blocks_of
 from tests.report.example import empty_report
 
 RUN_S = 240
 NOON_S = 1_772_366_400.0  # 2026-03-01T12:00:00Z
 QUEUE = "contoso/x-servicebus-transfer/3"
+
+
+def page_lines() -> list[list[str]]:
+    """Return the arguments of both commands of docs/report.md."""
+    [block] = blocks_of("test_the_report_is_printed_and_written")
+    return [shlex.split(line)[2:] for line in block.text.splitlines()]
 
 
 def rows() -> Iterator[Row]:
@@ -49,7 +57,8 @@ def rows() -> Iterator[Row]:
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ledger whose last line was cut by a kill."""
-    folder = tmp_path_factory.mktemp("ledger")
+    folder = tmp_path_factory.mktemp("reader") / "ledger"
+    folder.mkdir()
     file = folder / "2026-03-01-orders-api-4711-9f3c2a1b-0.jsonl"
     file.write_bytes(b"".join(map(encode, rows())) + b'{"schema":1,"time":"2026-03-01T12:0')
     return folder
@@ -65,10 +74,11 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return said.err
 
 
-def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: object, folder: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own, which may stop its Spark."""
     return subprocess.run(
         [sys.executable, "-m", "pairbus", "report", *map(str, arguments)],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=RUN_S,
@@ -109,9 +119,13 @@ def test_a_machine_without_spark_is_told_what_to_install(ledger: Path, tmp_path:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_the_report_is_printed_and_written(ledger: Path, tmp_path: Path) -> None:
-    """Summary on standard output, nothing else there; page, JSON and Parquet where they were wanted."""
-    page, numbers, tables = tmp_path / "report.html", tmp_path / "report.json", tmp_path / "tables"
-    done = run(ledger, "--out", page, "--json", numbers, "--parquet", tables)
+    """Summary on standard output, nothing else there; page, JSON and Parquet where they were wanted.
+
+    The command is the first one of docs/report.md, with two options more.
+    """
+    page, numbers, tables = Path("report.html"), tmp_path / "report.json", tmp_path / "tables"
+    making, _ = page_lines()
+    done = run(*making, "--json", numbers, "--parquet", tables, folder=ledger.parent)
     assert done.returncode == 0, done.stderr
     first, *rest = done.stdout.splitlines()
     assert first.startswith("1 outage of orders; 1 message diverted, all home; pairing added $0.00000"), (
@@ -122,7 +136,7 @@ def test_the_report_is_printed_and_written(ledger: Path, tmp_path: Path) -> None
         *("starting Spark on local[*]", "reading 1 file"),
         *(f"wrote {file}" for file in (page, numbers, tables)),
     ]
-    text = page.read_text(encoding="utf-8")
+    text = (ledger.parent / page).read_text(encoding="utf-8")
     assert text.startswith("<!DOCTYPE html>") and "1 outage of orders" in text.replace("\u00a0", " ")
     read = json.loads(numbers.read_text(encoding="utf-8"))
     assert read["availability"]["total"]["diverted"] == 1 and read["prices"]["sheet"] == "standard"
@@ -132,8 +146,9 @@ def test_the_report_is_printed_and_written(ledger: Path, tmp_path: Path) -> None
 @pytest.mark.spark
 @pytest.mark.slow
 def test_the_way_of_a_message_is_printed_hop_by_hop(ledger: Path) -> None:
-    """Tab-separated outside a terminal."""
-    done = run(ledger, "--journey", "order-17")
+    """Tab-separated outside a terminal. The command is the second one of docs/report.md."""
+    _, journey = page_lines()
+    done = run(*journey, folder=ledger.parent)
     assert done.returncode == 0, done.stderr
     assert [line.split("\t")[:4] for line in done.stdout.splitlines()] == [
         ["time", "after", "what", "where"],

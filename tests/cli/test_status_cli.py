@@ -227,13 +227,14 @@ def test_without_manage_the_peeked_messages_are_counted(pair: Pair) -> None:
 def test_every_needs_watch(pair: Pair) -> None:
     """Without --watch the option --every would be ignored silently."""
     done = pair.status("--every", "3")
-    assert done.code == 2 and "--watch" in done.err
+    assert done.code == 2 and "--every needs --watch" in done.err
 
 
 def test_watch_shows_changes_until_stopped(pair: Pair) -> None:
     """One line of JSON for each look; Ctrl-C ends it with the code of the last one."""
     pair.create(range(1))
-    command = [sys.executable, "-m", "pairbus", "status", "--primary-name", NAME, "--watch", "--every", "0.2", "--json"]
+    command = [sys.executable, "-m", "pairbus", "status", "--primary-name", NAME, "--watch", "--every", "200ms"]
+    command.append("--json")
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
     ) as running:

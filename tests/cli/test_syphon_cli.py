@@ -153,7 +153,7 @@ def test_once_exits_with_1_when_messages_had_to_stay_and_says_why(broker: Broker
             locked += len(batch)
         done = run(broker, "syphon", "--primary-name", NAME, "--once")
     assert (done.returncode, done.stdout) == (1, "moved 0 messages, 2 left\n")
-    assert "2 of those that are left were not received: they are new, or locked" in done.stderr
+    assert "2 of the remaining messages were not received: they arrived after the start, or are locked" in done.stderr
     with broker.admin("fabrikam") as admin:  # its messages stay locked for a minute
         admin.delete_queue(f"{NAME}/x-servicebus-transfer/1")
         admin.create_queue(f"{NAME}/x-servicebus-transfer/1")
@@ -397,9 +397,9 @@ def test_a_redrive_says_why_dead_letters_stay(broker: BrokerProcess, queue_name:
         (["redrive", "orders", "--max-messages-per-second", "nan"], "1000000 messages a second"),
         (["syphon", "--backlog-queue-count", "10001"], "backlog-queue-count"),
         (["syphon", "--primary", "", "--target", "@x"], "Give --primary-name NAME, or --primary CS"),
-        (["syphon", "--journal", "/tmp/journal"], "--engine spark, which was not asked for"),
-        (["redrive", "orders", "--checkpoint", "/tmp/notes"], "--engine spark, which was not asked for"),
-        (["spool", "drain", "/tmp", "--backlog-queues", "10001"], "backlog-queues"),
+        (["syphon", "--journal", "/tmp/journal"], "need --engine spark"),
+        (["redrive", "orders", "--checkpoint", "/tmp/notes"], "need --engine spark"),
+        (["spool", "drain", "/tmp", "--backlog-queue-count", "10001"], "backlog-queue-count"),
         (["syphon", "--ca-file", "/no/such/file"], "--ca-file: no certificates can be read from /no/such/file"),
         (["redrive", "orders", "--ca-file", "/dev/null"], "--ca-file: no certificates can be read from /dev/null"),
         (["spool", "drain", "/tmp", "--ca-file", "/dev"], "--ca-file: no certificates can be read from /dev"),

@@ -166,7 +166,7 @@ def test_rules_have_sql_and_correlation_filters(pairbus: Command, audit: AdminSe
         (("subscription", "update", "events", "audit"), 2, "no setting was given"),
         (("topic", "show", "absent"), 1, "'absent' does not exist"),
         (("topic", "create", "EVENTS"), 1, "'EVENTS' exists already"),
-        (("topic", "create", " "), 2, "a topic has a name"),
+        (("topic", "create", " "), 2, "the name of the topic is empty"),
     ],
 )
 def test_slips_are_told_in_words(

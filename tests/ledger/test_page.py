@@ -9,13 +9,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+import pytest
+
 from pairbus.ledger import SCHEMA, Cause, Ledger, MeterKind, Row, rows
 from pairbus.pairing.events import Diverted, FailedOver, Moved
 from pairbus.pairing.policy import Kind
 from tests.ledger.world import FLUSH_S, HOST, NOON_S, Clock
+from tests.pages import blocks_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "ledger.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```json\n(.*?)\n```$", PAGE, re.DOTALL | re.MULTILINE)
+EXAMPLES = [block.text.strip() for block in blocks_of("test_the_examples_are_lines_that_the_code_writes_and_reads")]
 TYPES = {int: "integer", int | None: "integer", str: "text", str | None: "text", Mapping[str, Any] | None: "object"}
 
 
@@ -64,3 +67,15 @@ def test_the_code_writes_the_fields_of_the_example_of_each_kind(tmp_path: Path) 
     [path] = tmp_path.iterdir()
     written = {(row := json.loads(line))["kind"]: list(row) for line in path.read_text().splitlines()}
     assert written == shown
+
+
+def test_ledger_is_read_as_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Operations are added up, and a line that a kill has torn is counted."""
+    (tmp_path / "ledger").mkdir()
+    (tmp_path / "ledger" / "2026-03-01-contoso-4711-9f3c2a1b-0.jsonl").write_text(f"{EXAMPLES[0]}\n{EXAMPLES[1]}\n{{")
+    monkeypatch.chdir(tmp_path)
+    [block] = blocks_of("test_ledger_is_read_as_on_the_page")
+    exec(block.text, {})
+    assert capsys.readouterr().out == "1201 billable operations; 1 lines were torn\n"

@@ -77,7 +77,7 @@ class Client:
         return {"failed": failed}
 
     async def _send(self, sender: Guarded, messages: list[ServiceBusMessage], timeout_s: float) -> int:
-        """How many messages failed, as callers count: each time anew."""
+        """Send; return the number of messages that failed, as callers count: each time anew."""
         given: Any = messages[0] if len(messages) == 1 else messages
         if len(messages) == 5:
             given = await sender.create_message_batch()

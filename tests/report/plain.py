@@ -109,7 +109,7 @@ def dead_letters(rows: list[Row]) -> list[tuple[str, str, str, int]]:
         if row.event == "SpoolRefused":
             key = ("refused", row.entity, row.message_id)
             at = min(ms(row.time), found[key][3] if key in found else ms(row.time))
-            found[key] = (row.entity or "", row.message_id or "", "set aside in the spool", at)
+            found[key] = (row.entity or "", row.message_id or "", "refused, stays in the spool", at)
     return list(found.values())
 
 

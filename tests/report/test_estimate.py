@@ -53,11 +53,12 @@ def test_ten_idle_queues_are_polled_28_800_times_in_30_days() -> None:
 
 def test_the_table_of_idle_syphons_also_has_those_that_were_assumed() -> None:
     """Beside the well-known ten queues, so that the two can be compared."""
-    ten, own = estimate(assumed(backlog_queues=25, syphons=2)).idle
+    ten, own = estimate(assumed(backlog_queue_count=25, syphons=2)).idle
     assert (ten.queues, ten.per_30_days) == (10, 28_800)
     assert (own.queues, own.syphons, own.per_hour, own.per_day, own.per_30_days) == (25, 2, 200, 4_800, 144_000)
     assert (
-        operations(estimate(assumed(backlog_queues=25, syphons=2, days=15)))["polls of empty backlog queues"] == 72_000
+        operations(estimate(assumed(backlog_queue_count=25, syphons=2, days=15)))["polls of empty backlog queues"]
+        == 72_000
     )
 
 
@@ -118,7 +119,7 @@ def test_entity_is_failed_over_until_the_first_ping_arrives(
 
 
 def test_every_diverted_message_crosses_the_regions_twice() -> None:
-    """There and back, at its size, by the byte."""
+    """A message goes there and back, and each way is billed at its size, by the byte."""
     made = estimate(assumed(messages_per_second=Decimal(10), size_bytes=100_000))
     assert made.diverted == 36_000
     assert made.backlog_bytes == 3_600_000_000 and made.crossing_bytes == 7_200_000_000
@@ -190,7 +191,7 @@ def test_prices_in_another_currency_are_not_compared() -> None:
 
 
 def test_without_an_outage_pairing_costs_its_polls_and_connections() -> None:
-    """There are no pings, and no messages are diverted or moved."""
+    """No pings are sent, and no messages are diverted or moved."""
     made = estimate(assumed(outage_s=0, messages_per_second=Decimal(5)))
     assert made.paired.operations - made.alone.operations == 28_800
     assert (made.pings, made.diverted, made.drain_s, made.crossing_bytes) == (0, 0, 0, 0)

@@ -175,7 +175,7 @@ def sums(rows: Iterable[Row], *, outcome: str = "ok") -> dict[Key, tuple[int, in
 
 
 def test_both_ends_count_the_same_operations_of_every_entity_and_kind(run: Run) -> None:
-    """Both ends also bill the same: message by message, in units of 64 KB."""
+    """The two ends also bill the same: message by message, in units of 64 KB."""
     clients, brokers = sums(run.clients), sums(run.brokers)
     # The primary was stopped in an orderly way: if answers were lost, sends would be `ok` at the broker only.
     assert clients == brokers

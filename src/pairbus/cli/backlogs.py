@@ -69,7 +69,10 @@ class Backlogs:
                     if once:
                         raise
                     last = first + QUEUES_TRIED - 1
-                    self._say(f"{self._away.name} cannot be asked ({first_line(error)}): taking 0 … {last}")
+                    self._say(
+                        f"{self._away.name} cannot be reached ({first_line(error)}):"
+                        f" backlog queues {first} … {last} are assumed"
+                    )
                     return found + paths
                 found += compress(paths, there)
                 if not any(there):

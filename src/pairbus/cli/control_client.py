@@ -30,7 +30,8 @@ Control = Annotated[
     typer.Option(
         "--control",
         metavar="FILE",
-        help="Control socket of the broker, DIR/control.sock or DIR, or of pairbus proxy; no fault shuts it.",
+        help="Control socket of the broker, DIR/control.sock or DIR, or of pairbus proxy;"
+        " it answers during every fault.",
     ),
 ]
 NamespaceName = Annotated[

@@ -41,7 +41,8 @@ def dashboard(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Control socket of a broker, DIR/control.sock or DIR; no fault shuts it. Repeat for a second broker.",
+            help="Control socket of a broker, DIR/control.sock or DIR; it answers during every fault."
+            " Repeat for a second broker.",
         ),
     ] = None,
     host: Annotated[

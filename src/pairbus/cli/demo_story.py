@@ -82,7 +82,7 @@ class Story:
                 await self._check(pair)
             if self._engine is EngineName.spark:
                 await run_command(["report", str(ledger), "--out", str(self._page)], folder, _environment())
-                self._say("report", f"what it did and what it cost is in {self._page}")
+                self._say("report", f"the outage and its cost are in {self._page}")
                 self._numbers["report"] = str(self._page)
             return DemoVerdict(**self._book.counts(), **self._numbers, cost=operations_by_cause(read(ledger)))
 

@@ -53,13 +53,13 @@ class SpoolDrain:
         home: Side,
         away: Side | None,
         primary_name: str,
-        backlog_queues: int,
+        backlog_queue_count: int,
         patience_s: float,
     ) -> None:
         self.forwarded = 0
         self._home = home
         self._away = away
-        self._queues = [] if away is None else [queue_path(primary_name, index) for index in range(backlog_queues)]
+        self._queues = [] if away is None else [queue_path(primary_name, index) for index in range(backlog_queue_count)]
         self._patience_s = patience_s
         self._line = ProgressLine()
 

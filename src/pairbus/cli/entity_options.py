@@ -36,7 +36,7 @@ def named(kind: str) -> Callable[[str], str]:
 
     def check(name: str) -> str:
         if not name.strip():
-            raise typer.BadParameter(f"a {kind} has a name")
+            raise typer.BadParameter(f"the name of the {kind} is empty")
         return name
 
     return check
@@ -60,8 +60,8 @@ def _status(text: str) -> str:
     raise typer.BadParameter(f"{text!r} is not one of {', '.join(STATUSES)}")
 
 
-def duration_option(name: str, meaning: str) -> Any:
-    return typer.Option(name, help=f"{meaning}; such as 30s, 5m, 14d or never.", metavar="DURATION", parser=_duration)
+def duration_option(name: str, help: str) -> Any:
+    return typer.Option(name, help=help, metavar="DURATION", parser=_duration)
 
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", callback=named("topic"), help="Path of the topic.")]
@@ -69,26 +69,42 @@ Subscription = Annotated[
     str, typer.Argument(metavar="SUBSCRIPTION", callback=named("subscription"), help="Name of the subscription.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Prefix = Annotated[str, typer.Option(help="Only entities whose path starts with this text, in upper or lower case.")]
-LockDuration = Annotated[str | None, duration_option("--lock-duration", "Peek-lock, up to 5 minutes")]
+LockDuration = Annotated[
+    str | None, duration_option("--lock-duration", "Duration of a peek-lock, at most 5 minutes; such as 30s or 5m.")
+]
 MaxSizeMb = Annotated[int | None, typer.Option(help="Size of the entity in megabytes.", min=1)]
-Ttl = Annotated[str | None, duration_option("--ttl", "Default and ceiling of the time to live")]
+Ttl = Annotated[
+    str | None,
+    duration_option("--ttl", "Default and ceiling of the time to live; such as 30s, 5m, 14d or never."),
+]
 DeadLetterOnExpiration = Annotated[
     bool | None, typer.Option(help="Whether expired messages go to the dead-letter queue.", show_default=False)
 ]
 DuplicateWindow = Annotated[
-    str | None, duration_option("--duplicate-window", "Turns duplicate detection on, over this window")
+    str | None,
+    duration_option(
+        "--duplicate-window",
+        "Turn duplicate detection on: how long message ids are remembered, at most 7 days; such as 10m.",
+    ),
 ]
 ChangedDuplicateWindow = Annotated[
-    str | None, duration_option("--duplicate-window", "Window of duplicate detection, where it is on")
+    str | None,
+    duration_option(
+        "--duplicate-window",
+        "Where duplicate detection is on: how long message ids are remembered, at most 7 days; such as 10m.",
+    ),
 ]
 MaxDeliveryCount = Annotated[int | None, typer.Option(help="Deliveries before a message is dead-lettered.", min=1)]
 MaxMessageSizeKb = Annotated[int | None, typer.Option(help="Largest message in kilobytes.", min=1)]
 Status = Annotated[str | None, typer.Option(help=f"One of {', '.join(STATUSES)}.", metavar="STATUS", parser=_status)]
 AutoDeleteOnIdle = Annotated[
     str | None,
-    duration_option("--auto-delete-on-idle", "Deletes the entity when unused for so long (5 minutes up)"),
+    duration_option(
+        "--auto-delete-on-idle",
+        "Delete the entity when it was not used for this time, at least 5 minutes; such as 1h or never.",
+    ),
 ]
 Session = Annotated[bool, typer.Option("--requires-session", help="Messages are received by session.")]
 Partitioned = Annotated[bool, typer.Option("--partitioned", help="Mark the entity as partitioned.")]

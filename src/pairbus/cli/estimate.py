@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   pairbus estimate --entities 50 --clients 100 --rate 200/s --size 1KB --outage 1h
-  pairbus estimate --rate 3/m --outage 15m --backlog-queues 4 --counting strict
+  pairbus estimate --rate 3/m --outage 15m --backlog-queue-count 4 --counting strict
   pairbus estimate --prices premium --units 2 --outage 2d
   pairbus estimate --prices contract.toml --operations-before 0 --json estimate.json
 """
@@ -55,7 +55,7 @@ def estimate(
     outage: Annotated[
         str, typer.Option(metavar="DURATION", help="Outage of the whole primary: 90, 90s, 15m, 1h, 2d; 0: none.")
     ] = "1h",
-    backlog_queues: Annotated[int, typer.Option(min=1, help="Number of backlog queues.")] = 10,
+    backlog_queue_count: Annotated[int, typer.Option(min=1, help="Number of backlog queues.")] = 10,
     syphons: Annotated[int, typer.Option(min=1, help="Number of processes that run the syphon.")] = 1,
     ping_interval: Annotated[
         str, typer.Option(metavar="DURATION", help="Time between two pings of an entity that is failed over.")
@@ -104,7 +104,7 @@ def estimate(
         size_bytes=parse_size(size, "--size"),
         outage_s=parse_duration(outage, "--outage"),
         days=days,
-        backlog_queues=backlog_queues,
+        backlog_queue_count=backlog_queue_count,
         syphons=syphons,
         ping_interval_s=parse_duration(ping_interval, "--ping-interval"),
         failover_interval_s=parse_duration(failover_interval, "--failover-interval"),

@@ -32,7 +32,11 @@ Entity = Annotated[
 Direction = Annotated[str | None, typer.Option(help=f"One of {', '.join(DIRECTIONS)}. Default: all that KIND has.")]
 For = Annotated[
     str | None,
-    typer.Option("--for", metavar="TIME", help="Duration: 30s, 5m, 1h. Default: until the fault is cleared."),
+    typer.Option(
+        "--for",
+        metavar="TIME",
+        help="Duration: 30s, 5m, 1h. Default: until the fault is cleared; restart: 10 seconds.",
+    ),
 ]
 Probability = Annotated[
     float | None, typer.Option(help="Probability that the fault applies to an operation, above 0 and up to 1.")

@@ -76,7 +76,7 @@ def compact(
             f"{done.damaged} lines cannot be used, and are not in the table: `pairbus report` names them", err=True
         )
     for path in done.shrunk:
-        typer.echo(f"{path} is shorter than what the table has of it, and was left alone", err=True)
+        typer.echo(f"{path} is shorter than the part of it that is already in the table; it was skipped", err=True)
 
 
 @app.command(epilog=VIEW_EPILOG)

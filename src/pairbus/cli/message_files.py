@@ -63,8 +63,9 @@ def import_messages(
     """Send the messages of a file of JSON lines. At least once, and in order.
 
     A line with raw bytes, as `export` writes it, is sent byte for byte but for what the service adds; to edit such a
-    line, delete its field raw. Interrupted, it notes how far it came: the same command goes on there, and repeats at
-    most the messages whose answers were missing. The notes are removed at the end. Standard input has no notes: --skip.
+    line, delete its field raw. The command notes in a file how far it came. After an interruption the same command
+    continues there; only messages without an answer can be sent twice. The notes are removed at the end. There are no
+    notes for standard input: use --skip.
     """
     from pairbus.cli.message_run import Telling, carry_out
     from pairbus.explorer import ImportFile, Lines, import_file, import_lines

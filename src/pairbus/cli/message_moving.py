@@ -25,9 +25,9 @@ def move(
 
     A message is completed only after its destination has accepted it: an interruption can leave it in both places,
     never in none, and leaves nothing locked; the same command goes on. Messages that arrive meanwhile stay. Everything
-    but what the service adds passes unaltered. Chosen by --where or --grep, messages are found by a look at all of
-    them; the others are held for the time and given back.
-    Another namespace is --target; a host there has the --credential, and --ca-file is for both namespaces.
+    but what the service adds passes unaltered. With --where or --grep the command first peeks at all messages. To reach
+    the chosen ones it must receive other messages too: these stay locked meanwhile and are released at the end.
+    --target names another namespace. If it is a host, --credential is used for it too; --ca-file is used for both.
     To send dead letters back to where they came from, `pairbus redrive` removes their reasons and minds duplicates.
     """
     from pairbus.cli.message_run import Telling, carry_out

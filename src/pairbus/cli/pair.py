@@ -149,9 +149,9 @@ def check(
 
     Each line says ok, failed with what to do, or skipped with the reason. Exits with 1 when anything failed.
 
-    Entities of applications are left alone: a link to them is opened and closed. Through each backlog queue goes one
-    message: it is scheduled for an hour later, so that no syphon gets it, looked at, and cancelled. Should the command
-    be killed in between, a syphon dead-letters the message after that hour.
+    Entities of applications are left alone: a link to them is opened and closed. The command sends one message through
+    each backlog queue (the first 100): it schedules the message for an hour later, so that no syphon receives it,
+    peeks at it, and cancels it. If the command is killed in between, a syphon dead-letters the message after that hour.
     """
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.pair_checking import Checking

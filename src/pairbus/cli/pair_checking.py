@@ -229,7 +229,7 @@ async def _there_and_back(carrier: Carrier, deadline: float, path: str) -> None:
         except TransportError as error:
             raise PairbusError(_stays(message_id, "could not be removed", error)) from error
     if not found or message_id.encode() not in found[0]:
-        raise PairbusError(f"message {message_id} was stored, and another or none was read")
+        raise PairbusError(f"message {message_id} was stored, but peeking returned another message or none")
 
 
 def _stays(message_id: str, what: str, error: TransportError) -> str:

@@ -29,16 +29,16 @@ Journal = Annotated[
     str | None,
     typer.Option(
         metavar="DIR|URL",
-        help="Of --engine spark: a folder that all its hosts share, or a path in Azure Blob or ADLS Gen2, for its"
-        " journal. On one machine not needed.",
+        help="With --engine spark: folder of the journal, shared by all hosts, or a path in Azure Blob or ADLS Gen2."
+        " Not needed on one machine.",
     ),
 ]
 StorageCredential = Annotated[
     str | None,
     typer.Option(
         metavar="PLACE",
-        help="What opens a journal in Azure: env:NAME or @FILE with a connection string or a SAS token, default,"
-        " MODULE:CALLABLE. env:PAIRBUS_STORAGE if that is set, else default.",
+        help="Credential for a journal in Azure: env:NAME or @FILE with a connection string or a SAS token, default,"
+        " MODULE:CALLABLE. Default: env:PAIRBUS_STORAGE if that variable is set, otherwise default.",
     ),
 ]
 Tables = Annotated[
@@ -51,7 +51,9 @@ Checkpoint = Annotated[
 Tasks = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Of --engine spark: how many tasks run at once, and share the budget; as many as Spark says."
+        min=1,
+        help="With --engine spark: number of tasks that run at once and share the budget."
+        " Default: the number that Spark reports.",
     ),
 ]
 
@@ -80,8 +82,7 @@ class SparkOptions:
         of_spark = (self.journal, self.storage_credential, self.tables, self.checkpoint, self.tasks)
         if self.engine is not EngineName.spark and any(given is not None for given in of_spark):
             raise typer.BadParameter(
-                "--journal, --storage-credential, --tables, --checkpoint and --tasks are of --engine spark, which was"
-                " not asked for"
+                "--journal, --storage-credential, --tables, --checkpoint and --tasks need --engine spark"
             )
 
     def start(

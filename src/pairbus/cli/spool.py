@@ -51,7 +51,7 @@ def list_spool(folder: Folder, as_json: Json = False) -> None:
         except SpoolError as error:
             if len(folders) == 1:
                 raise
-            typer.echo(f"{error} It is passed over.", err=True)
+            typer.echo(f"{error} This spool is skipped.", err=True)
     if as_json:
         found = [{"spool": spool, "pair": pair, "paths": [*map(asdict, paths)]} for spool, pair, paths in spools]
         typer.echo(json.dumps(found))
@@ -87,7 +87,7 @@ def drain(
         str | None,
         typer.Option(metavar="NAME", help="First part of the backlog paths. Default: derived from the primary's host."),
     ] = None,
-    backlog_queues: Annotated[
+    backlog_queue_count: Annotated[
         int, typer.Option(min=1, max=int(RANGES["backlog_queue_count"].most), help="Number of backlog queues.")
     ] = 10,
     credential: CredentialName = None,
@@ -95,9 +95,7 @@ def drain(
     timeout: Annotated[
         float, duration_option("--timeout", help="Time without progress after which a path is given up.")
     ] = 30,
-    retry_refused: Annotated[
-        bool, typer.Option("--retry-refused", help="Also retry messages that were set aside.")
-    ] = False,
+    retry_refused: Annotated[bool, typer.Option("--retry-refused", help="Also retry refused messages.")] = False,
     any_pair: Annotated[bool, typer.Option("--any-pair", help="Also forward messages of another pair.")] = False,
 ) -> None:
     """Adopt a spool whose client is gone, and forward its messages in order to the primary.
@@ -118,9 +116,9 @@ def drain(
     away = None if secondary is None else namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
     namespaces.check()
     name = primary_name_of(home.authority) if primary_name is None else _checked(primary_name)
-    drained = SpoolDrain(home, away, name, backlog_queues, timeout)
+    drained = SpoolDrain(home, away, name, backlog_queue_count, timeout)
     left: list[list[object]] = []
-    spools, passed_over = _spools(folder), 0
+    spools, skipped = _spools(folder), 0
     for path in spools:
         try:
             with closing(Spool(path)) as spool:
@@ -130,21 +128,21 @@ def drain(
                     spool.retry_refused()
                 reasons = drained.run(spool)
         except SpoolOfAnotherPair as error:
-            passed_over += 1
+            skipped += 1
             typer.echo(f"{error} Drain it with --primary-name {spool.pair}, or with --any-pair.", err=True)
             continue
         except SpoolError as error:  # in use, and its owner forwards by itself; or damaged
             if len(spools) == 1:
                 raise
-            passed_over += 1
-            typer.echo(f"{error} It is passed over.", err=True)
+            skipped += 1
+            typer.echo(f"{error} This spool is skipped.", err=True)
             continue
         pair, found = look(path)
         left += [[str(path), pair or "-", *_cells(each, reasons.get(each.path.lower(), ""))] for each in found]
     typer.echo(f"forwarded {drained.forwarded} message{'' if drained.forwarded == 1 else 's'}")
     if left:
         print_table(HEADS, left)
-    if left or passed_over:
+    if left or skipped:
         raise typer.Exit(1)
 
 

@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
         epilog=f"""\b
 Examples:
   pairbus status --primary @contoso.txt --secondary @fabrikam.txt
-  pairbus status --watch --every 10
+  pairbus status --watch --every 10s
   pairbus status --primary-name contoso --backlog-queue-count 20 --json
   pairbus status --credential default --primary contoso.servicebus.windows.net --secondary HOST
 \b
@@ -56,8 +56,8 @@ def status(
     ] = False,
     every: Annotated[
         float | None,
-        typer.Option(
-            min=0.1, max=86_400, metavar="SECONDS", help="With --watch: pause between two looks; 5 unless given."
+        duration_option(
+            "--every", low=0.1, high=86_400, help="With --watch: pause between two looks; 5s unless given."
         ),
     ] = None,
     credential: CredentialName = None,
@@ -71,20 +71,21 @@ def status(
     Exits with 0 when both sides answer, nothing waits and there are no dead letters, otherwise with 1. Ctrl-C ends
     --watch, with the code of the last look. Nothing is received, locked or changed.
 
-    Both sides are asked at the same time. A side that is silent costs its time-out, and the other one is shown.
+    Both sides are asked at the same time. When one side does not answer, the command waits for --timeout and still
+    shows the other side.
     Reachable means that a connection was opened: a key is not tried on the primary.
 
     Counts come from administration, which needs the Manage claim on the secondary; without it they are counts of the
     messages that were peeked. Ages, destinations and dead-letter reasons are those of the first messages of each
     queue, as many as --peek says, in at most 100 queues. Syphons are shown with their rate over the last minute when
-    they run on this machine, as this user, and have a control socket. A namespace does not tell of others: --watch
-    shows the change of the count, which is what all syphons moved less what was newly diverted.
+    they run on this machine, as this user, and have a control socket. A namespace does not know of other syphons.
+    --watch shows how the number of waiting messages changes: moved by all syphons, minus newly diverted.
     """
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.status_look import Looking
 
     if every is not None and not watch:
-        raise typer.BadParameter("--every is of --watch, which was not asked for")
+        raise typer.BadParameter("--every needs --watch")
     home, away = Namespaces(credential, ca_file).pair(primary, secondary)
     name = name_of(primary_name, home.authority)
     looking = Looking(home, away, name, backlog_queue_count, peek, timeout)

@@ -110,7 +110,8 @@ MetricsPlace = Annotated[
 Grace = Annotated[
     float,
     duration_option(
-        "--missing-destination-grace", help="How long a destination may not exist before its messages are set aside."
+        "--missing-destination-grace",
+        help="How long a destination may be missing before its messages are dead-lettered.",
     ),
 ]
 LedgerFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")]
@@ -141,8 +142,8 @@ DuplicateWindow = Annotated[
     float | None,
     duration_option(
         "--duplicate-window",
-        help="For how long the entity remembers message ids; 0: it does not. Asked for when not given,"
-        " which needs the Manage claim; taken for a week when that fails.",
+        help="How long the entity remembers message ids; 0: it does not. Default: the entity is asked, which needs the"
+        " Manage claim; if that fails, a week is assumed.",
     ),
 ]
 
@@ -173,16 +174,17 @@ def syphon(
 ) -> None:
     """Move messages from the backlog queues of the secondary to their entities in the primary, until stopped.
 
-    A message is completed in the secondary only after the primary has accepted it. Several may run at once. SIGTERM
-    ends it within 20 seconds, with nothing half moved and nothing locked. While the primary cannot be reached it holds
-    nothing, and asks after 1, 2, 4 … 120 seconds. With --once it exits with 0 when nothing is left, with 1 when
-    messages had to stay, are new or are locked by somebody else, or when it was stopped, and says why.
+    A message is completed in the secondary only after the primary has accepted it. Several syphons may run at once.
+    SIGTERM ends a syphon within 20 seconds; no message is left half moved or locked. While the primary cannot be
+    reached, the syphon holds no message and tries again after 1, 2, 4 … 120 seconds. With --once the command exits with
+    0 when nothing is left, with 1 when messages had to stay, are new or are locked by another receiver, or when it was
+    stopped, and says why.
 
-    How many messages wait is asked for by administration: one request for each hundred queues of the secondary, or one
-    for each backlog queue where these are fewer. While messages are moved or held back that is every 5 seconds on a
-    terminal and every 30 elsewhere, otherwise every 15 minutes, and with --backlog-queue-count never. Backlog queues
-    that are created meanwhile are found by a list, and drained too. Without the Manage claim there is no list: a link
-    is opened to each of 0 … 9, and to the next ten as long as there are any.
+    The command asks the administration API how many messages wait: one request for each hundred queues of the
+    secondary, or one for each backlog queue where these are fewer. While messages are moved or held back that is every
+    5 seconds on a terminal and every 30 elsewhere, otherwise every 15 minutes, and with --backlog-queue-count never.
+    Backlog queues that are created meanwhile are found by a list, and drained too. Without the Manage claim there is no
+    list: a link is opened to each of 0 … 9, and to the next ten as long as there are any.
     """
     # Imported when needed: the network takes a third of a second, which other commands should not pay.
     from pairbus.cli.pumping import Pumping

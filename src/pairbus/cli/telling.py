@@ -190,10 +190,10 @@ class SyphonTelling:
         elif not left.messages:
             self.line(f"{self._away} does not say whether anything is left", "WARNING")
         elif unseen > 0 and not now.is_away:
-            behind = "lie behind those that could not be sent, " if now.blocked else ""
+            behind = "are behind messages that could not be sent, " if now.blocked else ""
             self.line(
-                f"{at_least}{unseen} of those that are left were not received: they {behind}are new, or locked by"
-                " another receiver, in a backlog queue for a minute at most",
+                f"{at_least}{unseen} of the remaining messages were not received: they {behind}arrived after the start,"
+                " or are locked by another receiver (in a backlog queue for at most a minute)",
                 "WARNING",
             )
         return True

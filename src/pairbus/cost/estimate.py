@@ -41,7 +41,7 @@ class Assumptions:
     outage_s: int
     "Length of the outage, of all entities of the primary; 0: no outage."
     days: int = 30
-    backlog_queues: int = 10
+    backlog_queue_count: int = 10
     syphons: int = 1
     ping_interval_s: int = 60
     failover_interval_s: int = 60
@@ -178,7 +178,7 @@ _RANGES: dict[str, tuple[int, int | None]] = {
     "size_bytes": (0, None),
     "outage_s": (0, None),
     "days": (1, 31),  # included operations and tiers apply to one month
-    "backlog_queues": (1, None),
+    "backlog_queue_count": (1, None),
     "syphons": (1, None),
     "ping_interval_s": (1, None),
     "failover_interval_s": (0, None),
@@ -203,7 +203,7 @@ def _check(given: Assumptions) -> None:
 def _operations(given: Assumptions, messages: int, diverted: int, pings: int) -> tuple[int, list[tuple[str, str, int]]]:
     """Return operations without pairing, and (part, kind, operations) with pairing. Each message is received once."""
     each = billable_operations([given.size_bytes])
-    polls = POLLS_PER_HOUR * 24 * given.days * given.backlog_queues * given.syphons
+    polls = POLLS_PER_HOUR * 24 * given.days * given.backlog_queue_count * given.syphons
     settled = messages if given.counting == "strict" else 0
     settled_away = diverted if given.counting == "strict" else 0
     counts = [
@@ -263,7 +263,7 @@ def _geo(given: Assumptions, messages: int) -> Decimal | None:
 
 def _idle_table(given: Assumptions) -> tuple[IdleCost, ...]:
     rows = []
-    for queues, syphons in dict.fromkeys([(10, 1), (given.backlog_queues, given.syphons)]):
+    for queues, syphons in dict.fromkeys([(10, 1), (given.backlog_queue_count, given.syphons)]):
         hour = POLLS_PER_HOUR * queues * syphons
         money = given.sheet.charge(_before(given), hour * 24 * 30)
         rows.append(IdleCost(queues, syphons, hour, hour * 24, hour * 24 * 30, money))

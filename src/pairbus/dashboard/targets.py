@@ -76,7 +76,8 @@ class WatchedNamespace(Protocol):
 
 
 class BrokerTarget:
-    """A broker, reached over the port of the namespace, or over its control socket, which no fault shuts."""
+    """A broker, reached over the port of the namespace, or over its control socket, which answers during
+    every fault."""
 
     pace_s = 1.0
     can_switch = True

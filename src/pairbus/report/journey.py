@@ -24,7 +24,7 @@ HOPS_MAX = 10_000  # an id that is not unique, such as an empty text, may be in 
 WORDS = {
     "Diverted": "diverted",
     "SpoolForwarded": "forwarded",
-    "SpoolRefused": "set aside",
+    "SpoolRefused": "refused, stays in the spool",
     "Moved": "moved",
     "MaybeDuplicated": "may be there twice",
     "DeadLettered": "dead-lettered",

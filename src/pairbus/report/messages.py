@@ -17,7 +17,7 @@ from pairbus.report.records import LettersSum, MessagesSum, MessageStep, Trouble
 from pairbus.report.tally import DEAD, DIVERTED, FORWARDED, MAYBE, MOVED, REFUSED
 
 SPOOL = "spool"
-SET_ASIDE = "set aside in the spool"
+REFUSED_REASON = "refused, stays in the spool"
 "Reason of a message that the spool could not forward; it counts as dead-lettered."
 NONE = -1
 "Number of the outage of a message that belongs to none."
@@ -110,7 +110,7 @@ class _Steps:
             message.forwarded_ms = _least(message.forwarded_ms, time_ms)
 
     def dead(self) -> Iterator[tuple[str | None, str | None, str | None, int]]:
-        """Yield messages that a syphon dead-lettered or a spool set aside: entity, message_id, reason, time_ms.
+        """Yield messages that a syphon dead-lettered or a spool keeps as refused: entity, message_id, reason, time_ms.
 
         The row of a dead letter names the backlog queue. Its entity is that of the message with this id that was
         diverted to the queue, or spooled; when there is none, the queue takes the entity's place.
@@ -121,7 +121,7 @@ class _Steps:
             entity = min(here, key=lambda each: each or "") if here else None
             yield entity if entity is not None else queue, message_id, reason, time_ms
         for (entity, message_id_), time_ms in self._refused.items():
-            yield entity, message_id_, SET_ASIDE, time_ms
+            yield entity, message_id_, REFUSED_REASON, time_ms
 
 
 def sums_of(steps: Iterable[MessageStep], outages: Outages) -> Iterator[Any]:

@@ -135,7 +135,7 @@ def dead_letters(report: Report) -> Html:
     if not found:
         return section("dead-letters", "Dead letters", nothing("No diverted message was dead-lettered in this period."))
     rows = [(name(one.entity), tag("span", one.reason, class_="reason"), count(one.messages)) for one in found]
-    caption = "Diverted messages that could not go home; they are in dead-letter queues, or set aside in the spool"
+    caption = "Diverted messages that could not go home; they are in dead-letter queues, or refused in the spool"
     heads = ("entity", "reason", "#messages")
     return section("dead-letters", "Dead letters", fitting_table("Dead letters by reason", caption, heads, rows))
 
