@@ -47,7 +47,7 @@ class BrokerProcess:
         self.ports = dict.fromkeys(namespaces, 0)
         "Port per namespace; 0 until the first start, the same one at every restart."
         self.start_s = 0.0
-        "How long the last start took."
+        "Duration of the last start."
         self._program = program
         self._environment = environment or {}
         self._options = [*options, "--strict"] if strict else list(options)

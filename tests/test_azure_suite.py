@@ -39,7 +39,7 @@ async def run_suite(**environment: str) -> tuple[int | None, str]:
 
 
 async def test_the_azure_suite_passes_on_two_brokers(tmp_path: Path) -> None:
-    """So that it is known to work when somebody has two namespaces; it leaves nothing behind."""
+    """The suite is known to work when somebody has two namespaces; it leaves nothing behind."""
     with (
         BrokerProcess(tmp_path / "one", namespaces=["one"]) as one,
         BrokerProcess(tmp_path / "two", namespaces=["two"]) as two,

@@ -1,7 +1,7 @@
-"""Every code block of every page is held true by a test, or stands on a short list with the reason why it is not.
+"""Every code block of every page is run by a test, is its output, or has a row that says why it is neither.
 
-`HELD` names, for the blocks of a page and a language, the test that runs them or prints them. Blocks for a shell are
-typed at a prompt: on every page their lines are parsed by the program that they call; those with a row here are run.
+The rows are in `tests/pages.py`. Lines for a shell are also parsed here by the program that they call, on every page:
+that finds a wrong option in seconds.
 """
 
 from __future__ import annotations
@@ -9,103 +9,67 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import click
 import pytest
 import typer
+from azure.servicebus import ServiceBusMessage
 
-from pairbus.cli import app, main
+from pairbus.cli import app
+from pairbus.cli.status_facts import CountChange, PeekedMessages, QueueFacts, Reached, Status, summary
+from pairbus.cli.status_syphons import Syphoning
 from pairbus.pairing.events import Event, FailedOver, Recovered, Suspected
-from pairbus.testing import ServiceBusNamespace
-from tests.test_docs import PAGES, ROOT, text_of
-
-BLOCK = re.compile(r"^```([\w-]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-HERE = "tests/test_blocks.py"
-
-# (page, language) → the test that runs all of these blocks, or whose output they are.
-HELD: dict[tuple[str, str], str] = {
-    ("README.md", "python"): "tests/test_readme.py::test_readme_fails_over_a_queue_of_the_reader",
-    ("README.md", "text"): "tests/cli/test_demo.py::test_every_message_comes_home",
-    ("CONTRIBUTING.md", "diff"): f"{HERE}::test_lines_that_the_first_change_replaces_exist",
-    ("docs/broker.md", "python"): "tests/test_docs.py::test_the_embedded_broker_of_the_page_runs",
-    ("docs/broker.md", "js"): "tests/test_docs.py::test_javascript_code_runs_against_the_broker",
-    ("docs/broker.md", "json"): "tests/test_docs.py::test_configuration_files_can_be_read",
-    ("docs/broker.md", "text"): f"{HERE}::test_lines_that_a_broker_prints",
-    ("docs/failover.md", "mermaid"): "tests/test_docs.py::test_the_state_diagram_is_not_stale",
-    ("docs/failover.md", "python"): "tests/test_docs.py::test_python_code_runs_against_the_broker",
-    ("docs/failover.md", "diff"): f"{HERE}::test_migration_changes_two_lines_that_exist",
-    ("docs/failover.md", "text"): f"{HERE}::test_log_lines_are_those_of_the_events",
-    ("docs/filters.md", "sql"): "tests/broker/filters/test_page.py::test_examples_of_the_page_compile",
-    ("docs/filters.md", "sql-action"): "tests/broker/filters/test_page.py::test_examples_of_the_page_compile",
-    ("docs/integrations.md", "python"): "tests/integrations/test_programs.py::test_page_shows_the_programs_as_they_are",
-    ("docs/integrations.md", "yaml"): "tests/integrations/test_programs.py::test_page_shows_the_programs_as_they_are",
-    ("docs/ledger.md", "json"): "tests/ledger/test_page.py::test_the_examples_are_lines_that_the_code_writes_and_reads",
-    ("docs/messages.md", "python"): "tests/test_docs.py::test_python_code_runs_against_the_broker",
-    ("docs/outages.md", "python"): "tests/faults/test_page.py::test_python_of_the_page_runs",
-    ("docs/quickstart.md", "python"): "tests/test_docs.py::test_python_code_runs_against_the_broker",
-    ("docs/quickstart.md", "text"): "tests/test_docs.py::test_the_drill_on_the_page_is_what_the_drill_prints",
-    ("docs/testing.md", "python"): "tests/kit/test_examples.py::test_every_example_of_the_page_passes",
-    # Shell blocks that are run, and not only parsed.
-    ("README.md", "sh"): "tests/test_readme.py::test_readme_fails_over_a_queue_of_the_reader",
-    ("docs/broker.md", "sh"): f"{HERE}::test_entities_are_created_as_the_page_says",
-    ("docs/outages.md", "sh"): "tests/faults/test_page.py::test_example_switches_its_fault_on",
-}
-
-# (page, language) → why no test runs these blocks. Python among them is compiled.
-EXEMPT: dict[tuple[str, str], str] = {
-    ("ARCHITECTURE.md", "text"): "a drawing",
-    ("docs/spool.md", "text"): "a drawing",
-    ("docs/broker.md", ""): "a list of files",
-    ("docs/ledger.md", "python"): "the second block needs a Spark session",
-    ("docs/spark.md", "python"): "needs a Spark session, most of them a cluster or Azure",
-    ("docs/spark.md", "sql"): "needs a Spark session",
-    ("docs/spark.md", ""): "needs a cluster, or builds an image",
-    ("docs/spark.md", "properties"): "needs Kubernetes",
-    ("docs/spark-syphon.md", ""): "needs a Spark session",
-    ("docs/telemetry.md", "yaml"): "the configuration of a Prometheus server; read as YAML",
-}
+from pairbus.testing import ServiceBusPair
+from tests.pages import (
+    GENERATED,
+    HELD,
+    LANGUAGES,
+    LEFT_OUT,
+    NOT_RUN,
+    PAGES,
+    ROOT,
+    all_blocks,
+    blocks,
+    blocks_of,
+    text_of,
+)
 
 
-def found_blocks() -> Iterator[tuple[str, str, str]]:
-    """Page, language and text of every fenced block."""
+def test_every_block_has_one_row() -> None:
+    """A block without a row fails here; so does a row without a block, or a beginning that two blocks have."""
+    assert set(HELD) & set(NOT_RUN) == set()
+    assert [str(block) for block in all_blocks() if len(block.rows) != 1] == []
+    used = Counter(key for block in all_blocks() for key in block.rows)
+    assert {*HELD, *NOT_RUN} - set(used) == set()
+    assert [key for key, number in used.items() if key[1] not in LANGUAGES and number > 1] == []
+
+
+def test_every_fence_belongs_to_a_block() -> None:
+    """Indented fences count too. A block that the expression does not see would need no row."""
     for path in PAGES:
         page = path.relative_to(ROOT).as_posix()
-        for language, text in BLOCK.findall(text_of(page)):
-            yield page, language, text
+        fences = re.findall(r"^\s*```", text_of(page), re.MULTILINE)
+        assert len(fences) == 2 * sum(block.page == page for block in all_blocks()), page
 
 
-BLOCKS: dict[tuple[str, str], list[str]] = defaultdict(list)
-for _page, _language, _text in found_blocks():
-    BLOCKS[_page, _language].append(_text)
-SHELL = [key for key in BLOCKS if key[1] == "sh"]
+@pytest.mark.parametrize("test", sorted(set(HELD.values())))
+def test_every_row_names_a_test_that_takes_its_blocks(test: str) -> None:
+    """The test asks for its blocks by its own name, so that it gets those that are added later."""
+    file, _, function = test.partition("::")
+    assert re.search(rf"^(?:async )?def {function}\(", text_of(file), re.MULTILINE)
+    assert function in GENERATED or re.search(rf'(?:blocks_of|taking)\("{function}"\)', text_of(file))
 
 
-def test_every_block_is_held_by_a_test_or_exempt() -> None:
-    """A new kind of block on a page needs a row; so does a row need its blocks and its test."""
-    assert set(HELD) & set(EXEMPT) == set()
-    assert {key for key in BLOCKS if key[1] != "sh"} - set(HELD) - set(EXEMPT) == set()
-    assert {*HELD, *EXEMPT} - set(BLOCKS) == set()
-    for test in HELD.values():
-        file, _, function = test.partition("::")
-        assert re.search(rf"^(?:async )?def {function}\(", text_of(file), re.MULTILINE), test
-
-
-@pytest.mark.parametrize("key", [key for key in EXEMPT if key[1] == "python"], ids=lambda key: key[0])
-def test_python_that_is_not_run_compiles(key: tuple[str, str]) -> None:
-    """Without Spark this is as much as can be said."""
-    for text in BLOCKS[key]:
-        compile(text, key[0], "exec")
-
-
-def test_yaml_that_is_not_used_can_be_read() -> None:
-    yaml = pytest.importorskip("yaml", reason="yaml is not installed: pip install 'pairbus[integrations]'")
-    [text] = BLOCKS["docs/telemetry.md", "yaml"]
-    assert [set(job) & {"job_name", "static_configs"} for job in yaml.safe_load(text)["scrape_configs"]] == [
-        {"job_name", "static_configs"}
-    ] * 2
+def test_every_line_that_is_left_out_exists() -> None:
+    """A line is left out of a block that is run."""
+    for page, line in LEFT_OUT:
+        found = [
+            block for block in all_blocks() if block.page == page and re.search(f"^{re.escape(line)}", block.text, re.M)
+        ]
+        assert any(set(block.rows) <= set(HELD) for block in found), line
 
 
 # ── lines for a shell ──
@@ -127,12 +91,12 @@ def typed(text: str) -> Iterator[list[str]]:
                 yield words[:cut]
 
 
-@pytest.mark.parametrize("key", SHELL, ids=lambda key: key[0])
-def test_every_line_for_a_shell_can_be_typed(key: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", sorted({block.page for block in all_blocks() if block.language == "sh"}))
+def test_every_line_for_a_shell_can_be_typed(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands of ours take the arguments; make has the target; tests and modules are there."""
     for name in ("PRIMARY", "SECONDARY", "CONNECTION_STRING"):
         monkeypatch.setenv(f"PAIRBUS_{name}", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=a;SharedAccessKey=b")
-    for words in (words for text in BLOCKS[key] for words in typed(text)):
+    for words in (words for text in blocks(page, "sh") for words in typed(text)):
         program = words[0].removeprefix(".venv/bin/").removeprefix("build/bin/")
         if program == "pairbus":
             parsed(COMMAND, words[1:])
@@ -143,7 +107,7 @@ def test_every_line_for_a_shell_can_be_typed(key: tuple[str, str], monkeypatch: 
         elif program == "python" and "-m" in words[:2]:
             assert words[2] == "venv" or importlib.util.find_spec(words[2]), words
         else:
-            assert program in OTHERS, f"{key[0]}: {words}"
+            assert program in OTHERS, f"{page}: {words}"
 
 
 def parsed(command: Any, words: list[str]) -> None:
@@ -154,60 +118,64 @@ def parsed(command: Any, words: list[str]) -> None:
             parsed(command.commands[rest[0]], rest[1:])
 
 
-def test_entities_are_created_as_the_page_says(
-    servicebus_namespace: ServiceBusNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The commands of docs/broker.md in their order, against an empty namespace."""
-    monkeypatch.setenv("PAIRBUS_CONNECTION_STRING", servicebus_namespace.connection_string)
-    [text] = [text for text in BLOCKS["docs/broker.md", "sh"] if "rule create" in text]
-    for words in typed(text):
-        if words[0] == "pairbus":
-            with pytest.raises(SystemExit) as ended:
-                main(words[1:])
-            assert not ended.value.code, words
-    assert len(capsys.readouterr().out.splitlines()) == 5
-
-
 # ── texts that are the output of something ──
-
-
-def test_lines_that_a_broker_prints(servicebus_namespace: ServiceBusNamespace) -> None:
-    """Name and connection string of each namespace, then `ready`: the line that BrokerProcess waits for."""
-    *lines, last = BLOCKS["docs/broker.md", "text"][0].splitlines()
-    assert last == "ready"
-    shape = re.sub(r":\d+;", ":PORT;", servicebus_namespace.connection_string)
-    assert [re.sub(r":\d+;", ":PORT;", line) for line in lines] == [
-        f"{name} {shape}" for name in ("contoso", "fabrikam")
-    ]
 
 
 def test_log_lines_are_those_of_the_events() -> None:
     """Numbers and reasons of the page, written by the events themselves."""
-    [text] = [text for text in BLOCKS["docs/failover.md", "text"] if "HEALTHY -> SUSPECT" in text]
-    reason = re.findall(r"SUSPECT: (.*); fails", text)[0]
+    [block] = blocks_of("test_log_lines_are_those_of_the_events")
+    reason = re.findall(r"SUSPECT: (.*); fails", block.text)[0]
     events: list[Event] = [
         Suspected("orders", reason, 60.0),
         FailedOver("orders", 60.0, 4, reason),
         Recovered("orders", 312.4, 40, "a ping"),
     ]
-    assert text.splitlines() == [str(event) for event in events]
+    assert block.text.splitlines() == [str(event) for event in events]
+
+
+def test_states_are_shown_as_on_the_page(servicebus_pair: ServiceBusPair) -> None:
+    """A client whose primary is away, after 40 sends, the first of which one backlog queue refused."""
+    [block] = blocks_of("test_states_are_shown_as_on_the_page")
+    servicebus_pair.primary.create_queue("orders")
+    with servicebus_pair.client(failover_interval=0) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(ServiceBusMessage("before"))
+        servicebus_pair.primary.faults.add("refuse")
+        servicebus_pair.secondary.faults.add("disable", count=1)
+        for number in range(40):
+            sender.send_messages(ServiceBusMessage(f"{number}"))
+        shown = f"{client!r}\n{sender!r}\n"
+    for name, namespace in (("contoso", servicebus_pair.primary), ("fabrikam", servicebus_pair.secondary)):
+        host = re.findall("sb://([^;/]+)", namespace.connection_string)[0]
+        shown = shown.replace(host, f"{name}.servicebus.windows.net")
+    assert re.sub(r"for [\d.]+s", "for 12.4s", shown) == block.text
+
+
+def test_status_lines_are_those_of_the_command() -> None:
+    """Numbers of the page, written by the function that writes the summary of `pairbus status`."""
+    [block] = blocks_of("test_status_lines_are_those_of_the_command")
+    numbers = {"queues": 10, "moved": 18403, "per_second": 301.2, "over_s": 61.0, "blocked": 0, "dead_lettered": 0}
+    answers = {**numbers, "errors": 0, "primary_away": False}
+    now_s = 1_800_000_000.0
+    peeked = PeekedMessages(100, False, int(1000 * (now_s - 724)), Counter(orders=78, payments=22))
+    queues = [QueueFacts(f"contoso/x-servicebus-transfer/{index}", 512, 0, peeked) for index in range(10)]
+    status = Status(
+        now_s,
+        Reached("contoso", 0.01),
+        Reached("fabrikam", 0.01),
+        "contoso",
+        10,
+        tuple(queues),
+        syphons=(Syphoning(4711, "syphon", "pairbus", answers),),
+    )
+    assert block.text.splitlines() == summary(status, CountChange(5.002, -1490))
 
 
 def test_migration_changes_two_lines_that_exist() -> None:
-    """Both clients are imported from where the page says, and have the methods that it calls."""
-    [text] = BLOCKS["docs/failover.md", "diff"]
+    """The two clients are imported from where the page says, and have the methods that it calls."""
+    [block] = blocks_of("test_migration_changes_two_lines_that_exist")
     for sign, names in (("-", {"primary": ""}), ("+", {"primary": "", "secondary": ""})):
-        imported, made = [line[1:] for line in text.splitlines() if line.startswith(sign)]
+        imported, made = [line[1:] for line in block.text.splitlines() if line.startswith(sign)]
         scope: dict[str, Any] = dict(names)
         exec(imported, scope)
         name, method = re.findall(r"= (\w+)\.(\w+)\(", made)[0]
         assert callable(getattr(scope[name], method))
-
-
-def test_lines_that_the_first_change_replaces_exist() -> None:
-    """CONTRIBUTING.md walks through a change of a real error text and its test."""
-    for text in BLOCKS["CONTRIBUTING.md", "diff"]:
-        header, *lines = text.splitlines()
-        source = text_of(header.removeprefix("--- a/"))
-        old = [line[1:] for line in lines if line.startswith("-")]
-        assert old and all(source.count(f"{line}\n") == 1 for line in old), header

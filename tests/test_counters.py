@@ -56,7 +56,7 @@ def test_events_about_an_entity(told: Sequence[Event], expected: dict[str, int |
 
 @pytest.mark.parametrize(("told", "expected"), QUEUE_CASES)
 def test_events_about_a_backlog_queue(told: Sequence[Event], expected: dict[str, int | bool]) -> None:
-    """Stored, moved, set aside, out of rotation."""
+    """Messages are stored, moved and dead-lettered, and queues leave the rotation."""
     counters = Counters()
     for event in told:
         counters.note(event)

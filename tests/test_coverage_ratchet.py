@@ -28,7 +28,7 @@ def test_branches_are_added_up_by_part() -> None:
 
 
 def test_a_part_below_its_floor_is_named() -> None:
-    """So is a part without a floor, and one of which nothing was measured: a silent 100 % would hide both."""
+    """A part without a floor is named too, and one of which nothing was measured: a silent 100 % would hide both."""
     reached = {"amqp": Reached(1000, 949), "pairing": Reached(10, 10), "client": Reached(0, 0)}
     said = below(reached, {"amqp": 95.0, "client": 95.0})
     assert [text.split()[0].rstrip(":") for text in said] == ["amqp", "pairing", "client"]

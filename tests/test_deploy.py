@@ -33,7 +33,7 @@ def test_deployment_sets_only_variables_of_the_broker() -> None:
 def test_image_is_checked_by_health_and_runs_without_root() -> None:
     """Root in a container is root on the host if a process breaks out."""
     text = (DEPLOY / "Dockerfile").read_text()
-    assert 'CMD ["pairbus", "health"' in text
+    assert 'CMD ["pairbus", "health"]' in text, "with an address it would not ask the configured namespaces"
     assert text.index("\nUSER pairbus\n") < text.index("\nENTRYPOINT")
     data = re.search(r"PAIRBUS_DATA=(\S+)", text)
     assert data is not None

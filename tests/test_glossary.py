@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -69,11 +69,36 @@ def test_type_name_has_one_meaning() -> None:
     assert {name: places for name, places in definitions().items() if len(places) > 1} == TWO_FACES
 
 
+def rows_of_the_glossary() -> list[tuple[str, list[str], str]]:
+    """Remark in parentheses of each row, or an empty text; its words; their definition."""
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("\n# Glossary\n")[2].partition("\n# ")[0]
+    rows = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| ") and "---" not in line]
+    found = []
+    for cell, definition in rows[1:]:
+        remark = re.search(r"\((.*?)\)", cell)
+        words = [word.strip() for word in re.split(r"[,:]", re.sub(r"\(.*?\)", "", cell))]
+        found.append(("" if remark is None else remark[1], words, definition.strip()))
+    return found
+
+
 def glossary() -> list[str]:
     """Words of the first column, without remarks in parentheses."""
-    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("\n# Glossary\n")[2].partition("\n# ")[0]
-    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ") and "---" not in line]
-    return [word.strip() for row in rows[1:] for word in re.split(r"[,:]", re.sub(r"\(.*?\)", "", row))]
+    return [word for _, words, _ in rows_of_the_glossary() for word in words]
+
+
+def test_second_meaning_of_a_word_has_a_remark() -> None:
+    """A reader who finds two rows for one word must see which of them applies: `fault (client)`, `fault (broker)`."""
+    meanings = Counter((word.lower(), remark) for remark, words, _ in rows_of_the_glossary() for word in words)
+    assert [meaning for meaning, count in meanings.items() if count > 1] == []
+
+
+def test_row_of_the_glossary_names_what_it_defines() -> None:
+    """A row has at most two words, and its definition begins with a noun: a list of clauses cannot be assigned to its
+    words."""
+    rows = rows_of_the_glossary()
+    assert [words for _, words, _ in rows if len(words) > 2] == []
+    vague = ("what ", "where ", "whoever ", "when ", "those ", "asks ")
+    assert [(words, definition) for _, words, definition in rows if definition.lower().startswith(vague)] == []
 
 
 def test_every_word_of_the_glossary_is_used() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.brokers import BrokerProcess
-from tests.test_docs import blocks, text_of
+from tests.pages import blocks, taking, text_of
 
 README = "README.md"
 RUN_S = 120
@@ -37,11 +37,12 @@ def typed(lines: str, folder: Path, process: BrokerProcess) -> subprocess.Comple
 @pytest.mark.slow
 def test_readme_fails_over_a_queue_of_the_reader(tmp_path: Path) -> None:
     """Every line of its first chapter, from the broker to the message that comes home; the comments tell the output."""
-    install, prepare, story = blocks(README, "sh")[:3]
-    [sender] = blocks(README, "python")
-    started = re.search(r"^pairbus broker (.*)$", install, re.MULTILINE)
-    assert started is not None
-    assert re.findall(r"--namespace (\w+)=", started[1]) == ["contoso", "fabrikam"]
+    with taking("test_readme_fails_over_a_queue_of_the_reader") as take:
+        start, prepare, sender = take("python3 -m venv"), take("export PAIRBUS_PRIMARY"), take("import os")
+        story = take("python send.py")
+    assert re.fullmatch(r"pairbus broker --namespace contoso=\d+ --namespace fabrikam=\d+\n", start), (
+        "as is started below"
+    )
     (tmp_path / "send.py").write_text(sender)
     with BrokerProcess(tmp_path / "pairbus-data", namespaces=["contoso", "fabrikam"]) as process:
         exports = prepare.split("pairbus queue create")[0]

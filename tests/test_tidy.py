@@ -341,10 +341,17 @@ VAGUE = (
     "Each is ",
     "Each has ",
     "Each of them ",
-    "Both are ",
-    "Both have ",
+    "Both ",
     "Neither is ",
     "None of ",
+    "How ",
+    "Why ",
+    "When ",
+    "Where ",
+    "Here ",
+    "So ",
+    "There ",
+    "We ",
 )
 
 

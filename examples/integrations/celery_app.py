@@ -18,7 +18,10 @@ client = PairedServiceBusClient.from_connection_strings(
 
 
 class PairedChannel(service_bus.Channel):
-    """kombu's own channel for Service Bus, on a paired client. Queues exist: a publisher must not need the primary."""
+    """kombu's own channel for Service Bus, on a paired client.
+
+    The queues must exist already: creating them would need the primary.
+    """
 
     queue_service = client  # senders divert, receivers are the primary's
 

@@ -68,7 +68,7 @@ def test_socket_and_folder_are_their_users_alone(world: World, own_dir: Path) ->
 
 
 def test_no_socket_unless_told(world: World, own_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no socket by default, and none with False, with any environment."""
+    """No socket is made by default, and none with False, with any environment."""
     new_client(world, control_socket=None).close()
     monkeypatch.setenv("PAIRBUS_CONTROL_SOCKET", "1")
     new_client(world, control_socket=False).close()

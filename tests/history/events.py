@@ -13,7 +13,7 @@ class Outcome(StrEnum):
 
 
 class Kind(StrEnum):
-    """How a receiver settles. The first two remove the message."""
+    """Ways in which a receiver settles. The first two remove the message."""
 
     COMPLETE = "complete"
     DELETE = "delete"  # receive-and-delete: the delivery itself is the settlement

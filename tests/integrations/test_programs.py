@@ -22,12 +22,11 @@ from typing import Any
 import pytest
 
 from pairbus.testing import ServiceBusPair
+from tests.pages import blocks_of
 from tests.test_deploy import variables_of_the_broker
-from tests.test_docs import blocks
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "examples" / "integrations"
-PAGE = "docs/integrations.md"
 WAIT_S = 60.0
 
 
@@ -230,6 +229,6 @@ def test_compose_file_gives_the_application_both_namespaces() -> None:
 
 def test_page_shows_the_programs_as_they_are() -> None:
     """A text that stands in two places differs within a month."""
-    shown = [*blocks(PAGE, "python"), *blocks(PAGE, "yaml")]
+    shown = [block.text for block in blocks_of("test_page_shows_the_programs_as_they_are")]
     files = [path for path in FOLDER.iterdir() if path.suffix in (".py", ".yml", ".yaml")]
     assert sorted(shown) == sorted(path.read_text() for path in files)

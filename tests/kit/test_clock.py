@@ -86,7 +86,7 @@ async def test_expired_messages_are_dead_letters_on_return(world: World) -> None
 
 
 async def test_scheduled_messages_are_active_on_return(world: World) -> None:
-    """There are more messages than one batch holds, in a queue and a topic; one that is due later waits on."""
+    """A queue and a topic have more messages than one batch holds; one that is due later waits on."""
     count = CHUNK_MAX + 10
     await world.namespace.create(QueueDescription("orders"))
     await world.namespace.create(TopicDescription("news"))

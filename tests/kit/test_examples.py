@@ -9,7 +9,8 @@ import pytest
 
 from pairbus.testing import SentMessage, ServiceBusNamespace
 from tests.kit.test_plugin import run_pytest
-from tests.test_docs import blocks, cells, section
+from tests.pages import blocks_of
+from tests.test_docs import cells, section
 
 PAGE = "docs/testing.md"
 
@@ -17,7 +18,7 @@ PAGE = "docs/testing.md"
 @pytest.mark.slow
 def test_every_example_of_the_page_passes(tmp_path: Path) -> None:
     """Each block of code runs in a file of its own."""
-    code = blocks(PAGE, "python")
+    code = [block.text for block in blocks_of("test_every_example_of_the_page_passes")]
     count = sum(len(re.findall(r"^(?:async )?def test_", block, re.MULTILINE)) for block in code)
     assert count == 10
     assert re.search(rf"\b{count} passed", run_pytest(tmp_path, code))

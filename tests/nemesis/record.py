@@ -19,7 +19,7 @@ class Got(NamedTuple):
     """A delivery."""
 
     opened_at: float
-    "When its link was opened: it cannot have left the broker earlier."
+    "Time at which its link was opened: it cannot have left the broker earlier."
     sink: str
     number: int
     id: str

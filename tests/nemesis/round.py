@@ -24,7 +24,7 @@ PAGE = 200
 
 @dataclass(slots=True)
 class Story:
-    """How a round went."""
+    """Outcome of a round."""
 
     faults: Counter[str] = field(default_factory=Counter)
     kills: Counter[str] = field(default_factory=Counter)

@@ -207,7 +207,7 @@ async def test_target_that_is_away_is_told_and_the_proxy_lives_on(
 
 
 async def test_clear_clients_reach_a_target_that_wants_tls() -> None:
-    """So a proxy stands before Azure: names and tokens stay those of the namespace, and it sees the frames."""
+    """A proxy stands before Azure in this way: names and tokens stay those of the namespace, and it sees the frames."""
     async with running(encrypts=True) as world:
         azure = world.broker.connection_string("contoso").replace(";UseDevelopmentEmulator=true", "")
         assert world.proxy.connection_string(azure).endswith(";UseDevelopmentEmulator=true")
@@ -232,7 +232,7 @@ def test_tls_is_passed_or_ended_but_not_both(tmp_path: Path) -> None:
 
 
 def test_reset_of_a_lost_tls_connection_is_quiet() -> None:
-    """Both ends may go at the same time: a TLS transport then has no socket, and the loop logged an exception."""
+    """The two ends may go at the same time: a TLS transport then has no socket, and the loop logged an exception."""
     aborted = []
 
     class Lost(asyncio.Transport):

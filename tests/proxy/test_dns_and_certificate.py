@@ -160,7 +160,7 @@ async def primary_by_proxy(servicebus_pair: ServiceBusPair, tmp_path: Path) -> A
 async def test_paired_client_diverts_and_comes_back(
     servicebus_pair: ServiceBusPair, primary_by_proxy: Proxy, flavour: Flavour, kind: str
 ) -> None:
-    """Both faults make the service unreachable: sends go to the backlog, and pings find the way back."""
+    """The two faults make the service unreachable: sends go to the backlog, and pings find the way back."""
     given = servicebus_pair.primary.connection_string
     home = primary_by_proxy.connection_string(given).replace(given.split(";")[0], f"Endpoint=sb://{NAME}")
     trust: dict[str, Any] = {"connection_verify": str(primary_by_proxy.ca_file)}

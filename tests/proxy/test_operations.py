@@ -195,7 +195,7 @@ async def test_refusals_cost_no_credit_and_break_no_numbers() -> None:
 
 
 async def outcomes(sends: Iterable[Awaitable[Any]]) -> Counter[type]:
-    """How often each kind of end came."""
+    """Count each kind of end."""
     return Counter(type(each) for each in await asyncio.gather(*sends, return_exceptions=True))
 
 

@@ -149,7 +149,7 @@ class Rule:
     action: Action
     path: str | None = None
     times: int | None = None
-    "How often it applies; None: always."
+    "Number of times that it applies; None: always."
     when: Callable[[Occasion], bool] | None = None
     hits: int = 0
 

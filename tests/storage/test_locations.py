@@ -1,4 +1,4 @@
-"""How locations and the places of their keys are written, and errors in others."""
+"""Texts of locations and of the places of their keys, and errors in other texts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from pairbus.storage.secret import StorageSecret
     ],
 )
 def test_every_form_of_a_location_is_read(written: str, url: str, container: str, path: str) -> None:
-    """Both names of an account lead to its blob service."""
+    """The two names of an account lead to its blob service."""
     found = parse(written)
     assert (found.account_url, found.container, found.path) == (url, container, path)
 

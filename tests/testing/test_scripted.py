@@ -47,7 +47,7 @@ async def test_an_answer_can_be_late(endpoint: ScriptedEndpoint) -> None:
 async def test_every_step_before_a_link_can_be_silent_or_the_end(
     endpoint: ScriptedEndpoint, step: Any, action: Any
 ) -> None:
-    """Where in its opening a client meets trouble must not decide whether it ever comes back."""
+    """The place in its opening at which a client meets trouble must not decide whether it ever comes back."""
     endpoint.on(step, action, times=1)
     with pytest.raises(Timeout if isinstance(action, Silent) else ConnectionLost):
         await (await connect(endpoint.connection_string, timeout_s=0.5)).sender("orders", timeout_s=0.5)
