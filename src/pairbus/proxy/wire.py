@@ -41,6 +41,8 @@ class ProxyWire(asyncio.Protocol):
         self._direction = direction
         "Direction of the bytes that are read here."
         self.transport: asyncio.Transport | None = None
+        self._has_ended = False
+        "True when the peer will read no more bytes: it has ended its side, or the socket is being closed."
         self._pauses: set[object] = set()
         self._frozen_by: set[object] = set()
         "Reasons to write no bytes now."
@@ -74,7 +76,9 @@ class ProxyWire(asyncio.Protocol):
             self._owner.arrived(self._direction, data)
 
     def eof_received(self) -> None:
-        return None  # closes the transport, which leads to connection_lost
+        # Returning None closes the transport, which leads to connection_lost. Bytes written until then would be
+        # dropped, with a warning in the log for every one after the fifth.
+        self._has_ended = True
 
     def connection_lost(self, error: Exception | None) -> None:
         self.transport = None
@@ -132,9 +136,10 @@ class ProxyWire(asyncio.Protocol):
         self._write_due()
 
     def _write(self, data: bytes | None) -> None:
-        if self.transport is None:
+        if self.transport is None or self._has_ended:
             return
         if data is None:
+            self._has_ended = True
             self.transport.close()
         else:
             self.transport.write(data)
