@@ -304,6 +304,22 @@ def test_sigterm_ends_a_running_syphon(broker: BrokerProcess, queue_name: str) -
     assert (process.returncode, out) == (0, "moved 5 messages\n"), err
 
 
+def test_sigterm_after_the_first_line_is_a_clean_end(broker: BrokerProcess) -> None:
+    """A supervisor may stop a syphon at once; that is no failure."""
+    command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME]
+    with subprocess.Popen(
+        command, env=environment(broker), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert "backlog queues" in process.stderr.readline()
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, out) == (0, "moved 0 messages\n"), err
+
+
 def test_a_syphon_that_is_stopped_says_what_is_blocked(broker: BrokerProcess, queue_name: str) -> None:
     """Blocked messages are reported also when the last pass was about other messages."""
     command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from azure.core.exceptions import AzureError
 
 from pairbus.cli.backlogs import Backlogs, ask_duplicate_window, carrier_of, counts
 from pairbus.cli.left import NOTHING_LEFT, Left, look
+from pairbus.cli.standard import STOPPING
 from pairbus.cli.syphon_metrics import SyphonMetrics
 from pairbus.cli.telling import QueueTally, SyphonTelling, many
 from pairbus.client.sides import Side
@@ -89,6 +89,7 @@ class Pumping:
             queues, listed = await self._backlogs.find(primary_name, once=once)
         else:
             queues = dict.fromkeys(queue_path(primary_name, index) for index in range(count))
+        self._mind_signals()
         self._telling.line(
             f"{self._away.name} -> {self._home.name}: {many(len(queues), 'backlog queue')} of {primary_name}"
         )
@@ -112,6 +113,7 @@ class Pumping:
                 window_s = await self._server.duplicate_window(self._home, path, self._warn, new_ids=new_ids)
             else:
                 window_s = await ask_duplicate_window(self._home, path, self._warn, self._meter_home, new_ids=new_ids)
+        self._mind_signals()
 
         def make(home: Carrier, away: Carrier) -> Syphon | SparkSyphon:
             if self._spark is not None:
@@ -152,8 +154,6 @@ class Pumping:
         await self._serve_metrics()
         loop = asyncio.get_running_loop()
         control = None if primary_name is None else self._open_control(loop, primary_name)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
         home, away = carrier_of(self._home), carrier_of(self._away)
         work = asyncio.create_task(self._work(partial(make, home, away), once=once))
         told = asyncio.create_task(self._stop.wait())
@@ -240,6 +240,11 @@ class Pumping:
         finally:
             stop.cancel()
         return done.result() if done.done() else None
+
+    def _mind_signals(self) -> None:
+        """Let Ctrl-C and SIGTERM stop the run from now on: until here they end the process, and nothing has begun."""
+        for number in STOPPING:
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
 
     async def _serve_metrics(self) -> None:
         """Open the port of the page of metrics, if it is wanted, and print its URL."""
