@@ -36,8 +36,8 @@ from pairbus.amqp.types import Int
 
 SMALL_BUFFER = 32_768  # socket buffer of a peer that reads slowly; bytes in it count as sent
 
-Manage = Callable[[str, Any], tuple[int, Any, str | None]]
-"(operation, body) → (status, answer's body, error condition)"
+Manage = Callable[[str, Any], tuple[int, Any, str | None] | None]
+"(operation, body) → (status, answer's body, error condition); None: no answer"
 
 
 @dataclass
@@ -215,7 +215,10 @@ class Peer(asyncio.Protocol):
                 answer = {"status-code": Int(403), "status-description": text}
             body: Any = None
         else:
-            status, body, condition = script.manage(operation, request.value)
+            told = script.manage(operation, request.value)
+            if told is None:
+                return
+            status, body, condition = told
             answer = {"statusCode": Int(status), "statusDescription": "as told"}
             if condition is not None:
                 answer["errorCondition"] = condition

@@ -10,7 +10,7 @@ import pytest
 
 from pairbus.amqp.performatives import Error
 from pairbus.amqp.types import Array, Timestamp
-from pairbus.transport import Refused, SasKey, Scheduled, Timeout, connect
+from pairbus.transport import Refused, SasKey, Scheduled, Silence, Timeout, connect
 from tests.transport.server import Script, Server
 
 TOKEN = uuid.UUID(int=5)
@@ -137,6 +137,29 @@ async def test_a_token_that_the_peer_does_not_take_refuses_the_link(status: int,
         assert "s3cr3t" not in str(caught.value)
         server.script.cbs_status = 202
         await connection.sender("q")
+
+
+async def test_links_that_left_a_request_unanswered_get_no_later_one() -> None:
+    """The peer may have lost its end of these links only. Requests of other callers end on them in their own time."""
+    silent_on = {"schedule-message", "cancel-scheduled-message"}
+
+    def manage(operation: str, body: Any) -> tuple[int, Any, str | None] | None:
+        return None if operation.rpartition(":")[2] in silent_on else (200, {}, None)
+
+    async with Server(Script(manage=manage)) as server, await connect(server.connection_string) as connection:
+        silent = await connection.management("q")
+        slow = asyncio.create_task(silent.cancel([1], timeout_s=5, silence_s=0.6))
+        with pytest.raises(Silence):
+            await silent.schedule([Scheduled("id", b"one")], timeout_s=5, silence_s=0.2)
+        assert silent.over is None and not slow.done()
+        other = await connection.management("q")
+        assert other is not silent
+        assert await other.peek(1, 10) == []
+        with pytest.raises(Silence):
+            await slow
+        assert silent.over is not None, "the last request has left the links"
+        assert await connection.management("q") is other
+        assert len(connection._tokens._renewals) == 1, "the token belongs to the new links"
 
 
 async def test_peer_silent_on_cbs_costs_the_silence_only() -> None:

@@ -218,10 +218,13 @@ class ClientConnection:
         return await self._open_link(entity, attach, deadline, wait_of(session))
 
     async def management(self, path: str | None = None, *, timeout_s: float = TIMEOUT_S) -> Management:
-        """Return the `$management` node of the entity: the same object for every call while its links are good."""
+        """Return the `$management` node of the entity: the same object for every call while its links are good.
+
+        Requests that are under way on links that fell silent end there; this call opens new links.
+        """
         path, deadline = self.endpoint.path(path), self._wire.loop.time() + timeout_s
         known = self._managements.get(path)
-        if known is not None and known.over is None:
+        if known is not None and known.over is None and not known.is_silent:
             return known
         what = f"{path}/$management"
         return await self._opening.run(path, lambda: self._open_management(path, timeout_s), what, deadline)

@@ -63,11 +63,15 @@ class LinkEnd:
         deadline = self._loop.time() + timeout_s
         if self.over is None:
             await self.give_back(timeout_s)
-        if self.over is None:
-            self._give_up(ConnectionLost(f"{self._what} was closed by this client"))
+        self.leave()
         if self._wire.loss is None:
             ends, left_s = [self._ended, self._wire.ended], max(deadline - self._loop.time(), 0.0)
             await asyncio.wait(ends, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+
+    def leave(self) -> None:
+        """Detach without waiting for the peer's answer. Callers that wait on this link get an error."""
+        if self.over is None:
+            self._give_up(ConnectionLost(f"{self._what} was closed by this client"))
 
     def _give_up(self, reason: TransportError) -> None:
         self.on_over(reason)

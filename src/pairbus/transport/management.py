@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Array, Int, Long, UInt
-from pairbus.transport.errors import Refused, TransportError
+from pairbus.transport.errors import Refused, Timeout, TransportError
 from pairbus.transport.links import CLOSE_TIMEOUT_S
 from pairbus.transport.requests import Requests
 
@@ -69,6 +69,8 @@ class Management:
         self._wire = wire
         self._requests = requests
         self.timeout_s = timeout_s
+        self.is_silent = False
+        "True when a request was sent and not answered in time: the peer may have lost its end of the links."
 
     @property
     def over(self) -> TransportError | None:
@@ -88,7 +90,14 @@ class Management:
             "type": "entity-mgmt",
             f"{_PREFIX}server-timeout": UInt(max(int(timeout_s * 1000), 1)),
         }
-        answer = await self._requests.request(properties, body, self._wire.loop.time() + timeout_s, silence_s)
+        try:
+            answer = await self._requests.request(properties, body, self._wire.loop.time() + timeout_s, silence_s)
+        except Timeout as error:
+            self.is_silent |= error.outcome_unknown
+            raise
+        finally:
+            if self.is_silent and not self._requests.in_flight:
+                self._requests.leave()
         status = answer.property("statusCode")
         if not isinstance(status, int) or not 200 <= status <= 299:
             raise RequestRefused.of(name, answer)

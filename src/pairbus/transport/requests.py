@@ -71,6 +71,11 @@ class Requests:
         named = [end for end in ends if isinstance(end, Refused) and end.condition != DETACH_FORCED]
         return next(iter(named or ends), None)
 
+    @property
+    def in_flight(self) -> int:
+        """Number of requests that wait for their answers."""
+        return len(self._answers.expected)
+
     async def request(
         self, properties: dict[str, Any], body: Any, deadline: float, silence_s: float | None = None
     ) -> Message:
@@ -111,6 +116,11 @@ class Requests:
 
     async def close(self, timeout_s: float) -> None:
         await self.sender.close(timeout_s)  # ends the session, and the other link with it
+
+    def leave(self) -> None:
+        """Detach both links without waiting for the peer's answer."""
+        self.sender.leave()
+        self._answers.leave()
 
 
 def _pass_on(sent: asyncio.Future[None], answer: asyncio.Future[Message]) -> None:
