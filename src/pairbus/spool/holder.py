@@ -10,6 +10,8 @@ from pairbus.spool import Spool, disk_threads, open_free
 
 logger = logging.getLogger("pairbus")
 
+CLOSE_S = 5.0  # for writes under way when a spool is closed: a disk that hangs must not hold the application
+
 
 class SpoolHolder:
     """The spool of one client, if it has one, and the threads that wait for its disk."""
@@ -48,10 +50,17 @@ class SpoolHolder:
             self.close()
 
     def close(self, *, is_last: bool = False) -> None:
-        """Close the spool; waits until appends under way are stored. A later append is an error."""
+        """Close the spool; waits for appends under way, five seconds at most. A later append is an error.
+
+        When the disk does not answer by then, the spool is closed as soon as it does, and its folder stays locked until
+        then. It is opened by one of the threads for the disk, so there is one that can close it.
+        """
         spool, self.open_spool = self.open_spool, None
         if spool is not None:
-            spool.close()
+            try:
+                self.disk.submit(spool.close).result(CLOSE_S)
+            except TimeoutError:
+                logger.warning("the disk of %s does not answer: its folder stays locked until it does", spool.folder)
             self._left = spool.waiting
             if spool.waiting and not is_last:
                 logger.warning("%d messages stay in %s for the next client", spool.waiting, spool.folder)
