@@ -50,13 +50,13 @@ def test_a_queue_stays_when_the_spool_left_an_attempt_too_little_time() -> None:
     assert not world.pair.rotation.has("b/0"), "b/0 had its share of the time"
 
 
-@pytest.mark.parametrize(("timeout_s", "stays"), [(0.45, True), (0.8, False)])
-def test_a_moment_of_silence_takes_no_queue_out(timeout_s: float, stays: bool) -> None:
+@pytest.mark.parametrize(("timeout_s", "attempts", "stays"), [(0.45, 1, True), (0.65, 1, True), (0.8, 2, False)])
+def test_a_moment_of_silence_takes_no_queue_out(timeout_s: float, attempts: int, stays: bool) -> None:
     """Less than half a second is no evidence: all other senders would be without the queue for a minute."""
     world = World()
     world.fail_over()
     with pytest.raises(Unsent) as raised:
-        world.send(SILENT, timeout_s=timeout_s)
+        world.send(*[SILENT] * attempts, timeout_s=timeout_s)
     assert raised.value.outcome_unknown
     assert world.pair.rotation.has("b/0") is stays
 
@@ -253,7 +253,27 @@ def test_queues_that_stay_silent_never_make_a_call_outlive_its_time() -> None:
     began = world.now
     with pytest.raises(Unsent):
         world.send(SILENT, SILENT, SILENT, timeout_s=8.0)
-    assert world.now == pytest.approx(began + 8.0)
+    assert world.now == pytest.approx(began + 3.0 + 3.0 + 1.5)
+
+
+@pytest.mark.parametrize("spool", [False, True])
+@pytest.mark.parametrize("timeout_s", [0.7, 2.0, 3.0, 3.5, 60.0])
+def test_silence_of_a_queue_ends_before_the_callers_time(timeout_s: float, spool: bool) -> None:
+    """With equal limits a silent queue looks like a slow one: it would stay, and take the time of every later send."""
+    world = World(spool=spool)
+    world.fail_over()
+    world.sender.queue = "b/0"
+    first = first_attempt(world.pair, world.sender, timeout_s)
+    planned = next(sending(world.pair, world.sender, timeout_s, world.now))
+    for attempt in (first, planned):
+        assert isinstance(attempt, ToBacklog) and attempt.silence_s < attempt.timeout_s
+
+
+def test_silent_queue_leaves_time_for_another_one() -> None:
+    world = World()
+    world.fail_over()
+    assert world.send(SILENT, OK, timeout_s=2.0) == Receipt(Where.BACKLOG, "b/1", unanswered="b/0")
+    assert not world.pair.rotation.has("b/0")
 
 
 # ── unknown outcomes ──

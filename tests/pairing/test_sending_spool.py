@@ -34,8 +34,9 @@ def test_the_spool_gets_its_part_of_the_time_when_queues_stay_silent() -> None:
     world = World(spool=True)
     world.fail_over()
     began = world.now
-    assert world.send(SILENT, SILENT, OK, timeout_s=6.0) == Receipt(Where.SPOOL, unanswered="b/0")
-    assert [c.silence_s for c in world.commands if isinstance(c, ToBacklog)] == [3, 2.5]
+    assert world.send(SILENT, SILENT, SILENT, OK, timeout_s=6.0) == Receipt(Where.SPOOL, unanswered="b/0")
+    silences = [command.silence_s for command in world.commands if isinstance(command, ToBacklog)]
+    assert silences == pytest.approx([3, 2.5 * 0.75, 0.625 * 0.75])
     assert world.now - began <= 6.0 + 0.5
 
 

@@ -27,6 +27,7 @@ from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind, R
 RETRY_PAUSES_S = (0.1, 0.4)  # between the starts of attempts that fail quickly: three attempts within about a second
 ELSEWHERE_S = 1.0  # for a backlog queue after a slow attempt on the primary: a connection and an answer
 PRIMARY_LEAST = 0.75  # of the caller's time, or of its first second: a first connection has to fit into it
+QUEUE_SHARE = 0.75  # of the time that is left: a backlog queue that is silent for longer leaves time for another one
 CONCLUSIVE_S = 0.5  # with a shorter silence, an attempt without an answer does not count against the peer
 LEAST_S = 0.1  # an attempt with less time is not made
 SPOOL_RESERVE_S = 0.5  # of the caller's time, kept for the local disk when there is a spool
@@ -229,7 +230,9 @@ def spool_reserve_s(pair: Pair) -> float:
 
 
 def _silence_s(pair: Pair, left_s: float) -> float:
-    return min(pair.options.attempt_timeout, left_s)
+    """Return the longest silence of a backlog queue. It is always shorter than the attempt: with equal limits a silent
+    queue would be taken for a slow one, and would never leave the rotation."""
+    return min(pair.options.attempt_timeout, left_s * QUEUE_SHARE)
 
 
 def _to_primary(
