@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.disk.folders import CHUNK_BYTES, make_private, open_private, sync_folder, take_room
+from pairbus.disk import folders
+from pairbus.disk.folders import CHUNK_BYTES, make_folder, make_private, open_private, sync_folder, take_room
 
 
 def mode(path: Path) -> int:
@@ -43,6 +44,18 @@ def test_room_is_taken_on_every_system(tmp_path: Path, monkeypatch: pytest.Monke
         take_room(path, size)
     assert path.stat().st_size == 3 * CHUNK_BYTES
     assert path.stat().st_blocks * 512 >= 3 * CHUNK_BYTES
+
+
+def test_every_new_name_above_a_folder_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power failure a folder is gone with everything in it when the name of one of its parents is."""
+    synced: list[Path] = []
+    monkeypatch.setattr(folders, "sync_folder", synced.append)
+    make_folder(tmp_path / "a" / "b" / "c")
+    assert mode(tmp_path / "a" / "b" / "c") == 0o700
+    assert sorted(synced) == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    synced.clear()
+    make_folder(tmp_path / "a" / "b" / "c")
+    assert synced == [], "a folder that was there"
 
 
 def test_syncing_a_missing_folder_is_an_error(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from pairbus.broker.store.folder import is_data_file
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.strict import LENIENT, LIKE_AZURE, Strictness
-from pairbus.disk.folders import FOLDER_MODE, tighten_folder
+from pairbus.disk.folders import make_folder, tighten_folder
 from pairbus.errors import ConfigError, EntityExists, InvalidDescription
 from pairbus.ledger import Ledger
 from pairbus.ledger.room import SUFFIX
@@ -337,7 +337,7 @@ class Broker:
 
     def _folder(self) -> Path:
         if self._data is not None:
-            self._data.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+            make_folder(self._data)
             return self._data
         if self._scratch is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="pairbus-")

@@ -55,6 +55,14 @@ def tighten_folder(folder: Path, is_ours: Callable[[Path], bool]) -> None:
         tighten(path)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a private folder, with its parents where they are missing; the names of all survive a power failure."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+    for path in missing:
+        sync_folder(path.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable."""
     fd = os.open(folder, os.O_RDONLY)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pairbus.disk.commit_file import COMMITS_NAME
-from pairbus.disk.folders import FOLDER_MODE, make_private, open_private, sync_folder, take_room
+from pairbus.disk.folders import make_folder, make_private, open_private, sync_folder, take_room
 from pairbus.disk.locks import LOCK_NAME, FolderInUse, FolderLock, is_held_here
 from pairbus.errors import (
     SpoolDamaged,
@@ -73,8 +73,7 @@ def prepare(folder: Path) -> None:
                 f"{folder} holds other files ({strangers[0]}); it was not touched. Give the spool a folder of its own."
             )
     else:
-        folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-        sync_folder(folder.parent)
+        make_folder(folder)
     for path in (folder, file):
         if path.exists():
             make_private(path)

@@ -36,7 +36,7 @@ from pairbus.broker.store.schema import (
 )
 from pairbus.broker.store.writer import WriterThread
 from pairbus.disk.commit_file import CommitFile
-from pairbus.disk.folders import FOLDER_MODE, tighten_folder
+from pairbus.disk.folders import make_folder, tighten_folder
 from pairbus.disk.locks import FolderLock
 from pairbus.errors import StoreError, StoreFull
 
@@ -79,7 +79,7 @@ class SqliteStore:
         """Open the store and read its contents. `index` and `remembered` add their damage to the same list."""
         assert self._reader is None, "recover is called once"
         try:
-            self._folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+            make_folder(self._folder)
         except OSError as error:
             raise StoreError(f"Cannot make the data folder {self._folder}: {error.strerror}.") from error
         self._lock = own(self._folder)
