@@ -84,6 +84,19 @@ async def test_closing_ends_sends_that_wait_and_tells_the_truth_about_them(world
     assert told == [True, True, True], "all were under way: the primary may have each of them"
 
 
+async def test_call_after_close_starts_no_thread(stage: Stage) -> None:
+    """A program that faults or forces its closed clients would collect threads and sockets."""
+    client = stage.client("sync")
+    await client.pair()
+    await client.close()
+    engine = client.client._thread
+    for name, args in (("pair", ()), ("force_failover", ("orders",)), ("clear_pairing", ())):
+        with pytest.raises(ClientClosed):
+            await client.call(getattr(client.client, name), *args)
+    await client.call(client.client.fault, "primary")
+    assert client.client._thread is engine and not engine.is_usable
+
+
 async def test_closing_closes_the_clients_of_both_sides(world: World, flavour: Flavour) -> None:
     """The SDK's clients are closed with every connection: a closed client leaves nothing on the wire."""
     queue = world.namespaces.make_queue()

@@ -65,8 +65,10 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
         return thread.run(work, going=going, timeout_s=timeout_s)
 
     def _started(self) -> EngineThread:
-        """Start the engine at the first call, in a forked child too."""
+        """Start the engine at the first call, in a forked child too; raise when the client was closed."""
         with self._starting:
+            if self._is_released:
+                self._state.check()
             if self._thread is None or not self._thread.is_usable:
                 keep(self._thread)
                 self._state.after_loop()
@@ -94,6 +96,8 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
         return self._run(lambda engine: engine.call(engine.state.states))
 
     def _fault(self, side: SideName, reason: str) -> None:
+        if self._is_released:
+            return
         self._run(lambda engine: engine.call(partial(engine.fault, side, reason)))
         if self._state.is_faulted:
             for receiver in list(self._receivers):
