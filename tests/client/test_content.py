@@ -246,6 +246,28 @@ async def test_message_that_fits_only_the_primary_warns_and_cannot_divert(
     assert world.count(queue) == 3
 
 
+@pytest.mark.parametrize("is_list", [False, True])
+async def test_message_that_the_backlog_queue_takes_is_diverted_whatever_its_size(
+    world: World, flavour: Flavour, is_list: bool
+) -> None:
+    """The Premium tier takes 100 MB. The largest batch is smaller, and no limit is known before the link is open."""
+    queue = world.namespaces.make_queue(max_message_size_in_kilobytes=4096)
+    for path in world.backlog:
+        world.namespaces.make_queue("secondary", path, max_message_size_in_kilobytes=4096)
+    client = await paired(world, flavour)
+    client.client.force_failover(queue)
+    bodies = [300_000, 3_000_000, 10] if is_list else [3_000_000]
+    messages = [ServiceBusMessage(bytes(size), message_id=str(size)) for size in bodies]
+    await client.sender(queue).send(messages if is_list else messages[0])
+    assert sorted(client.diverted_ids) == sorted(map(str, bodies))
+    too_large = [ServiceBusMessage("small"), ServiceBusMessage(bytes(5_000_000))]
+    error = await client.sender(queue).error(too_large)
+    assert isinstance(error, BacklogMessageTooLarge) and "takes 4194304" in str(error)
+    assert world.in_backlog() == len(bodies), "a list with a message that is too large is refused whole"
+    await world.bring_home()
+    assert world.count(queue) == len(bodies)
+
+
 async def test_a_part_that_fails_is_told_with_the_ids_of_both_parts(stage: Stage, flavour: Flavour) -> None:
     """The caller can then send again the messages that are not stored, and no others."""
     client = stage.client(flavour)

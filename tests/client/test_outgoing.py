@@ -160,20 +160,28 @@ def test_parcels_hold_what_the_link_takes() -> None:
     """Copies for a backlog queue are larger than their originals: a list may need several sends."""
     payloads = encoded(4, 400)
     limit = ENVELOPE_BYTES + 2 * (len(payloads[0]) + 8)
-    assert parcels(payloads, limit) == [
+    assert parcels(payloads, limit, 0) == [
         (encode_batch(payloads[:2]), BATCH_FORMAT, 2),
         (encode_batch(payloads[2:]), BATCH_FORMAT, 2),
     ]
-    assert [count for _, _, count in parcels(payloads, limit - 1)] == [1, 1, 1, 1]
-    assert parcels(payloads, limit - 1)[0] == (payloads[0], 0, 1), "a single message is not sent as a batch"
-    assert [count for _, _, count in parcels(payloads, 0)] == [4], "no link has told a limit"
+    assert [count for _, _, count in parcels(payloads, limit - 1, 0)] == [1, 1, 1, 1]
+    assert parcels(payloads, limit - 1, 0)[0] == (payloads[0], 0, 1), "a single message is not sent as a batch"
+    assert [count for _, _, count in parcels(payloads, 0, 0)] == [4], "no link has told a limit"
+
+
+def test_message_larger_than_a_batch_goes_alone() -> None:
+    """The largest batch of the Premium tier has 1 MB, the largest message 100 MB."""
+    small, large = encoded(1, 10)[0], encoded(1, 5000)[0]
+    limit = ENVELOPE_BYTES + 2 * (len(small) + 8)
+    assert [count for _, _, count in parcels([small, small, large, small], limit, 10_000)] == [2, 1, 1]
+    assert parcels([large], limit, 10_000) == [(large, 0, 1)]
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_message_that_no_parcel_holds_is_refused(count: int) -> None:
     payloads = encoded(count)
     with pytest.raises(MessageSizeExceededError):
-        parcels(payloads, len(payloads[0]) - 1)
+        parcels(payloads, 0, len(payloads[0]) - 1)
 
 
 # ── batches ──

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 
-from pairbus.client.errors import ScheduleWhileFailedOver
+from pairbus.client.errors import ScheduleWhileFailedOver, may_be_in
+from pairbus.client.outgoing import THE_PRIMARY
 from pairbus.pairing.events import FailedOver, Suspected
 from pairbus.pairing.failover import State
 from tests.client.losses import QUICK_S, SILENT_S, slowness
 from tests.client.world import Client, Sender, Stage, message
-from tests.scripted import Close, Detach, Reject, Silent
+from tests.scripted import Close, Detach, LoseAnswer, Reject, Silent
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow
@@ -105,6 +106,21 @@ async def test_a_silent_primary_is_left_by_a_request_too(stage: Stage, flavour: 
         await call(sender, what)
     assert rule.hits == 1 and time.monotonic() - began < SILENT_S * slowness()
     assert caught.value.outcome_unknown, "the primary may have carried the request out"
+
+
+@pytest.mark.parametrize("what", CALLS)
+async def test_error_of_a_request_tells_of_an_earlier_request_without_an_answer(
+    stage: Stage, flavour: Flavour, what: str
+) -> None:
+    """The first request may have been carried out: a caller that does not know of it would schedule a second one."""
+    client = stage.client(flavour, failover_interval=60)
+    sender = client.sender("orders")
+    await sender.send(message())
+    stage.primary.on("request", LoseAnswer(Detach()), path="orders", times=1)
+    stage.primary.on("request", Reject(BUSY, status=503), path="orders")
+    with pytest.raises(ServiceBusServerBusyError) as caught:
+        await call(sender, what, timeout=5)
+    assert caught.value.__notes__ == [may_be_in((THE_PRIMARY,))]
 
 
 async def test_a_request_is_never_kept_in_the_spool(stage: Stage, flavour: Flavour, tmp_path: Path) -> None:

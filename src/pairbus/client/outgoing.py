@@ -237,15 +237,16 @@ def new_batch(link_limit: int, wanted: int | None, tracing_attributes: dict[str,
     return PairedMessageBatch(wanted or limit, tracing_attributes)
 
 
-def parcels(payloads: Sequence[bytes], limit: int) -> list[tuple[bytes, int, int]]:
-    """Pack messages into as few sends as the limit of the link allows: (payload, message format, messages in it).
+def parcels(payloads: Sequence[bytes], batch_limit: int, message_limit: int) -> list[tuple[bytes, int, int]]:
+    """Pack messages into as few sends as the limits of the link allow: (payload, message format, messages in it).
 
-    MessageSizeExceededError when one message alone is too large; nothing was sent then.
+    A limit of 0 is not known. A message that is too large for any batch goes alone. MessageSizeExceededError when one
+    message alone is too large; nothing was sent then.
     """
-    limit = limit or BATCH_LIMIT
+    limit = batch_limit or BATCH_LIMIT
     largest = max(map(len, payloads))
-    if largest > limit:
-        raise MessageSizeExceededError(message=f"{largest} bytes, and a backlog queue takes {limit}")
+    if 0 < message_limit < largest:
+        raise MessageSizeExceededError(message=f"{largest} bytes, and a backlog queue takes {message_limit}")
     if len(payloads) == 1:
         return [(payloads[0], 0, 1)]
     parts: list[list[bytes]] = [[]]

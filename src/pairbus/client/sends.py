@@ -24,7 +24,7 @@ from typing import Any, cast
 
 from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError
 
-from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, ScheduleWhileFailedOver
+from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, ScheduleWhileFailedOver, may_be_in
 from pairbus.client.outgoing import BATCH_LIMIT, THE_PRIMARY, THE_SPOOL, Outgoing, parcels
 from pairbus.client.results import Origin, Results, ended_meanwhile, error_of
 from pairbus.client.state import PairState
@@ -205,7 +205,12 @@ class Sends:
         wrapped = going.wrapped(origin.path, self._wall_ms(first_at), origin.order)
         is_alive, failure = False, None
         try:
-            parts = parcels(wrapped, self._secondary.batch_limit(queue))
+            if max(map(len, wrapped)) > BATCH_LIMIT and not self._secondary.batch_limit(queue):
+                failure, is_alive = await self._learn_limits(queue, attempt)
+                if failure is not None:
+                    return Reply(self._clock(), failure, is_alive)
+                attempt = replace(attempt, timeout_s=max(deadline - self._clock(), 0.001), fresh=False)
+            parts = parcels(wrapped, self._secondary.batch_limit(queue), self._secondary.message_limit(queue))
             for payload, message_format, count in parts:
                 failure, is_alive = await self._deliver(
                     self._secondary, queue, payload, message_format, attempt, origin
@@ -224,6 +229,14 @@ class Sends:
         finally:
             self.results.diverted(origin, going, outcome_unknown=first_at is not None)
         return Reply(self._clock(), failure, is_alive)
+
+    async def _learn_limits(self, queue: str, attempt: ToBacklog) -> tuple[Failure | None, bool]:
+        """Open the link to a backlog queue, which tells the sizes that the queue takes; return as `_deliver` does."""
+        try:
+            await self._secondary.sender(queue, attempt.timeout_s, fresh=attempt.fresh)
+        except TransportError as error:
+            return _judged(error)
+        return None, False
 
     async def _deliver(
         self,
@@ -253,21 +266,27 @@ class Sends:
         return None, False
 
     async def _to_spool(self, origin: Origin, going: Outgoing, command: ToSpool) -> Failure | None:
-        """Return when the disk has the messages. When it does not answer in time, they may be stored all the same."""
+        """Return when the disk has the messages. A write that has begun when the time is over may store them later."""
         state, spool = self._state, self._state.spool.open_spool
         entries = going.entries(origin.path, self._wall_ms(command.first_attempt_at), origin.order)
         try:
             if spool is None:
                 raise SpoolError("The spool was closed with the pairing. This was not stored.")
             state.inflow.came(origin.path, len(entries), self._clock())
-            stored = asyncio.get_running_loop().run_in_executor(state.spool.disk, spool.append, entries)
+            writing = state.spool.disk.submit(spool.append, entries)
+            stored = asyncio.wrap_future(writing)
             stored.add_done_callback(_ask_outcome)
-            # A write that has begun goes on when the caller is cancelled. `asyncio.shield` would log its errors then.
-            await asyncio.wait([stored], timeout=command.timeout_s)
-            if not stored.done():
-                going.unanswered(THE_SPOOL)
-                return Failure(Kind.TIMEOUT, f"the spool's disk did not answer for {command.timeout_s:.1f} s", True)
-            stored.result()
+            try:
+                # A write that has begun goes on when the caller is cancelled; `asyncio.shield` would log its errors.
+                await asyncio.wait([stored], timeout=command.timeout_s)
+            finally:
+                is_dropped = writing.cancel()  # it has not begun, because the disk hangs, and is not made any more
+            if is_dropped or not writing.done():
+                if not is_dropped:
+                    going.unanswered(THE_SPOOL)
+                text = f"the spool's disk did not answer for {command.timeout_s:.1f} s"
+                return Failure(Kind.TIMEOUT, text, outcome_unknown=not is_dropped)
+            writing.result()
         except SpoolError as error:
             return Failure(Kind.INTERNAL, str(error), False, error)
         return None
@@ -281,10 +300,13 @@ class Sends:
         try:
             return await self._ask(origin, ask, timeout_s, partial(self._state.meters.request, origin.path, going))
         except Unsent as unsent:
-            error = unsent.failure.error
+            cause = unsent.failure.error
             if unsent.where is Where.BACKLOG:
-                raise ScheduleWhileFailedOver(origin.path, outcome_unknown=unsent.outcome_unknown) from error
-            raise error or OperationTimeoutError(message=unsent.failure.text) from error
+                raise ScheduleWhileFailedOver(origin.path, outcome_unknown=unsent.outcome_unknown) from cause
+            error = cause or OperationTimeoutError(message=unsent.failure.text)
+            if unsent.outcome_unknown and not unsent.failure.outcome_unknown:  # an earlier request got no answer
+                error.add_note(may_be_in((THE_PRIMARY,)))
+            raise error from cause
 
     async def batch_limit(self, origin: Origin, timeout_s: float) -> int:
         """Open the link to the primary and return its largest batch; 0 when the primary is away."""

@@ -197,6 +197,11 @@ class Carrier:
         known = self._senders.known((path.lower(), name, 0))
         return 0 if known is None else known.batch_limit
 
+    def message_limit(self, path: str, name: str | None = None) -> int:
+        """Return the largest message of the open link; 0 when none is open, or the peer did not tell."""
+        known = self._senders.known((path.lower(), name, 0))
+        return 0 if known is None else known.max_message_size
+
     def forget(self, path: str, name: str | None = None) -> None:
         """Make the next `sender(path)` a new link. Sends in flight on the old one end there; those of a link with a
         `name` end at once, with an unknown outcome."""
