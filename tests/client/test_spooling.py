@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.client.errors import SendAvailabilityBacklogError
-from pairbus.errors import SpoolError, SpoolInUse
+from pairbus.errors import SpoolError
 from pairbus.pairing.events import Spooled, SpoolForwarded
 from pairbus.pairing.failover import State
 from pairbus.sdk.encoding import encode
-from pairbus.spool import Spool, SpoolEntry, holder
+from pairbus.spool import Spool, SpoolEntry
 from tests.client.messages import id_of
-from tests.client.world import CALL_S, Stage, World, message, until
+from tests.client.world import Stage, World, message, until
 from tests.scripted.script import Delay, Reject
 from tests.sdk.flavours import Flavour
 
@@ -218,59 +217,3 @@ async def test_spooling_does_not_wait_for_the_threads_of_the_application(stage: 
 def lives(thread: threading.Thread) -> bool:
     thread.join(5)
     return thread.is_alive()
-
-
-async def test_a_disk_that_hangs_does_not_hold_a_send(
-    world: World, flavour: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The error comes with the time-out, and says that the spool may have the message: the write may still end."""
-    queue = world.namespaces.make_queue()
-    nemeses = world.nemesis(), world.nemesis("secondary")
-    client = await world.client(flavour, spool_dir=tmp_path)
-    for nemesis in nemeses:
-        nemesis.refuse()
-    answers, append = threading.Event(), Spool.append
-
-    def hang(spool: Spool, entries: list[SpoolEntry]) -> int:
-        answers.wait(CALL_S)
-        return append(spool, entries)
-
-    monkeypatch.setattr(Spool, "append", hang)
-    try:
-        error = await client.sender(queue).error(message(message_id="late"), timeout=2.0)
-    finally:
-        answers.set()
-    assert isinstance(error, SendAvailabilityBacklogError) and error.outcome_unknown
-    assert error.may_be_in == ("the spool",)
-    assert "the spool's disk did not answer" in str(error)
-    await until(lambda: "spool=1" in repr(client.client), "the write has ended")
-
-
-async def test_a_disk_that_hangs_does_not_hold_close(
-    world: World, flavour: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An application must be able to end. The write ends when the disk answers, and the folder is free then."""
-    monkeypatch.setattr(holder, "CLOSE_S", 0.2)
-    queue = world.namespaces.make_queue()
-    nemeses = world.nemesis(), world.nemesis("secondary")
-    client = await world.client(flavour, spool_dir=tmp_path)
-    for nemesis in nemeses:
-        nemesis.refuse()
-    spool = client.client._state.spool.open_spool
-    with spool._commits._io:  # a write that does not return
-        error = await client.sender(queue).error(message(message_id="late"), timeout=2.0)
-        assert isinstance(error, SendAvailabilityBacklogError) and error.may_be_in == ("the spool",)
-        await client.close()
-        assert [text for text in caplog.messages if "does not answer" in text] != []
-        with pytest.raises(SpoolInUse):
-            Spool(spool.folder)
-    await until(lambda: reopened(spool.folder) == 1, "the folder is free, with the message")
-
-
-def reopened(folder: Path) -> int | None:
-    """How many messages wait in the spool; None while it is locked."""
-    try:
-        with closing(Spool(folder)) as spool:
-            return spool.waiting
-    except SpoolInUse:
-        return None

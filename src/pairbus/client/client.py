@@ -110,10 +110,12 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
             ending.result()
 
     async def _end(self, engine: Engine) -> None:
-        await engine.close()
-        await self._primary.close()
-        await self._secondary.close()
-        await in_thread("pairbus-release", self._state.release)
+        try:
+            await engine.close()
+            await self._primary.close()
+            await self._secondary.close()
+        finally:  # also when the event loop ends: the folder of the spool would stay locked
+            await in_thread("pairbus-release", self._state.release)
 
     def _new_sender(self, path: str, client_identifier: str | None) -> PairedSender:
         return PairedSender(self, path, client_identifier)

@@ -26,6 +26,7 @@ from pairbus.pairing.life import Life
 from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S
 from pairbus.transport import Management, Scheduled
+from pairbus.transport.threads import in_thread
 
 LEAST_S = 0.001
 
@@ -115,7 +116,7 @@ class Engine:
         """Forget all state and timers; the spool is given back."""
         self.state.clear_pairing()
         await self._stop_background(PUMP_GRACE_S)
-        await self.loop.run_in_executor(self.state.spool.disk, self.state.spool.close)
+        await in_thread("pairbus-release", self.state.spool.close)  # the threads for the disk may hang
 
     # ── sends ──
 

@@ -50,6 +50,7 @@ REMOVE_S = 0.25  # longest time that an accepted message stays in the file, so t
 SEND_TIMEOUT_S = 15.0
 LOOK_S = 1.0  # between two looks of a waiting lane for another way
 PATIENCE_S = 30.0
+LAST_WRITE_S = 1.0  # for the disk when the forwarder is cancelled
 
 T = TypeVar("T")
 Numbered = list[tuple[int, SpoolEntry]]
@@ -281,8 +282,8 @@ class Forwarder:
                 await self._refuse(lane, *group[0], failure)
             await self._remove(removable)
         except asyncio.CancelledError:
-            with suppress(SpoolError):  # if this fails, they are sent again
-                self._spool.forwarded(removable)  # not in a thread: this task is cancelled
+            if removable:
+                await self._last_write(self._spool.forwarded, removable)  # if this fails, they are sent again
             raise
         return True
 
@@ -313,6 +314,16 @@ class Forwarder:
 
     def _on_disk(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._disk, work, *args)
+
+    async def _last_write(self, write: Callable[..., object], *args: object) -> None:
+        """Write in a task that is cancelled. A disk that does not answer within a second is not waited for: the write
+        ends later, and the application's event loop goes on."""
+        writing = asyncio.ensure_future(self._on_disk(write, *args))
+        writing.add_done_callback(_read_error)
+        await asyncio.wait([writing], timeout=LAST_WRITE_S)
+        if writing.done():
+            with suppress(SpoolError):
+                writing.result()
 
     # ── sending ──
 
@@ -349,9 +360,9 @@ class Forwarder:
             failure = Failure(Kind.UNAUTHORIZED, str(error), error=error)  # the key is for another entity
         except asyncio.CancelledError:
             if attempt_ms is not None:
-                with suppress(SpoolError):  # if this fails, the event below is the only trace
-                    self._spool.attempted(group, attempt_ms)  # not in a thread: this task is cancelled
                 self._tell_unanswered(path, way, group)
+                # If this fails, the event is the only trace.
+                await self._last_write(self._spool.attempted, group, attempt_ms)
             raise
         self._count(carrier, way, target, payloads, failure)
         if failure is not None and failure.outcome_unknown and attempt_ms is not None:
@@ -372,6 +383,12 @@ class Forwarder:
             namespace = carrier.endpoint.authority.lower()
             for count, size_bytes in alike(map(len, payloads)):
                 self._meter(side, namespace, target, "send", size_bytes, count, outcome, cause="spool")
+
+
+def _read_error(writing: asyncio.Future[object]) -> None:
+    """Ask for the error of a write for which nobody waits any more (asyncio warns of unread errors)."""
+    if not writing.cancelled():
+        writing.exception()
 
 
 async def _is_set(event: asyncio.Event, timeout_s: float) -> bool:

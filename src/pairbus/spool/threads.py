@@ -6,8 +6,8 @@ by an `atexit` function may have no other place than the disk.
 
 from __future__ import annotations
 
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -19,44 +19,67 @@ Piece = tuple["Future[Any]", Callable[[], Any]]
 
 
 class DiskThreads(Executor):
-    """Executor with up to `threads_max` threads; a thread starts when there is work and all others are busy."""
+    """Executor with up to `threads_max` threads; a thread starts when there is work and all others are busy.
+
+    A piece of work that is cancelled before it has begun is dropped at once: while a disk hangs, the messages of sends
+    that have given up must not fill the memory.
+    """
 
     def __init__(self, threads_max: int) -> None:
         self._threads_max = threads_max
-        self._pieces: queue.SimpleQueue[Piece | None] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._pieces: deque[Piece] = deque()
         self._threads = 0
+        self._idle = 0
+        "Threads that wait for work."
         self._is_shut = False
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Call the function in a thread; RuntimeError after `shutdown`."""
         future: Future[T] = Future()
-        with self._lock:
+        piece: Piece = future, partial(function, *args, **kwargs)
+        with self._changed:
             if self._is_shut:
                 raise RuntimeError("The threads for the disk have ended with their client.")
-            self._pieces.put((future, partial(function, *args, **kwargs)))
-            if not self._idle.acquire(blocking=False) and self._threads < self._threads_max:
-                self._threads += 1
-                threading.Thread(target=self._main, name=f"pairbus-disk-{self._threads}", daemon=True).start()
+            if self._idle <= len(self._pieces) and self._threads < self._threads_max:
+                self._start()
+            self._pieces.append(piece)
+            self._changed.notify()
+        future.add_done_callback(partial(self._drop, piece))
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
         """Let the threads end when their work is done; does not wait for that, whatever `wait` is."""
-        with self._lock:
+        with self._changed:
             self._is_shut = True
-            self._pieces.put(None)
+            self._changed.notify_all()
+
+    def _start(self) -> None:
+        """Start one more thread. RuntimeError: the interpreter is ending, and there is no thread yet."""
+        try:
+            threading.Thread(target=self._main, name=f"pairbus-disk-{self._threads + 1}", daemon=True).start()
+        except RuntimeError:
+            if not self._threads:
+                raise
+        else:
+            self._threads += 1
+
+    def _drop(self, piece: Piece, future: Future[Any]) -> None:
+        if future.cancelled():
+            with self._changed:
+                if piece in self._pieces:
+                    self._pieces.remove(piece)
 
     def _main(self) -> None:
         while True:
-            try:
-                piece = self._pieces.get_nowait()
-            except queue.Empty:
-                self._idle.release()
-                piece = self._pieces.get()
-            if piece is None:
-                self._pieces.put(None)  # for the next thread
-                return
+            with self._changed:
+                self._idle += 1
+                while not self._pieces and not self._is_shut:
+                    self._changed.wait()
+                self._idle -= 1
+                if not self._pieces:
+                    return
+                piece = self._pieces.popleft()
             _do(*piece)
             del piece  # its arguments may be large
 

@@ -1,0 +1,175 @@
+"""The disk of a spool does not answer: calls end in time, and the application's event loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pairbus.aio
+from pairbus import spool as spools
+from pairbus.client.errors import SendAvailabilityBacklogError
+from pairbus.errors import SpoolInUse
+from pairbus.spool import Spool, SpoolEntry, forwarder, holder
+from tests.client.world import CALL_S, Client, Stage, message, until
+from tests.scripted import Reject, ScriptedEndpoint
+from tests.sdk.flavours import Flavour
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holder, "CLOSE_S", 0.2)
+    monkeypatch.setattr(forwarder, "LAST_WRITE_S", 0.2)
+
+
+async def both_away(stage: Stage, flavour: Flavour, folder: Path, **options: Any) -> Client:
+    """A client with an open spool, whose namespaces refuse every connection."""
+    client = stage.client(flavour, spool_dir=folder, **options)
+    await client.pair()
+    for endpoint in (stage.primary, stage.secondary):
+        endpoint.on("connect", Reject())
+    return client
+
+
+def come_back(stage: Stage) -> None:
+    for endpoint in (stage.primary, stage.secondary):
+        endpoint.heal()
+
+
+def spool_of(client: Client) -> Spool:
+    spool = client.client._state.spool.open_spool
+    assert isinstance(spool, Spool)
+    return spool
+
+
+@contextmanager
+def hanging(spool: Spool) -> Iterator[None]:
+    """No write to the spool returns within the block, as with a network disk that is away."""
+    with spool._commits._io:
+        yield
+
+
+def waiting_in(folder: Path) -> int | None:
+    """How many messages wait in the spool; None while it is locked."""
+    try:
+        with closing(Spool(folder)) as spool:
+            return spool.waiting
+    except SpoolInUse:
+        return None
+
+
+async def test_a_disk_that_hangs_does_not_hold_a_send(stage: Stage, flavour: Flavour, tmp_path: Path) -> None:
+    """The error comes with the time-out, and says that the spool may have the message: the write may still end."""
+    client = await both_away(stage, flavour, tmp_path)
+    with hanging(spool_of(client)):
+        error = await client.sender("orders").error(message(message_id="late"), timeout=2.0)
+    assert isinstance(error, SendAvailabilityBacklogError) and error.outcome_unknown
+    assert error.may_be_in == ("the spool",)
+    assert "the spool's disk did not answer" in str(error)
+    await until(lambda: "spool=1" in repr(client.client), "the write has ended")
+
+
+async def test_write_that_has_not_begun_when_its_send_ends_is_not_made(
+    stage: Stage, flavour: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller was told that the message is stored nowhere, and a long hang must not fill the memory."""
+    monkeypatch.setattr(spools, "DISK_THREADS", 1)
+    answers, append = threading.Event(), Spool.append
+
+    def hang(spool: Spool, entries: Sequence[SpoolEntry]) -> int:
+        answers.wait(CALL_S)
+        return append(spool, entries)
+
+    monkeypatch.setattr(Spool, "append", hang)
+    client = await both_away(stage, flavour, tmp_path)
+    sender = client.sender("orders")
+    try:
+        first = await sender.error(message(message_id="begun"), timeout=1.0)
+        second = await sender.error(message(message_id="not begun"), timeout=1.0)
+        assert isinstance(first, SendAvailabilityBacklogError) and first.may_be_in == ("the spool",)
+        assert isinstance(second, SendAvailabilityBacklogError)
+        assert (second.may_be_in, second.outcome_unknown) == ((), False)
+    finally:
+        answers.set()
+    await until(lambda: spool_of(client).waiting == 1, "the first write has ended")
+    await client.close()
+    assert waiting_in(tmp_path) == 1
+
+
+async def test_a_disk_that_hangs_does_not_hold_close(
+    stage: Stage, flavour: Flavour, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An application must be able to end. The write ends when the disk answers, and the folder is free then."""
+    client = await both_away(stage, flavour, tmp_path)
+    with hanging(spool_of(client)):
+        error = await client.sender("orders").error(message(message_id="late"), timeout=1.0)
+        assert isinstance(error, SendAvailabilityBacklogError) and error.may_be_in == ("the spool",)
+        await client.close()
+        assert [text for text in caplog.messages if "does not answer" in text] != []
+        assert waiting_in(tmp_path) is None, "the folder is still locked"
+    await until(lambda: waiting_in(tmp_path) == 1, "the folder is free, with the message")
+
+
+async def test_a_disk_that_hangs_does_not_hold_clear_pairing(
+    stage: Stage, flavour: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spools, "DISK_THREADS", 1)
+    client = await both_away(stage, flavour, tmp_path)
+    with hanging(spool_of(client)):
+        await client.sender("orders").error(message(message_id="late"), timeout=1.0)
+        await client.clear_pairing()
+    await until(lambda: waiting_in(tmp_path) is not None, "the folder is free")
+
+
+async def test_a_disk_that_hangs_while_messages_are_forwarded_does_not_hold_the_event_loop(
+    stage: Stage, flavour: Flavour, tmp_path: Path
+) -> None:
+    """A forwarder that is cancelled has a last write to make; other tasks of the application must not wait for it."""
+    client = await both_away(stage, flavour, tmp_path)
+    await client.sender("orders").send(message(message_id="one"), timeout=4.0)
+    spool = spool_of(client)
+    hangs, answers, carry_out = threading.Event(), threading.Event(), spool._commits._transaction
+
+    def hang(changes: Any) -> Any:
+        hangs.set()
+        answers.wait(CALL_S)
+        return carry_out(changes)
+
+    spool._commits._transaction = hang  # type: ignore[method-assign]
+    come_back(stage)
+    assert await asyncio.to_thread(hangs.wait, CALL_S), "the message is forwarded, and leaves the spool"
+    late = threading.Timer(CALL_S / 2, answers.set)  # ends a test whose event loop stands still
+    late.start()
+    try:
+        await client.close()
+        assert not answers.is_set(), "close() has waited for the disk"
+    finally:
+        late.cancel()
+        answers.set()
+    await until(lambda: waiting_in(tmp_path) == 0, "the last write has ended")
+
+
+def test_close_that_ends_with_its_loop_still_gives_the_spool_back(tmp_path: Path) -> None:
+    """A time limit or Ctrl-C ends the loop during `close()`. The next client of the process needs the folder."""
+
+    async def main() -> None:
+        async with ScriptedEndpoint() as primary, ScriptedEndpoint() as secondary:
+            client = pairbus.aio.PairedServiceBusClient.from_connection_strings(
+                primary.connection_string,
+                secondary.connection_string,
+                create_backlog_queues=False,
+                spool_dir=tmp_path,
+            )
+            await client.pair()
+            closing_it = asyncio.create_task(client.close())
+            await asyncio.sleep(0)
+            assert client._ending is not None, "closing has begun"
+            closing_it.cancel()
+
+    asyncio.run(main())
+    assert waiting_in(tmp_path) == 0
