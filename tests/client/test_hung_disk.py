@@ -55,7 +55,7 @@ def hanging(spool: Spool) -> Iterator[None]:
 
 
 def waiting_in(folder: Path) -> int | None:
-    """How many messages wait in the spool; None while it is locked."""
+    """Return how many messages wait in the spool; None while it is locked."""
     try:
         with closing(Spool(folder)) as spool:
             return spool.waiting
@@ -77,7 +77,7 @@ async def test_a_disk_that_hangs_does_not_hold_a_send(stage: Stage, flavour: Fla
 async def test_write_that_has_not_begun_when_its_send_ends_is_not_made(
     stage: Stage, flavour: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its caller was told that the message is stored nowhere, and a long hang must not fill the memory."""
+    """The caller was told that the message is stored nowhere, and a long hang must not fill the memory."""
     monkeypatch.setattr(spools, "DISK_THREADS", 1)
     answers, append = threading.Event(), Spool.append
 

@@ -72,7 +72,8 @@ def test_a_spooled_message_is_the_trial_that_a_probe_earned(state: PairState) ->
     for ending in ("failed", "accepted"):
         assert ways.way("orders", 1.0) in BOTH
         entity.trial = True
-        assert ways.way("orders", 2.0) == PRIMARY
+        for _ in range(2):
+            assert ways.way("orders", 2.0) == PRIMARY, "a lane that looks for another way does not use the trial up"
         if ending == "failed":
             ways.failed("orders", PRIMARY, Failure(Kind.COMMUNICATION, "still gone"), 3.0)
         else:

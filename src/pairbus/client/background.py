@@ -19,7 +19,7 @@ from pairbus.amqp.message import Header, Message, Properties
 from pairbus.client.state import PairState
 from pairbus.errors import PairbusError
 from pairbus.pairing.events import BacklogQueueBack, Event, PingSent, Recovered
-from pairbus.pairing.failover import SendingEntity
+from pairbus.pairing.failover import FAILED_OVER, SendingEntity
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.pair import Route
 from pairbus.pairing.pings import CONTENT_TYPE, TIME_TO_LIVE_S
@@ -243,7 +243,8 @@ class SpoolWays:
         route = pair.route(entity, now)
         if route is Route.TRIAL:
             self._trials.add(entity.path)
-        if route is not Route.AWAY:
+        is_granted = entity.path in self._trials and entity.state is FAILED_OVER  # the trial, which is still to be made
+        if route is not Route.AWAY or is_granted:
             return PRIMARY
         queue, events = pair.rotation.pick(self._kept.get(entity.path), now)
         self._tell(events)
