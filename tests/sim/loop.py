@@ -7,6 +7,7 @@ are ready at the same moment dice choose the next, so that a seed finds orders t
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import heapq
 import itertools
 from collections import deque
@@ -110,6 +111,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
             except Exception as raised:
                 error = raised
             self.call_later(self._thread_delay_s(), _end, future, result, error)
+
+        self.call_later(self._thread_delay_s(), work)
+        return future
+
+    def submit(self, func: Callable[..., Any], *args: Any) -> concurrent.futures.Future[Any]:
+        """Run as a thread of an executor does: work that was cancelled before it began is not done."""
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = func(*args)
+            except Exception as raised:
+                self.call_later(self._thread_delay_s(), future.set_exception, raised)
+            else:
+                self.call_later(self._thread_delay_s(), future.set_result, result)
 
         self.call_later(self._thread_delay_s(), work)
         return future

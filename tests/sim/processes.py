@@ -101,7 +101,7 @@ class SimState:
         self.inflow = Inflow()
         self.warned: set[str] = set()
         self.spool = SimpleNamespace(
-            open_spool=spool, disk=None, is_open=spool is not None, waiting=0 if spool is None else spool.waiting
+            open_spool=spool, disk=world.loop, is_open=spool is not None, waiting=0 if spool is None else spool.waiting
         )
         self._loop = world.loop
 
