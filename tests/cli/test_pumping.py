@@ -202,6 +202,18 @@ async def test_problems_of_a_job_are_told_once_and_its_journal_compacted(
     assert said.err.partition("WARNING")[2].count("disabled") == 2  # when it was met, and in the summary
 
 
+async def test_job_that_could_not_count_the_rest_does_not_end_as_if_nothing_were_left(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A throttled secondary does not tell what is left; after exit code 0 somebody may delete it."""
+    engine = FakeSparkSyphon()
+    engine.ending.set()
+    assert await redrive_on(FakeSparkStart(lambda: engine), once=True)
+    assert "does not say whether anything is left" in capsys.readouterr().err
+    engine.left = 0
+    assert not await redrive_on(FakeSparkStart(lambda: engine), once=True)
+
+
 async def test_command_that_is_told_to_end_does_not_start_java_again(capsys: pytest.CaptureFixture[str]) -> None:
     """A signal to the whole group ends Java too; only a Java that dies by itself is answered by a new process."""
     engine = FakeSparkSyphon(java_dies=True)

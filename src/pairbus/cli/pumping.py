@@ -273,7 +273,7 @@ class Pumping:
         """Look for messages that are left: some may be locked by a process that is gone, or out of the pump's reach."""
         now, stopped = self._progress(), self._stop.is_set()
         if self._spark is not None:  # Spark has looked by itself, if it came to its end
-            return Left(now.blocked, is_all=not stopped)
+            return Left(now.blocked, is_all=not stopped and self._is_counted)
         if not once and not (now.blocked or now.uncompleted or now.is_away):
             return NOTHING_LEFT
 
@@ -283,6 +283,12 @@ class Pumping:
         left = await look(away, self._drained, meter, STOPPED_LOOK_S if stopped else LOOK_S)
         known = now.blocked + now.uncompleted
         return left if left.is_all or left.messages > known else Left(known, is_all=False)
+
+    @property
+    def _is_counted(self) -> bool:
+        """True when a job on Spark has counted the messages that a single drain left."""
+        engine = self._engine
+        return engine is not None and not isinstance(engine, Syphon) and engine.left is not None
 
     async def _count(self, primary_name: str, *, once: bool) -> None:
         """Count waiting messages now and then. While no message is moved or held back, counts are rare: an idle syphon

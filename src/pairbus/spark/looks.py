@@ -104,12 +104,15 @@ async def _is_there(away: Carrier, path: str) -> bool:
     return True
 
 
-def count_left(job: TaskSettings, queues: Iterable[str]) -> int:
-    """Count the messages in the queues, locked ones included; a queue that cannot be read counts as empty."""
+def count_left(job: TaskSettings, queues: Iterable[str]) -> int | None:
+    """Count the messages in the queues, locked ones included; None when the secondary does not tell.
+
+    A queue that does not exist counts as empty.
+    """
     return run(_count_left(job, list(queues)))
 
 
-async def _count_left(job: TaskSettings, queues: list[str]) -> int:
+async def _count_left(job: TaskSettings, queues: list[str]) -> int | None:
     count = 0
     async with Borrowed(job.secondary, job.ca_file) as away:
         for queue in queues:
@@ -117,8 +120,11 @@ async def _count_left(job: TaskSettings, queues: list[str]) -> int:
             while count < COUNT_MAX:
                 try:
                     page = await peek(job, away, queue, next_number, PAGE)
-                except Refused:
-                    break
+                except TransportError as error:
+                    if failure_of(error).kind is Kind.NOT_FOUND:
+                        break
+                    logger.warning("the messages of %s cannot be counted: %s", queue, error)
+                    return None
                 if not page:
                     break
                 count += len(page)

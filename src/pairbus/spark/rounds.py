@@ -11,6 +11,7 @@ need neither.
 |                                        |                                  | back, or nothing came for `patience_s`   |
 | nothing is in the queues               | when something arrives           | over                                     |
 | primary or secondary cannot be reached | after 1, 2, 4 … 30 s             | an error                                 |
+| a queue refuses to be looked at        | after 1, 2, 4 … 30 s             | an error, unless others have messages    |
 """
 
 from __future__ import annotations

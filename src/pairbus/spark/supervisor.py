@@ -71,7 +71,7 @@ class SparkSyphon:
         "Reasons why messages stayed and queries failed, and how often each was told."
         self.restarts = 0
         self.left: int | None = None
-        "Messages that a finished single drain left in the queues, including locked ones."
+        "Messages that a finished single drain left in the queues, including locked ones; None: not known."
         self._driver = DriverSide(spark)
         self._job = job
         self._queues = queues

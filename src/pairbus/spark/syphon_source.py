@@ -23,6 +23,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
+from pairbus.errors import PairbusError
+from pairbus.pairing.policy import Kind
 from pairbus.pairing.redriving import Redriving
 from pairbus.pairing.relay import SyphonSettings
 from pairbus.spark.connections import Borrowed, Secret, run
@@ -34,6 +36,7 @@ from pairbus.spark.shares import TaskPlan
 from pairbus.spark.task_pumps import TaskSettings, drain
 from pairbus.spark.watch import QueueWatch
 from pairbus.transport import Carrier, Refused, TransportError
+from pairbus.transport.failures import failure_of
 
 FORMAT = "pairbus-syphon"
 SLEEP_S = 0.25
@@ -245,23 +248,33 @@ class SyphonReader(BatchReader):
             await home.connection()
 
     async def _find(self) -> list[str]:
-        """Return the queues that have messages. Raises TransportError when one of the namespaces cannot be reached."""
+        """Return the queues that have messages. Raises TransportError when one of the namespaces cannot be reached.
+
+        PairbusError when no queue is known to have messages, and one of them refuses to say.
+        """
         job, more = self._job, self._rounds.more
+        refused: list[str] = []
         async with Borrowed(job.primary, job.ca_file) as home, Borrowed(job.secondary, job.ca_file) as away:
             await home.connection()
             await away.connection()
 
             async def holds(queue: str) -> bool:
-                return queue in more or await self._peeked(queue, away)
+                return queue in more or await self._peeked(queue, away, refused)
 
             found = await asyncio.gather(*[holds(queue) for queue in self._queues])
+        if refused and not any(found):
+            raise PairbusError(refused[0])  # a single drain that took the queue for an empty one would be over
         return [queue for queue, there in zip(self._queues, found, strict=True) if there]
 
-    async def _peeked(self, queue: str, away: Carrier) -> bool:
+    async def _peeked(self, queue: str, away: Carrier, refused: list[str]) -> bool:
+        """Return whether the queue has messages. A refusal is added to `refused`, unless there is no such queue."""
         try:
             return bool(await peek(self._job, away, queue))
         except Refused as error:
-            logger.warning("%s cannot be looked at: %s", queue, error)
+            text = f"{queue} cannot be looked at: {error}"
+            logger.warning("%s", text)
+            if failure_of(error).kind is not Kind.NOT_FOUND:
+                refused.append(text)
             return False
 
     # ── workers ──

@@ -1,0 +1,103 @@
+"""Looks of the syphon's driver at queues that refuse to be looked at, on a broker with faults."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from pairbus.errors import PairbusError
+from pairbus.pairing.relay import SyphonSettings
+from pairbus.spark.connections import Secret
+from pairbus.spark.journal import Location
+from pairbus.spark.looks import count_left
+from pairbus.spark.rounds import Quotas
+from pairbus.spark.syphon_source import SyphonReader, options_of
+from pairbus.spark.task_pumps import TaskSettings
+from pairbus.testing.broker_thread import BrokerThread
+from pairbus.transport import Carrier
+from tests.spark.queues import place_of, text_message
+
+REFUSALS = {
+    "throttle": "server-busy",
+    "internal-error": "internal-error",
+    "time-out": "timeout",
+    "disable": "entity-disabled",
+}
+"Faults with which a queue refuses to be peeked, and the condition that each is met with."
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[BrokerThread]:
+    with BrokerThread() as broker:
+        for queue in ("full", "empty"):
+            broker.create_queue(queue)
+        yield broker
+
+
+@pytest.fixture
+def broker(started: BrokerThread) -> Iterator[BrokerThread]:
+    """The same broker for all tests; seven messages are in the queue `full`, and there are no faults."""
+    started.namespace().reset()
+    asyncio.run(fill(started))
+    yield started
+    started.namespace().faults.clear()
+
+
+async def fill(broker: BrokerThread) -> None:
+    async with Carrier(broker.connection_string()) as carrier:
+        sender = await carrier.sender("full")
+        await sender.send_batch([text_message(str(number)) for number in range(7)])
+
+
+@pytest.fixture
+def job(broker: BrokerThread, tmp_path: Path) -> TaskSettings:
+    secret = Secret(place_of(broker.connection_string()))
+    job = TaskSettings(secret, secret, Location(tmp_path), "run", SyphonSettings())
+    job.location.prepare(job.run)
+    return job
+
+
+def single_drain(job: TaskSettings, queues: Sequence[str]) -> SyphonReader:
+    options = options_of(job, Quotas(), [(queue, None) for queue in queues], once=True)
+    return SyphonReader(json.loads(options["job"]))
+
+
+@pytest.mark.parametrize("fault", REFUSALS)
+def test_single_drain_is_not_over_while_a_queue_refuses_the_look(
+    broker: BrokerThread, job: TaskSettings, fault: str
+) -> None:
+    """A user may delete the secondary after a drain that left nothing: a refusal must not count as an empty queue."""
+    reader = single_drain(job, ["full"])
+    with broker.namespace().outage(fault, entity="full"):
+        with pytest.raises(PairbusError, match=f"full cannot be looked at: .*{REFUSALS[fault]}"):
+            reader.next_offset({"tick": 0}, None)
+        assert not job.location.look(job.run).has_ended
+    assert reader.next_offset({"tick": 0}, None) == {"tick": 1}
+
+
+def test_queue_that_refuses_the_look_does_not_hold_up_the_others(broker: BrokerThread, job: TaskSettings) -> None:
+    """One disabled queue is no reason to leave the messages of nine others where they are."""
+    with broker.namespace().outage("throttle", entity="empty"):
+        assert single_drain(job, ["empty", "full"]).next_offset({"tick": 0}, None) == {"tick": 1}
+
+
+def test_single_drain_of_queues_that_do_not_exist_is_over(job: TaskSettings) -> None:
+    """Backlog queues are deleted after an outage, while the command still names ten of them."""
+    reader = single_drain(job, ["empty", "deleted"])
+    assert reader.next_offset({"tick": 0}, None) == {"tick": 0}
+    assert job.location.look(job.run).has_ended
+    assert count_left(job, ["empty", "deleted"]) == 0
+
+
+@pytest.mark.parametrize("fault", REFUSALS)
+def test_queue_that_refuses_to_be_counted_is_not_empty(broker: BrokerThread, job: TaskSettings, fault: str) -> None:
+    """The count decides the exit code of the command: it must not be 0 when nobody knows."""
+    assert count_left(job, ["full", "empty"]) == 7
+    with broker.namespace().outage(fault, entity="empty"):
+        assert count_left(job, ["full", "empty"]) is None
+    with broker.namespace().outage("refuse"):
+        assert count_left(job, ["full", "empty"]) is None
