@@ -14,11 +14,12 @@ import pyarrow as pa
 import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.errors import ConfigError, EntityNotFound
+from pairbus.errors import ConfigError, EntityNotFound, StorageError
 from pairbus.spark import intake, stream_driver
 from pairbus.spark.batch_reader import Peeker
 from pairbus.spark.schema import arrow_schema
 from pairbus.spark.stage_file import StageWriter
+from pairbus.spark.staging import LogEntry, Staging
 from pairbus.spark.stream_reader import StagedStreamReader
 from pairbus.transport import Carrier, ReceivedMessage, Receiver, TransportError
 from tests.brokers import BrokerProcess
@@ -149,6 +150,53 @@ def test_messages_whose_completion_failed_are_recognised_when_they_come_again(
         assert time.monotonic() < deadline, f"{stream.bodies}: {stream.book.unconfirmed}"
         stream.batch()
     assert stream.bodies == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_stage_stays_when_the_answer_to_its_seal_was_lost(
+    broker: BrokerProcess, queue_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stored: bool
+) -> None:
+    """The seal may be in the log, and a seal without its stage would end the stream for good: no attempt could read it.
+    The rows are those of the retry, whether the seal was stored or not."""
+    append = Staging.append
+
+    def fails(staging: Staging, entry: LogEntry) -> bool:
+        if is_stored:
+            assert append(staging, entry)
+        raise StorageError("the answer was lost")
+
+    stream = new_stream(broker, queue_name, tmp_path, partitions="1")
+    stream.send("a", "b", "c")
+    (partition,) = stream.begin()
+    with monkeypatch.context() as broken:
+        broken.setattr(Staging, "append", fails)
+        with pytest.raises(StorageError, match="the answer was lost"):
+            stream.task(partition)
+    stream.restart()
+    (partition,) = stream.begin()
+    assert stream.end([stream.task(partition)]) == [b"a", b"b", b"c"]
+    stream.send("d")
+    assert stream.drain() == [b"a", b"b", b"c", b"d"]
+    assert bodies_in(broker, stream.entity) == []
+
+
+def test_messages_are_given_back_although_their_stage_cannot_be_removed(
+    broker: BrokerProcess, queue_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A storage that fails once mostly fails twice; the next attempt must not wait until the locks run out."""
+
+    def fails(stage: StageWriter) -> None:
+        raise StorageError("the storage is away")
+
+    stream = new_stream(broker, queue_name, tmp_path, partitions="1")
+    stream.send("a", "b")
+    (partition,) = stream.begin()
+    with monkeypatch.context() as broken:
+        broken.setattr(StageWriter, "finish", fails)
+        broken.setattr(StageWriter, "discard", fails)
+        with pytest.raises(StorageError, match="the storage is away"):
+            stream.task(partition)
+    assert stream.end([stream.task(partition)]) == [b"a", b"b"]
 
 
 def test_recreated_queue_is_read_from_its_beginning(

@@ -3,6 +3,8 @@
 | it ends …                 | the stage                 | its messages                                        |
 | ------------------------- | ------------------------- | --------------------------------------------------- |
 | before the seal           | a file that is not used   | locked, and come again                              |
+| without an answer to it   | kept: the log may name it | given back; recognised when they come, if it is     |
+|                           |                           | sealed                                              |
 | after the seal            | the partition's, for good | some still in the queue: recognised when they come  |
 | after they are completed  | the same                  | gone from the queue                                 |
 | second to another attempt | thrown away               | given back; the rows are those of the other attempt |
@@ -184,21 +186,27 @@ async def _attempt(options: Options, tracker: SealTracker, carrier: Carrier) -> 
     share, staging = tracker.share, tracker.staging
     stage = StageWriter(staging.storage, staging.new_stage(share.batch, share.partition))
     intakes: list[_Intake] = []
-    ours = None
+    ours, may_be_sealed = None, False
     try:
         await _fill(options, tracker, carrier, stage, intakes)
         # In threads: the storage may be slow, and the connection must go on meanwhile.
         if stage.rows:
             await asyncio.to_thread(stage.finish)
         sessions = frozenset(filter(None, (intake.receiver.session_id for intake in intakes if intake.held)))
+        may_be_sealed = True  # until there is an answer: the storage may have stored a seal and then failed
         ours = await asyncio.to_thread(tracker.try_to_seal, stage, sessions)
+        may_be_sealed = ours is not None
         if ours is not None and all([await intake.complete() for intake in intakes]):
             await asyncio.to_thread(staging.confirm, ours.number)
+    except _SessionOvertaken:
+        may_be_sealed = False
+        raise
     finally:
-        if ours is None or not ours.stage:
-            await asyncio.to_thread(stage.discard)
         for intake in intakes:
             await _close(intake)
+        # A stage that no seal names is removed with the others of its batch; a seal without its stage ends the stream.
+        if not (may_be_sealed and stage.rows):
+            await asyncio.to_thread(stage.discard)
     return tracker.seal
 
 
