@@ -149,6 +149,7 @@ BROAD_EXCEPTS = {
     ("sdk/watchdog.py", "_break"),  # logs the traceback, and tries again at the next look
     ("sdk/watchdog.py", "_given_up"),  # raised again in the caller's thread
     ("sdk/watchdog.py", "work"),
+    ("spark/journal.py", "_write"),  # raised where the lines are waited for, and where the journal is closed
     ("spool/threads.py", "_do"),  # raised where the outcome is asked
     ("transport/threads.py", "_run"),  # raised where the call is awaited
 }

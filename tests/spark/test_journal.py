@@ -91,6 +91,31 @@ async def test_after_a_failed_write_nothing_more_is_written(tmp_path: Path) -> N
     assert (tmp_path / "a.jsonl").stat().st_size == whole + 10
 
 
+class RefusedRecord:
+    """A record in an object store whose key is refused from some time on."""
+
+    def append(self, data: bytes) -> None:
+        raise ConfigError("the key is refused")
+
+    def close(self) -> None:
+        """Do nothing: no object is open."""
+
+
+async def test_a_journal_whose_key_is_refused_fails_every_append() -> None:
+    """A SAS token may run out in the middle. A pump that waited for ever would keep its messages, which are at home,
+    until other syphons get them and send them again."""
+    journal = Journal(RefusedRecord())
+    async with asyncio.timeout(20):  # without an answer it would be for ever
+        told = await asyncio.gather(
+            *[journal.append(encode_rows([row(number)])) for number in range(3)], return_exceptions=True
+        )
+        assert [(type(error), str(error)) for error in told] == [(OSError, "the key is refused")] * 3
+        with pytest.raises(OSError, match="the key is refused"):
+            await journal.append(encode_rows([row(4)]))
+        with pytest.raises(ConfigError, match="the key is refused"):
+            await journal.close()
+
+
 async def test_a_journal_without_rows_leaves_no_file(tmp_path: Path) -> None:
     """An idle syphon must not fill a folder."""
     journal = journal_at(tmp_path / "a.jsonl")

@@ -30,7 +30,7 @@ from pairbus.spark.missing import FORGOTTEN_S, SharedDestinations
 from pairbus.spark.rounds import Quotas
 from pairbus.spark.syphon_source import SCHEMA, SyphonReader
 from pairbus.spark.task_pumps import TaskSettings
-from pairbus.storage.folder import FolderStorage
+from pairbus.storage.folder import FileAppender, FolderStorage
 from pairbus.syphon import pump
 from pairbus.syphon.loads import AHEAD
 from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
@@ -203,6 +203,34 @@ def test_a_journal_that_fails_completes_nothing(world: SyphonWorld) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert rows == []
+    assert world.waiting() == 200
+    assert len(world.found("orders")["orders"]) > 0
+
+
+def test_a_journal_whose_key_is_refused_midway_ends_its_task(
+    world: SyphonWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No message is completed. The task ends with that error instead of waiting for ever: Spark and its user hear."""
+    world.divert(200, "orders")
+    reader = world.reader()
+    (partition,) = reader.partitions({"tick": 0}, {"tick": 1})
+
+    def refused(record: FileAppender, data: bytes) -> None:
+        raise ConfigError("the key is refused")
+
+    told: list[str] = []
+
+    def task() -> None:
+        with pytest.raises(ConfigError) as error:
+            list(reader.read(partition))
+        told.append(str(error.value))
+
+    monkeypatch.setattr(FileAppender, "append", refused)
+    # A task that waits for ever must not keep the tests from ending.
+    thread = threading.Thread(target=task, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert told == ["the key is refused"]
     assert world.waiting() == 200
     assert len(world.found("orders")["orders"]) > 0
 

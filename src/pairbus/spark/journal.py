@@ -222,12 +222,12 @@ class Journal:
         self._pending: list[bytes] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._writing: asyncio.Task[None] | None = None
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
 
     async def append(self, lines: list[bytes]) -> None:
         """Append lines and wait until they are durable. OSError when they may not be; then the journal is unusable."""
         if self._failure is not None:
-            raise OSError(*self._failure.args)
+            raise _told(self._failure)
         done = asyncio.get_running_loop().create_future()
         self._waiters.append(done)
         self.append_soon(lines)
@@ -246,7 +246,7 @@ class Journal:
             if self._failure is None:
                 try:
                     await asyncio.to_thread(self._record.append, b"".join(lines))
-                except OSError as error:
+                except Exception as error:  # every waiter is told, whatever it is; `close` raises what is no OSError
                     self._failure = error
             for waiter in waiters:
                 if waiter.done():
@@ -254,11 +254,22 @@ class Journal:
                 if self._failure is None:
                     waiter.set_result(None)
                 else:
-                    waiter.set_exception(OSError(*self._failure.args))
+                    waiter.set_exception(_told(self._failure))
         self._writing = None
 
     async def close(self) -> None:
-        """Close the record after all lines given before. An empty record is removed."""
+        """Close the record after all lines given before. An empty record is removed.
+
+        Raises the error that ended the journal when it is no OSError, such as ConfigError for a key that is refused:
+        the pumps have stopped in order by then, and the task is to end with it.
+        """
         if self._writing is not None:
             await self._writing
         self._record.close()
+        if self._failure is not None and not isinstance(self._failure, OSError):
+            raise self._failure
+
+
+def _told(failure: Exception) -> OSError:
+    """Return the error for one waiter: one instance raised twice would mix two tracebacks."""
+    return OSError(*failure.args) if isinstance(failure, OSError) else OSError(str(failure))
