@@ -101,12 +101,10 @@ class Location:
         return None if is_url(str(self.root)) else Path(self.root)
 
     def prepare(self, run: str) -> None:
-        """Prepare the location on the driver, before a query starts. ConfigError when it cannot be used."""
-        try:
-            check_access(self.storage)
-            self.storage.put(_of_run(run, _MARK), _to_json({"run": run, "host": socket.gethostname()}).encode())
-        except OSError as error:
-            raise ConfigError(f"the journal location {self.root} cannot be written: {error}") from None
+        """Prepare the location on the driver, before a query starts. OSError when it cannot be written; ConfigError for
+        a mistake, such as a wrong key."""
+        check_access(self.storage)
+        self.storage.put(_of_run(run, _MARK), _to_json({"run": run, "host": socket.gethostname()}).encode())
 
     def check_shared(self, run: str) -> None:
         """Check in a worker that this is the location that the driver has prepared."""

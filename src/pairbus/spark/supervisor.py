@@ -1,9 +1,9 @@
 """The engine of the syphon on Spark: runs its query, and starts it again when it fails, which Spark itself would not
 do.
 
-The query has no data that could be lost, so every failure is answered in the same way: a pause, a new query. The
-caller's progress comes from the reports of the tasks. The query's source makes the rounds (`syphon_source`), its tasks
-have the pumps (`task_pumps`).
+The query has no data that could be lost, so every failure, of the query or of the journal's storage, is answered in the
+same way: a pause, a new query. The caller's progress comes from the reports of the tasks. The query's source makes the
+rounds (`syphon_source`), its tasks have the pumps (`task_pumps`).
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class SparkSyphon:
         self._primary_name = None if once else primary_name
         self._adopted: list[str] = []
         "Queues that the present query does not know."
+        self._is_prepared = False
+        "True when the location of the journal was written once."
         self._moved = self._dead_lettered = self._errors = 0
         self._blocked: dict[int, int] = {}
         "Blocked messages of the last round, by its tick."
@@ -164,11 +166,11 @@ class SparkSyphon:
             moved_before = self._moved
             job = replace(self._job, run=uuid.uuid4().hex[:12])
             try:
-                self._driver.call(job.location.prepare, job.run)
+                self._prepare(job)
                 self._follow(job)
                 if not self._adopted:
                     return
-            except spark_errors() as error:
+            except _answered() as error:
                 if is_gone(error):
                     raise SparkGone(f"the Java process of Spark has ended: {_line(error)}") from None
                 if self._moved > moved_before:
@@ -180,6 +182,16 @@ class SparkSyphon:
                     raise PairbusError(f"the query failed {failures} times: {_line(error)}") from None
                 self._stopping.wait(pause_s)
 
+    def _prepare(self, job: TaskSettings) -> None:
+        """Prepare the journal's location. ConfigError when it was never written; later OSError, which may pass."""
+        try:
+            self._driver.call(job.location.prepare, job.run)
+        except OSError as error:
+            if self._is_prepared:
+                raise
+            raise ConfigError(f"the journal location {job.location.root} cannot be written: {error}") from None
+        self._is_prepared = True
+
     def _failed(self, error: Exception, pause_s: float) -> None:
         self.restarts += 1
         self._errors += 1
@@ -187,22 +199,29 @@ class SparkSyphon:
         logger.warning("the query failed and is started again in %.0f s: %s", pause_s, _line(error))
 
     def _follow(self, job: TaskSettings) -> None:
-        """Follow one query to its end."""
+        """Follow one query to its end. No query is left running when this fails: nobody would know of it."""
         pause_s = max(POLL_S, math.ceil(self._driver.call(look_s_of, job.location)))
         query = self._start_query(job)
         heard: set[str] = set()
-        looks_at = time.monotonic() + NEW_QUEUES_S
         try:
-            while not query.awaitTermination(pause_s):
-                has_ended = self._hear(job, heard)
-                if time.monotonic() >= looks_at:
-                    self._look_for_queues()
-                    looks_at = time.monotonic() + NEW_QUEUES_S
-                if self._stopping.is_set() or self._adopted or has_ended:
-                    self._end(job, query)
-                    return
+            self._attend(job, query, heard, pause_s)
+        except BaseException:
+            query.stop()
+            raise
         finally:
             self._hear(job, heard)
+
+    def _attend(self, job: TaskSettings, query: StreamingQuery, heard: set[str], pause_s: int) -> None:
+        """Listen to a query until it has ended. A query that is to end is ended here."""
+        looks_at = time.monotonic() + NEW_QUEUES_S
+        while not query.awaitTermination(pause_s):
+            has_ended = self._hear(job, heard)
+            if time.monotonic() >= looks_at:
+                self._look_for_queues()
+                looks_at = time.monotonic() + NEW_QUEUES_S
+            if self._stopping.is_set() or self._adopted or has_ended:
+                self._end(job, query)
+                return
 
     def _look_for_queues(self) -> None:
         if self._primary_name is None:
@@ -247,6 +266,11 @@ class SparkSyphon:
         then, moved_then = self._samples[0] if self._samples else (now, self._moved)
         self._samples.append((now, self._moved))
         return (self._moved - moved_then) / (now - then) if now > then else 0.0
+
+
+def _answered() -> tuple[type[Exception], ...]:
+    """Return the errors that are answered by a new query: those of Spark, and those of the journal's storage."""
+    return (*spark_errors(), OSError)
 
 
 def _check(job: TaskSettings, queues: list[str]) -> None:
