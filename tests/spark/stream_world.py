@@ -29,6 +29,8 @@ class Stream:
         self._given = FAST | {"entity": entity, "stagingLocation": str(location)} | given
         if "entityPattern" in given:
             del self._given["entity"]
+        if given.get("mode") == "peek":
+            del self._given["stagingLocation"]
         self.committed: dict[str, int] | None = None
         self.open: dict[str, int] | None = None
         self.bodies: list[bytes] = []

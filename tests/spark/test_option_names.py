@@ -11,6 +11,7 @@ import pytest
 
 from pairbus.errors import ConfigError
 from pairbus.spark.option_table import ALIASES, BY_NAME, ELSEWHERE
+from pairbus.spark.option_values import OptionValues
 from pairbus.spark.options import Options
 from pairbus.spark.source import ServiceBusDataSource
 from tests.spark.test_options import PAGE, environment, parse
@@ -33,10 +34,11 @@ def test_the_aliases_on_the_page_are_those_of_the_code() -> None:
 
 def test_aliases_mean_the_same() -> None:
     """Names without case; said twice, they must agree."""
-    options = parse(queue="orders", MINPARTITIONS="7", maxMessagesPerTrigger="5", maxBytesPerTrigger="9")
+    stream = {"use": "stream", "stagingLocation": "/mnt/stage"}
+    options = parse(**stream, queue="orders", MINPARTITIONS="7", maxMessagesPerTrigger="5", maxBytesPerTrigger="9")
     assert (options.entity, options.partitions) == ("orders", 7)
     assert (options.max_messages_per_batch, options.max_bytes_per_batch) == (5, 9)
-    assert parse(entity="o", maxOffsetsPerTrigger="3", maxMessagesPerBatch="3").max_messages_per_batch == 3
+    assert parse(**STREAM, maxOffsetsPerTrigger="3", maxMessagesPerBatch="3").max_messages_per_batch == 3
     with pytest.raises(ConfigError, match="option partitions is given twice, as minPartitions and as partitions"):
         parse(entity="o", minPartitions="3", partitions="4")
 
@@ -84,8 +86,11 @@ def test_entities_are_named_in_several_ways(use: str, given: dict[str, str], ent
         (PEEK | {"startingOffsets": '{"p": 1}'}, "option startingOffsets names 'p', which option entity does not"),
         (PEEK | {"startingOffsets": "latest", "startingSequenceNumber": "1"}, "exclude each other"),
         (PEEK | {"sessions": "true"}, "mode=peek does not need it"),
+        (PEEK | {"stagingLocation": "/mnt/stage"}, "option stagingLocation: a stream with mode=peek removes nothing"),
+        (PEEK | {"storageCredential": "default"}, "option storageCredential: a stream with mode=peek removes nothing"),
+        (PEEK | {"stageRetentionSeconds": "60"}, "option stageRetentionSeconds: a stream with mode=peek removes"),
         ({"entity": "o", "session": "a", "subQueue": "deadletter"}, "a dead-letter queue has no sessions"),
-        ({"entity": "o", "session": "a", "sessions": "false"}, "option sessions says that there are none"),
+        (STREAM | {"session": "a", "sessions": "false"}, "option sessions says that there are none"),
         ({"entity": "o", "session": "a" * 129}, "at most 128 characters, not 129"),
     ],
 )
@@ -93,6 +98,42 @@ def test_what_means_nothing_here_is_explained(given: dict[str, str], text: str) 
     """The error comes before any connection, and says what is right."""
     with pytest.raises(ConfigError, match=re.escape(text)):
         parse(**given)
+
+
+READ, STREAMS, WRITE = "batch reads (spark.read)", "streams that are read (spark.readStream)", "writing (write and"
+
+
+@pytest.mark.parametrize(
+    ("use", "name", "value", "text"),
+    [
+        ("stream", "fromSequenceNumber", "5000", f"is for {READ}, not for {STREAMS}"),
+        ("stream", "toSequenceNumber", "10", f"is for {READ}, not for {STREAMS}"),
+        ("read", "startingSequenceNumber", "5", f"is for {STREAMS}, not for {READ}"),
+        ("read", "mode", "receive", f"is for {STREAMS}, not for {READ}"),
+        ("read", "maxMessagesPerTrigger", "10", f"is for {STREAMS}, not for {READ}"),
+        ("write", "session", "a", f"is for reading (spark.read and spark.readStream), not for {WRITE}"),
+        ("write", "subQueue", "deadletter", "is for reading"),
+        ("write", "subscription", "all", "is for reading"),
+    ],
+)
+def test_an_option_of_another_use_is_refused_and_not_ignored(use: str, name: str, value: str, text: str) -> None:
+    """A stream that ignored `fromSequenceNumber` would remove messages that the user wanted to leave."""
+    with pytest.raises(ConfigError, match=re.escape(f"option {name} {text}")):
+        parse(use, **{"entity": "o", name: value})
+
+
+def test_an_option_is_accepted_where_the_table_says_so() -> None:
+    """The column of the page is the rule, for every option and every use."""
+    for option in BY_NAME.values():
+        for use in ("read", "stream", "write"):
+            try:
+                OptionValues({option.name: "1"}, use)
+            except ConfigError as error:
+                assert f"option {option.name} is for" in str(error)
+                is_accepted = False
+            else:
+                is_accepted = True
+            assert is_accepted is (option.used_by == "all" or use in option.used_by), (option.name, use)
 
 
 def test_what_is_so_anyway_may_be_said() -> None:

@@ -25,6 +25,10 @@ class Option:
     high: float | None = None
     words: tuple[str, ...] = ()
 
+    def is_used_to(self, use: str) -> bool:
+        """Tell whether the option has a meaning for `read`, `stream` or `write`."""
+        return self.used_by == "all" or use in self.used_by.split(", ")
+
 
 OPTIONS = (
     Option("connectionString", "env:PAIRBUS_CONNECTION_STRING", "`env:NAME`, `@FILE`", "all",
@@ -127,4 +131,11 @@ ELSEWHERE = {
     "eventhubs.consumerGroup": "subscription",
 }
 "Names of other connectors with a similar but different meaning; refused, with a hint."
+USES = {
+    "read, stream": "reading (spark.read and spark.readStream)",
+    "read": "batch reads (spark.read)",
+    "stream": "streams that are read (spark.readStream)",
+    "write": "writing (write and writeStream)",
+}
+"Uses of an option in the words of an error."
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "mergeschema"})

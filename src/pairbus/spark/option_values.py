@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 
 from pairbus.errors import ConfigError
-from pairbus.spark.option_table import ALIASES, BY_NAME, ELSEWHERE, SPARKS_OWN, Option
+from pairbus.spark.option_table import ALIASES, BY_NAME, ELSEWHERE, SPARKS_OWN, USES, Option
 
 _NAMES = {alias.lower(): name for alias, name in ALIASES.items()}
 _ELSEWHERE = {name.lower(): ours for name, ours in ELSEWHERE.items()}
@@ -29,7 +29,8 @@ def refuse_tables(given: Mapping[str, str]) -> None:
 class OptionValues:
     """Given options by their name in the table; an option that was not given has its default."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str], use: str) -> None:
+        """Take the options that were given to `read`, `stream` or `write`; an option of another use is refused."""
         refuse_tables(given)
         self._given: dict[str, str] = {}
         said: dict[str, str] = {}
@@ -38,6 +39,8 @@ class OptionValues:
             if key in SPARKS_OWN:
                 continue
             option = _option(name)
+            if value and not option.is_used_to(use):
+                raise ConfigError(f"option {name} is for {USES[option.used_by]}, not for {USES[use]}: leave it out")
             before = said.setdefault(option.name, name)
             if self._given.setdefault(option.name, value) != value:
                 raise ConfigError(f"option {option.name} is given twice, as {before} and as {name}, and not the same")

@@ -25,6 +25,8 @@ __all__ = ["LONG_MAX", "OPTIONS", "Options", "Use", "refuse_tables"]
 
 Use = Literal["read", "stream", "write"]
 DEAD_LETTERS = "/$DeadLetterQueue"
+_STAGES = ("stagingLocation", "storageCredential", "stageRetentionSeconds")
+"Options of streams that receive."
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Options:
     @classmethod
     def parse(cls, given: Mapping[str, str], use: Use) -> Options:
         """Read and check all options; ConfigError names the option, its value and what would be right."""
-        values = OptionValues(given)
+        values = OptionValues(given, use)
         secret = _secret(values)
         transport: TransportKind = "websocket" if values.text("transport") == "websocket" else "tcp"
         try:
@@ -169,10 +171,6 @@ def _entities(values: OptionValues, endpoint: Endpoint, use: Use) -> tuple[str, 
     if subscription is not None and topic is None:
         raise ConfigError("option subscription needs option topic, whose subscription it is")
     if pattern is not None:
-        if use == "write":
-            raise ConfigError(
-                "option entityPattern is for reading: a write goes to one entity, or to those of the rows"
-            )
         return ()
     if topic is not None:
         if use != "write" and subscription is None:
@@ -256,6 +254,11 @@ def _check_stream(values: OptionValues, options: Options) -> None:
                 " leave the option out"
             )
         return
+    for name in _STAGES:
+        if values.given(name) is not None:
+            raise ConfigError(
+                f"option {name}: a stream with mode=peek removes nothing and keeps no stages; leave it out"
+            )
     if loss == "true":
         raise ConfigError(
             "option failOnDataLoss=true cannot be promised with mode=peek: others may remove messages before they are"
