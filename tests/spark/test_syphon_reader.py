@@ -275,6 +275,23 @@ def test_how_long_a_destination_is_missing_is_known_to_every_worker(tmp_path: Pa
     )
 
 
+@pytest.mark.parametrize("content", [b"", b"\0" * 80], ids=["empty", "zeros"])
+def test_a_note_that_a_power_failure_has_emptied_counts_as_none(tmp_path: Path, content: bytes) -> None:
+    """Notes are written without a sync. The grace begins again; an error would fail every task of that destination."""
+    now = [1_000.0]
+    destinations = SharedDestinations(900.0, FolderStorage(tmp_path), lambda: now[0])
+    missing = Failure(Kind.NOT_FOUND, "no such entity")
+    assert destinations.failed("orders", missing, 5.0).fate is Fate.SKIP
+    (note,) = tmp_path.glob("missing/*.json")
+    note.write_bytes(content)
+    after = SharedDestinations(900.0, FolderStorage(tmp_path), lambda: now[0])
+    after.look()
+    for _ in range(9):
+        assert after.failed("orders", missing, now[0]).fate is Fate.SKIP
+        now[0] += 100.0
+    assert after.failed("orders", missing, now[0]).fate is Fate.DEAD_LETTER
+
+
 def test_connections_are_kept_from_one_task_to_the_next(world: SyphonWorld) -> None:
     """Opening one costs more than moving a hundred messages."""
 

@@ -56,7 +56,10 @@ class SharedDestinations(Destinations):
         data = self._storage.get(MISSING + _name(path))
         if data is None:
             return 0.0, None
-        read = json.loads(data)
+        try:
+            read = json.loads(data)
+        except ValueError:  # in a folder a power failure may leave a file without its content
+            return 0.0, None
         return float(read["since_s"]), float(read["seen_s"])
 
     def _write(self, path: str, since_s: float, seen_s: float) -> None:
