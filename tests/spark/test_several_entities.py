@@ -12,6 +12,8 @@ from pairbus.errors import ConfigError
 from pairbus.spark import entities
 from pairbus.spark.batch_reader import PeekReader
 from pairbus.spark.listing import matches
+from pairbus.transport import ConnectionLost
+from pairbus.transport.management import Management
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
 from tests.spark.queues import bodies_in, options, put, text_message
@@ -134,6 +136,54 @@ def test_a_pattern_follows_entities_that_come_and_go(
     fill(broker, f"{prefix}-late", "d")
     for stream in streams:
         assert stream.drain()[3:] == [b"d"]
+
+
+@pytest.fixture
+def pattern_stream(
+    broker: BrokerProcess, admin: ServiceBusAdministrationClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Stream:
+    """A stream of a pattern that has read the first message of the one queue `PREFIX-orders`."""
+    prefix = f"p{uuid.uuid4().hex[:8]}"
+    admin.create_queue(f"{prefix}-orders")
+    fill(broker, f"{prefix}-orders", "a")
+    monkeypatch.setattr(entities, "LIST_EVERY_S", 0.0)
+    stream = Stream(broker, "", tmp_path, entityPattern=f"{prefix}-*")
+    assert rows_of(stream) == [(f"{prefix}-orders", b"a")]
+    return stream
+
+
+def test_a_new_entity_has_the_patience_of_a_running_query(
+    broker: BrokerProcess,
+    admin: ServiceBusAdministrationClient,
+    pattern_stream: Stream,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A query that runs for weeks must not end because the service blinks while a queue is seen for the first time."""
+    (orders,) = pattern_stream.committed or {}
+    late = orders.replace("-orders", "-late")
+    admin.create_queue(late)
+    fill(broker, late, "b")
+    peek, failures = Management.peek, [ConnectionLost("the service blinks")]
+
+    async def blinks(management: Management, from_sequence: int, count: int) -> list[bytes]:
+        if failures:
+            raise failures.pop()
+        return await peek(management, from_sequence, count)
+
+    monkeypatch.setattr(Management, "peek", blinks)
+    assert rows_of(pattern_stream) == [(late, b"b")]
+    assert failures == []
+
+
+def test_an_entity_that_is_deleted_as_soon_as_it_is_listed_is_left_out(
+    broker: BrokerProcess, pattern_stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short-lived queues may match the pattern too; the others are read on."""
+    (orders,) = pattern_stream.committed or {}
+    deleted = orders.replace("-orders", "-deleted")
+    monkeypatch.setattr(entities, "entities_of", lambda options: (deleted, orders))
+    fill(broker, orders, "b")
+    assert rows_of(pattern_stream) == [(orders, b"b")]
 
 
 def test_what_a_pattern_needs_is_told(

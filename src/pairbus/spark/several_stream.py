@@ -10,8 +10,8 @@ Callers of the methods: as in `stream_reader.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -22,6 +22,8 @@ from pairbus.spark.features import BatchReader, Offset
 from pairbus.spark.options import Options
 from pairbus.spark.stream_driver import SLICE_S, Next
 from pairbus.spark.stream_reader import StagedStreamReader
+
+T = TypeVar("T")
 
 
 class EntityPartition(InputPartition):
@@ -42,6 +44,8 @@ class SeveralStreamReader(BatchReader):
         self._entities = EntityListing(options)
         self._readers: dict[str, StagedStreamReader] = {}
         self._once = False
+        self._is_running = False
+        "True when the query has started: trouble of the service then has the patience of the options."
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_readers": {}}
@@ -51,7 +55,8 @@ class SeveralStreamReader(BatchReader):
         if reader is None:
             reader = StagedStreamReader(self._options.for_entity(entity), self._column_names)
             count = max(len(self._entities.now()), 1)
-            reader.on_driver().allot(*self._share(self.max_rows(), count))
+            patience_s = self._options.patience_s if self._is_running else 0.0
+            reader.on_driver(patience_s).allot(*self._share(self.max_rows(), count))
             self._readers[entity] = reader
         return reader
 
@@ -82,12 +87,10 @@ class SeveralStreamReader(BatchReader):
         most = self.max_rows() if max_rows is None else min(max_rows, self.max_rows())
         self._entities.check_offset(start, "a stream of several entities")
         entities = self._entities.now() if self._once else self._entities.listed_anew()
-        # An entity that is not in the offset yet enters it with its first batch.
-        before = {
-            entity: start[entity] if entity in start else self._reader(entity).initialOffset()["batch"]
-            for entity in entities
-        }
+        found = {entity: self._before(start, entity) for entity in entities}
+        before = {entity: number for entity, number in found.items() if number is not None}
         ready = self._ready(before)
+        self._is_running = True
         if not ready:
             return start
         chosen = self._entities.in_turn(ready, most)
@@ -113,13 +116,26 @@ class SeveralStreamReader(BatchReader):
             if wait_s > SLICE_S and not self._once:
                 return []
 
+    def _before(self, start: Offset, entity: str) -> int | None:
+        """Return the last batch of an entity; None when the entity was deleted.
+
+        An entity that is not in the offset yet enters it with its first batch.
+        """
+        if entity in start:
+            return start[entity]
+        return self._if_there(entity, lambda: self._reader(entity).initialOffset()["batch"])
+
     def _look(self, entity: str, before: int) -> Next:
+        return self._if_there(entity, lambda: self._reader(entity).on_driver().look(before)) or Next.NONE
+
+    def _if_there(self, entity: str, ask: Callable[[], T]) -> T | None:
+        """Return the answer about an entity; None when the entity was deleted, and the others go on without it."""
         try:
-            return self._reader(entity).on_driver().look(before)
+            return ask()
         except EntityNotFound:
             if not self._entities.drop(entity):
                 raise
-            return Next.NONE
+            return None
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the backlog of each entity, and of all together."""

@@ -47,10 +47,11 @@ class Next(enum.Enum):
 class StreamDriver:
     """Driver's part, made at the first call of Spark's source runner: the checks of a start happen here."""
 
-    def __init__(self, options: Options, staging: Staging) -> None:
+    def __init__(self, options: Options, staging: Staging, patience_s: float = 0.0) -> None:
+        """Make the part of one entity. `patience_s`: for how long to try again while the service is away."""
         self._options = options
         self._view = QueueView(options)
-        self._view.first(patience_s=0.0)  # is the entity there, may we? Before the folder is taken from another query
+        self._view.first(patience_s)  # is the entity there, may we? Before the folder is taken from another query
         self._lock = _locked_default(options)
         # Remains of one session cannot be judged by looking at another one.
         what = options.read_path if options.session is None else f"{options.read_path}, session {options.session}"

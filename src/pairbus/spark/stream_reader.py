@@ -62,10 +62,13 @@ class StagedStreamReader(BatchReader):
 
     # ── the driver ──
 
-    def on_driver(self) -> StreamDriver:
-        """Return the driver's part; it is made, with the checks of a start, at the first call."""
+    def on_driver(self, patience_s: float = 0.0) -> StreamDriver:
+        """Return the driver's part; it is made, with the checks of a start, at the first call.
+
+        `patience_s`: for how long these checks are tried again while the service is away.
+        """
         if self._driver is None:
-            self._driver = StreamDriver(self._options, self._staging)
+            self._driver = StreamDriver(self._options, self._staging, patience_s)
         return self._driver
 
     def initialOffset(self) -> Offset:
