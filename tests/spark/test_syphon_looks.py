@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.errors import PairbusError
+from pairbus.errors import ConfigError, PairbusError
 from pairbus.pairing.relay import SyphonSettings
 from pairbus.spark.connections import Secret
 from pairbus.spark.journal import Location
-from pairbus.spark.looks import count_left
+from pairbus.spark.looks import check, count_left
 from pairbus.spark.rounds import Quotas
 from pairbus.spark.syphon_source import SyphonReader, options_of
 from pairbus.spark.task_pumps import TaskSettings
@@ -101,3 +101,21 @@ def test_queue_that_refuses_to_be_counted_is_not_empty(broker: BrokerThread, job
         assert count_left(job, ["full", "empty"]) is None
     with broker.namespace().outage("refuse"):
         assert count_left(job, ["full", "empty"]) is None
+
+
+@pytest.mark.parametrize("fault", ["throttle", "internal-error", "time-out"])
+def test_trouble_that_passes_does_not_keep_a_syphon_from_starting(
+    broker: BrokerThread, job: TaskSettings, fault: str
+) -> None:
+    """A syphon is started after an outage, when the secondary is busiest: a throttle is no wrong setting."""
+    with broker.namespace().outage(fault):
+        check(job, ["full", "empty"])
+
+
+def test_queues_that_cannot_be_read_at_all_are_told_at_the_start(broker: BrokerThread, job: TaskSettings) -> None:
+    """Waiting does not heal this: somebody has to name other queues, or to enable these."""
+    disabled = pytest.raises(ConfigError, match=r"none of the 2 queues can be read: full: .*entity-disabled")
+    with broker.namespace().outage("disable"), disabled:
+        check(job, ["full", "empty"])
+    with pytest.raises(ConfigError, match=r"none of the 1 queues can be read: deleted: .*not-found"):
+        check(job, ["deleted"])

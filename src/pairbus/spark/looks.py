@@ -11,7 +11,7 @@ from pairbus.pairing.at_home import sequence_number_of
 from pairbus.pairing.backlog import queue_path
 from pairbus.pairing.envelope import Home
 from pairbus.pairing.options import RANGES
-from pairbus.pairing.policy import Kind
+from pairbus.pairing.policy import REACTIONS, Kind, Reaction
 from pairbus.spark.connections import Borrowed, Secret, run
 from pairbus.spark.task_pumps import TaskSettings
 from pairbus.transport import Carrier, Refused, TransportError
@@ -33,12 +33,12 @@ async def peek(job: TaskSettings, away: Carrier, queue: str, from_sequence: int 
 
 
 def check(job: TaskSettings, queues: Iterable[str]) -> None:
-    """Raise ConfigError for errors that waiting does not heal: a refused key, or none of the queues exists."""
+    """Raise ConfigError for errors that waiting does not heal: a refused key, or none of the queues can be read."""
     run(_check(job, list(queues)))
 
 
 async def _check(job: TaskSettings, queues: list[str]) -> None:
-    missing: list[str] = []
+    unreadable: list[str] = []
     paths: set[str] = set() if job.redriving is None else {job.redriving.path}
     opener = job.new_opener()
     async with Borrowed(job.primary, job.ca_file) as home, Borrowed(job.secondary, job.ca_file) as away:
@@ -47,7 +47,8 @@ async def _check(job: TaskSettings, queues: list[str]) -> None:
                 first = await peek(job, away, queue)
             except Refused as error:
                 _refuse_key("secondary", job.secondary, error)
-                missing.append(f"{queue}: {error}")
+                if REACTIONS[failure_of(error).kind] is Reaction.RAISE:  # others pass, such as server-busy
+                    unreadable.append(f"{queue}: {error}")
                 continue
             except TransportError:
                 break  # unreachable for now: a syphon waits for that
@@ -59,8 +60,8 @@ async def _check(job: TaskSettings, queues: list[str]) -> None:
                 await home.sender(path, TIMEOUT_S)
             except TransportError as error:
                 _refuse_key("primary", job.primary, error)
-    if missing and len(missing) == len(queues):
-        raise ConfigError(f"none of the {len(queues)} queues can be read: {missing[0]}")
+    if unreadable and len(unreadable) == len(queues):
+        raise ConfigError(f"none of the {len(queues)} queues can be read: {unreadable[0]}")
 
 
 def _refuse_key(side: str, secret: Secret, error: TransportError) -> None:
