@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.errors import ConfigError, EntityError, EntityNotFound
@@ -35,6 +37,7 @@ from pairbus.explorer import (
     walk,
 )
 from pairbus.proxy import Proxy
+from pairbus.testing import BrokerThread
 from pairbus.transport import Carrier, Endpoint
 from tests.explorer.world import LETTERS, MEETINGS, ORDERS, OTHER, World, message, world
 
@@ -224,6 +227,44 @@ async def test_purge_deletes_all_or_those_chosen() -> None:
         progress = await purge(w.carrier, ORDERS)
         assert (progress.done, progress.left) == (10, 0)
         assert await w.ids() == []
+
+
+@pytest.mark.parametrize("behind_ms", [0, 60_000])
+async def test_purge_leaves_messages_that_arrive_while_it_runs(behind_ms: int) -> None:
+    """A purge of a large queue takes long, and live traffic goes on. The service decides by its own clock which
+    messages are older, and the clock of the user's machine may be ahead of it."""
+    with BrokerThread(now_ms=lambda: time.time_ns() // 1_000_000 - behind_ms) as broker:
+        broker.create_queue("orders")
+        late: list[str] = []
+
+        def send_late(_: Progress) -> None:
+            """Send a message with the SDK after the first step, while the verb waits for this call."""
+            if late:
+                return
+            with (
+                ServiceBusClient.from_connection_string(broker.connection_string()) as client,
+                client.get_queue_sender("orders") as sender,
+            ):
+                late.append("late")
+                sender.send_messages(ServiceBusMessage("live", message_id="late"))
+
+        async with Carrier(broker.connection_string(), timeout_s=5.0) as carrier:
+            for number in range(3):
+                await send(carrier, "orders", [message(number)])
+                broker.clock().advance(1)  # each message has a time of its own
+            progress = await purge(carrier, ORDERS, progress=Progress(tell=send_late))
+            assert (progress.done, progress.left) == (3, 0)
+            assert [described(one)["message_id"] for one in await peek(carrier, ORDERS)] == ["late"]
+
+
+async def test_purge_beside_scheduled_messages_deletes_the_others() -> None:
+    """The time of a scheduled message says nothing about the messages that wait before it."""
+    async with world() as w:
+        await w.put(message(0), message(1))
+        await w.put(encoded({"message_id": "later", "scheduled_enqueue_time": "2099-01-01T00:00:00Z"}))
+        progress = await purge(w.carrier, ORDERS)
+        assert (progress.done, progress.left) == (2, 0)
+        assert await w.ids() == ["later"]
 
 
 # ── single messages ──

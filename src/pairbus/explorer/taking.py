@@ -57,6 +57,8 @@ class Taking:
     wait_s: float = WAIT_S
     only_present: bool = True
     "True: messages that arrive after the beginning are not touched."
+    last: int | None = None
+    "Highest sequence number at the beginning, where the caller knows it; None: that of the first look."
     _wanted: set[int] | None = None
     "Sequence numbers of the chosen messages; None: all."
     _last: int = NUMBER_MAX
@@ -90,10 +92,11 @@ class Taking:
         if not self.only_present:
             return True
         found = await extent(self.carrier, self.address)
-        if found is None:
+        if found is not None:
+            self._last = found[1] if self.last is None else self.last
+        if found is None or found[0] > self._last:
             self.progress.left = 0
             return False
-        self._last = found[1]
         if self.choice.is_all:
             return True
         wanted: set[int] = set()

@@ -7,7 +7,6 @@ message in both places and never in none. Interrupted verbs leave no message loc
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
@@ -17,8 +16,14 @@ from pairbus.explorer.address import Address
 from pairbus.explorer.calls import explained, uninterrupted
 from pairbus.explorer.choice import Choice, state_of
 from pairbus.explorer.encoding import edited
-from pairbus.explorer.message import sendable, sequence_number_of, without_dead_letter_properties
-from pairbus.explorer.pages import peek
+from pairbus.explorer.message import (
+    ENQUEUED_TIME,
+    annotations_of,
+    sendable,
+    sequence_number_of,
+    without_dead_letter_properties,
+)
+from pairbus.explorer.pages import PAGE, extent, peek
 from pairbus.explorer.pipeline import SEND_TIMEOUT_S, sending
 from pairbus.explorer.progress import Progress
 from pairbus.explorer.taking import Acted, Taking
@@ -238,18 +243,42 @@ async def purge(
     """Delete messages for good, but not those that arrive meanwhile. The service deletes them in large steps."""
     progress = progress or Progress()
     choice = choice or Choice()
+    last: int | None = None
     if choice.is_all and limit is None:
-        await _delete_together(carrier, address, progress)
+        found = await extent(carrier, address)
+        if found is None:
+            progress.left = 0
+            return progress
+        last = found[1]
+        before = await _enqueued_time(carrier, address, *found)
+        if before is not None:
+            await _delete_together(carrier, address, before, progress)
 
     async def act(messages: list[ReceivedMessage]) -> Acted:
         return Acted(messages)
 
-    return await Taking(carrier, address, choice, act, progress, limit).run()
+    return await Taking(carrier, address, choice, act, progress, limit, last=last).run()
 
 
-async def _delete_together(carrier: Carrier, address: Address, progress: Progress) -> None:
-    """Ask the service to delete waiting messages; where it does not, they are received and completed afterwards."""
-    before = Timestamp(time.time_ns() // 1_000_000)
+async def _enqueued_time(carrier: Carrier, address: Address, lowest: int, highest: int) -> Timestamp | None:
+    """Return when the youngest of these messages was enqueued, by the clock of the service; None: not known.
+
+    Scheduled messages are passed over: their time may lie in the future. Partitioned entities, which have no highest
+    number, do not delete messages together anyway.
+    """
+    for payload in reversed(await peek(carrier, address, max(lowest, highest - PAGE + 1), PAGE, bodies=False)):
+        number, enqueued = sequence_number_of(payload), annotations_of(payload).get(ENQUEUED_TIME)
+        is_one = number is not None and number <= highest and state_of(payload) != "scheduled"
+        if is_one and isinstance(enqueued, int):
+            return Timestamp(enqueued)
+    return None
+
+
+async def _delete_together(carrier: Carrier, address: Address, before: Timestamp, progress: Progress) -> None:
+    """Ask the service to delete messages that were enqueued before a time.
+
+    Messages that the service does not delete are received and completed afterwards, as is the youngest one.
+    """
     try:
         management = await carrier.management(address.path)
         while True:
