@@ -36,9 +36,10 @@ from pairbus.explorer import (
     taking,
     walk,
 )
+from pairbus.explorer.taking import Acted, Taking
 from pairbus.proxy import Proxy
 from pairbus.testing import BrokerThread
-from pairbus.transport import Carrier, Endpoint
+from pairbus.transport import Carrier, Endpoint, ReceivedMessage
 from tests.explorer.world import LETTERS, MEETINGS, ORDERS, OTHER, World, message, world
 
 
@@ -204,6 +205,24 @@ async def test_sessions_are_moved_one_after_another() -> None:
         assert sorted(await w.ids(MEETINGS)) == sorted(numbered(*range(21, 30)))
         await move(w.carrier, MEETINGS, w.carrier, "other", choice=Choice(session="s1"))
         assert sorted(await w.ids(MEETINGS)) == sorted(numbered(21, 23, 24, 26, 27, 29))
+
+
+async def test_message_that_arrives_in_one_session_does_not_hide_the_next() -> None:
+    """The new message stays, and ends the work on its session; the link of that session must not serve the next."""
+    async with world() as w:
+        await w.put(*(message(n, group_id=f"s{n // 2}") for n in range(6)), path="meetings")
+        taken: list[str] = []
+
+        async def act(messages: list[ReceivedMessage]) -> Acted:
+            if not taken:
+                await w.put(message(6, group_id="s0"), path="meetings")
+            taken.extend(described(one.payload)["message_id"] for one in messages)
+            return Acted(messages)
+
+        progress = await Taking(w.carrier, MEETINGS, Choice(), act, Progress()).run()
+        assert (progress.done, progress.left) == (6, 0)
+        assert await w.ids(MEETINGS) == numbered(6)
+        assert taken == numbered(*range(6))
 
 
 async def test_locked_session_is_told() -> None:

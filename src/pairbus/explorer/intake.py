@@ -79,11 +79,8 @@ class MessageIntake:
             if error.condition != NOT_ALLOWED or self._address.is_dead_letter:
                 raise
         for session in await session_ids(self._carrier, self._address):
-            self._is_next_wanted = False
             async for batch in self._link_batches(session, patience):
                 yield batch
-                if self._is_next_wanted:
-                    break
 
     def skip_rest(self) -> None:
         """Receive no more from this link: go on with the next session, if there is one."""
