@@ -54,12 +54,14 @@ async def walk(
     last: int | None = None,
     session: str | None = None,
     bodies: bool = True,
+    patience: RetryPatience | None = None,
 ) -> AsyncIterator[list[bytes]]:
     """Yield all messages, page by page, in the order of their numbers; a page is never empty.
 
     Lost connections are opened again. Messages that arrive meanwhile are included, unless their number is above `last`.
+    `patience`: that of a caller who walks again and again, and has reached the namespace before.
     """
-    patience = RetryPatience()
+    patience = patience or RetryPatience()
     while last is None or first <= last:
         page = await _page(carrier, address, first, PAGE, session=session, bodies=bodies, patience=patience)
         if not page:
