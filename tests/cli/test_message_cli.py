@@ -206,6 +206,15 @@ def test_wrong_line_of_objects_is_named(messages: Messages, queue_name: str) -> 
     assert messages.bodies(queue_name) == ["a"]
 
 
+def test_half_of_a_surrogate_pair_is_told(messages: Messages, queue_name: str, tmp_path: Path) -> None:
+    """JSON can name characters that UTF-8 cannot write; programs that cut texts produce them."""
+    line = b'{"subject": "\\ud83d"}\n'
+    file = tmp_path / "cut.jsonl"
+    file.write_bytes(line)
+    for outcome in (messages("send", queue_name, "--jsonl", stdin=line), messages("import", queue_name, str(file))):
+        assert (outcome.code, "field subject: '\\ud83d' is no string" in outcome.err) == (1, True), outcome.err
+
+
 def test_bytes_that_are_no_text_are_told_without_codecs(messages: Messages, tmp_path: Path) -> None:
     """A picture instead of a file of messages, or of a connection string."""
     file = tmp_path / "picture.png"

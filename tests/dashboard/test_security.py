@@ -139,10 +139,13 @@ async def test_bad_bodies_are_told_and_change_nothing() -> None:
         for route, body in (
             ("send", {"path": "orders"}),
             ("send", {"path": "orders", "message": {"bodi": "x"}}),
+            ("send", {"path": "orders", "message": {"subject": "\ud800"}}),
+            ("send", {"path": "\ud800", "message": {"body": "x"}}),
             ("send", {"message": {"body": "x"}}),
             ("purge", {"path": "orders", "numbers": "1"}),
             ("purge", {"path": "orders", "where": "a = = b"}),
             ("purge", {"path": ""}),
+            ("purge", {"path": "\ud800"}),
             ("move", {"path": "orders"}),
             ("resend", {"path": "orders", "number": "x"}),
             ("redrive", {"path": "orders", "reasons": []}),

@@ -108,6 +108,11 @@ def _char(text: str) -> Char:
     return Char(text)
 
 
+def _string(text: str) -> str:
+    text.encode()  # UnicodeEncodeError, which is a ValueError, for half of a surrogate pair
+    return text
+
+
 def _symbol(text: str) -> Symbol:
     text.encode("ascii")  # UnicodeEncodeError is a ValueError
     return Symbol(text)
@@ -167,7 +172,7 @@ _FROM_TEXT: dict[str, Callable[[str], Any]] = {
     "timestamp": _signed(Timestamp, 64),
     "float": _single,
     "double": float,
-    "string": str,
+    "string": _string,
     "symbol": _symbol,
     "char": _char,
     "uuid": UUID,

@@ -33,6 +33,9 @@ async def read_object(request: web.Request, size_max: int = BODY_SIZE_MAX) -> di
     text = await read_bytes(request, size_max)
     try:
         found = json.loads(text) if text.strip() else {}
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # JSON may escape it, but no path and no field of a message can have it
+        raise ConfigError("the body has half of a surrogate pair, which is not a character") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the body is no JSON: {error}") from None
     if not isinstance(found, dict):
