@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import socketserver
 import threading
 from collections.abc import Iterator
 
@@ -47,6 +48,30 @@ def test_other_web_server_is_unhealthy(command: Command, web_server: int) -> Non
     outcome = command("health", f"127.0.0.1:{web_server}")
     assert outcome.code == 1
     assert "not the port of a broker" in outcome.err
+
+
+@pytest.fixture
+def other_service() -> Iterator[int]:
+    """A server that greets its clients as SSH does; the fixture is its port."""
+
+    class Greeting(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+            self.rfile.readline()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Greeting) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def test_port_of_another_service_is_told_in_one_line(command: Command, other_service: int) -> None:
+    """A health check is read in the log of a container: a wrong port is a mistake of the user, not a bug."""
+    outcome = command("health", f"127.0.0.1:{other_service}")
+    said = "this is not the port of a broker: it did not answer in HTTP"
+    assert (outcome.code, outcome.err) == (1, f"pairbus: 127.0.0.1:{other_service}: {said}\n")
 
 
 def test_every_namespace_of_the_environment_is_asked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import urllib.error
@@ -89,18 +90,26 @@ def _url(address: str) -> str:
 
 def ask(url: str, timeout_s: float) -> tuple[bool, str]:
     """Return whether the broker at `url` is healthy, and its own text or the reason why it did not answer."""
-    # A proxy of the environment is for the internet, not for a health check in the local network.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=timeout_s) as answer:
-            return _read(answer.status, answer.read(ANSWER_BYTES_MAX))
-    except urllib.error.HTTPError as refused:
-        with refused:
-            return _read(refused.code, refused.read(ANSWER_BYTES_MAX))
+        return _read(*_answer(url, timeout_s))
     except urllib.error.URLError as error:
         return False, f"no answer: {error.reason}"
     except OSError as error:
         return False, f"no answer: {error}"
+    except http.client.HTTPException:
+        return False, "this is not the port of a broker: it did not answer in HTTP"
+
+
+def _answer(url: str, timeout_s: float) -> tuple[int, bytes]:
+    """Return status and body of the answer, whatever its status."""
+    # A proxy of the environment is for the internet, not for a health check in the local network.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=timeout_s) as answer:
+            return answer.status, answer.read(ANSWER_BYTES_MAX)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read(ANSWER_BYTES_MAX)
 
 
 def _read(status: int, body: bytes) -> tuple[bool, str]:
