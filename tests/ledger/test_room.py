@@ -91,6 +91,45 @@ def test_no_file_of_a_process_that_runs_is_removed(tmp_path: Path) -> None:
     assert sum(row.count or 0 for row in rows_of(tmp_path)) == 100 + 100 + 40
 
 
+MAKER = """
+import sys
+from pathlib import Path
+from pairbus.ledger.room import make_room
+folder, run = Path(sys.argv[1]), sys.argv[2]
+keep = folder / f"2026-03-02-{run}-0.jsonl"
+keep.touch()
+print("ready", flush=True)
+sys.stdin.readline()
+print(make_room(folder, 4096, run, keep).count)
+"""
+
+
+def test_a_file_that_two_processes_want_to_remove_is_counted_once(tmp_path: Path) -> None:
+    """All processes of a service begin the file of a new day in the same second, at midnight UTC. Each finds the same
+    oldest file, and takes a moment to read it; only one deletes it, and only that one may count it."""
+    assert filled(tmp_path, 1, "old", NOON_S).close(FLUSH_S)
+    [old] = tmp_path.iterdir()
+    old.write_bytes(old.read_bytes() * 20_000)
+    makers = [
+        subprocess.Popen(
+            [sys.executable, "-c", MAKER, str(tmp_path), f"{name}-2-{2 * name}{6 * name}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in "bc"
+    ]
+    for maker in makers:
+        assert maker.stdout is not None and maker.stdout.readline() == "ready\n"
+    for maker in makers:
+        assert maker.stdin is not None
+        maker.stdin.write("go\n")
+        maker.stdin.flush()
+    counts = [int(maker.communicate(timeout=CHILD_S)[0]) for maker in makers]
+    assert not old.exists()
+    assert sum(counts) == 20_000, counts
+
+
 def test_what_is_not_a_ledger_stays_and_does_not_count(tmp_path: Path) -> None:
     """Compacted days, notes, anything else that somebody keeps beside it."""
     (tmp_path / "days.parquet").write_bytes(b"x" * FOLDER * 2)

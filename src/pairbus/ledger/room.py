@@ -32,24 +32,35 @@ class Removed:
     since: str = ""
     "Time of the first row; empty: there was no row."
 
-    def add_file(self, path: Path) -> None:
-        with path.open("rb") as file:
-            for line in file:
-                sums = _SUMS.search(line)
-                self.rows += 1
-                if sums is not None:
-                    self.count += int(sums[1])
-                    self.billable += int(sums[2])
-                    self.size_bytes += int(sums[3])
-                    if sums[4] is not None:  # rows that were lost before
-                        self.rows += int(sums[4]) - 1
-                        self._began(sums[5])
-                if not self.since and (time := _TIME.search(line)) is not None:
-                    self._began(time[1])
-        self.files += 1
+    def add(self, other: Removed) -> None:
+        self.files += other.files
+        self.rows += other.rows
+        self.count += other.count
+        self.billable += other.billable
+        self.size_bytes += other.size_bytes
+        self.began(other.since)
 
-    def _began(self, time: bytes) -> None:
-        self.since = min(filter(None, (self.since, time.decode())))
+    def began(self, time: str) -> None:
+        self.since = min(filter(None, (self.since, time)), default="")
+
+
+def sums_of(path: Path) -> Removed:
+    """Read a file, and return its sums as if it had been deleted."""
+    found = Removed(files=1)
+    with path.open("rb") as file:
+        for line in file:
+            sums = _SUMS.search(line)
+            found.rows += 1
+            if sums is not None:
+                found.count += int(sums[1])
+                found.billable += int(sums[2])
+                found.size_bytes += int(sums[3])
+                if sums[4] is not None:  # rows that were lost before
+                    found.rows += int(sums[4]) - 1
+                    found.began(sums[5].decode())
+            if not found.since and (time := _TIME.search(line)) is not None:
+                found.began(time[1].decode())
+    return found
 
 
 def make_room(folder: Path, max_bytes: int, run: str, keep: Path) -> Removed:
@@ -67,10 +78,11 @@ def make_room(folder: Path, max_bytes: int, run: str, keep: Path) -> Removed:
         if file.path == keep or file.run in writing:
             continue
         try:
-            removed.add_file(file.path)
+            one = sums_of(file.path)
             file.path.unlink()
-        except OSError:  # another user's file, or another process was faster: a file that cannot be deleted stays
+        except OSError:  # another user's file, or another process was faster, and then has its sums
             continue
+        removed.add(one)
         total -= file.size_bytes
     return removed
 
