@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from pairbus.ledger import Ledger
+from pairbus.ledger.rows import encode, removed_files
 from tests.ledger.world import CHILD_S, FLUSH_S, NOON_S, Clock, rows_of, send
 
 FILE = 4096
@@ -57,6 +58,7 @@ def test_files_of_processes_that_ended_go_first_when_they_are_older(tmp_path: Pa
 WRITER = f"""
 import sys
 from pairbus.ledger import Ledger
+from pairbus.ledger.rows import encode, removed_files
 now = [{NOON_S} - {DAY_S}]
 ledger = Ledger(sys.argv[1], client="other", clock=lambda: now[0], max_file_bytes={FILE})
 for _ in range(100):
@@ -91,6 +93,31 @@ def test_no_file_of_a_process_that_runs_is_removed(tmp_path: Path) -> None:
     assert sum(row.count or 0 for row in rows_of(tmp_path)) == 100 + 100 + 40
 
 
+def test_sums_of_removed_files_keep_their_names(tmp_path: Path) -> None:
+    """A table that has the rows of a file must be able to tell which sums it has already; the file in which the sums
+    were noted first may be removed as well."""
+    ledger = filled(tmp_path, 1000, max_folder_bytes=FOLDER)
+    assert ledger.close(FLUSH_S)
+    lost = [row for row in rows_of(tmp_path) if row.kind == "lost rows"]
+    named = [item for row in lost for item in removed_files(row.details).items()]
+    names = dict(named)
+    assert len(names) == len(named)
+    assert not names.keys() & {path.name for path in tmp_path.iterdir()}
+    assert sum(sums.rows for sums in names.values()) == sum(row.rows or 0 for row in lost)
+    assert sum(sums.billable_operations for sums in names.values()) == sum(row.billable_operations or 0 for row in lost)
+    assert len(names) > len(lost)
+    assert max(len(encode(row)) for row in lost) < FILE
+
+
+def test_names_of_removed_files_have_a_bound(tmp_path: Path) -> None:
+    """The names of all files that ever were would fill the folder: the oldest are given up, their sums are not."""
+    ledger = filled(tmp_path, 1000, max_folder_bytes=2 * FILE)
+    assert ledger.close(FLUSH_S)
+    rows = rows_of(tmp_path)
+    assert sum(row.count or 0 for row in rows) == 1000
+    assert sum(len(removed_files(row.details)) for row in rows) < 10
+
+
 MAKER = """
 import sys
 from pathlib import Path
@@ -100,7 +127,7 @@ keep = folder / f"2026-03-02-{run}-0.jsonl"
 keep.touch()
 print("ready", flush=True)
 sys.stdin.readline()
-print(make_room(folder, 4096, run, keep).count)
+print(sum(one.counted for one in make_room(folder, 4096, run, keep).files.values()))
 """
 
 

@@ -133,6 +133,34 @@ def test_compaction_adds_every_row_once_whatever_is_killed(
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("every", [14, 70], ids=lambda every: f"every {every} rows")
+def test_operations_of_removed_files_are_billed_once(
+    spark: SparkSession, sheet: PriceSheet, tmp_path: Path, every: int
+) -> None:
+    """A full folder removes files that the table may have already, wholly, in part or not at all, and later also the
+    files in which it noted their sums."""
+    from pairbus.ledger import Ledger
+    from pairbus.ledger_table import compact_ledgers, register_views
+
+    folder, place, now = tmp_path / "ledger", tmp_path / "table", [NOON_S]
+    ledger = Ledger(folder, client="api", clock=lambda: now[0], max_file_bytes=4096, max_folder_bytes=8192)
+    for number in range(1, 141):
+        ledger.meter("primary", "contoso", "orders", "send", 100, 10)
+        now[0] += 1
+        assert ledger.flush(10)
+        if number % every == 0:
+            compact_ledgers(spark, [folder], place)
+    ledger.meter("primary", "contoso", "orders", "send", 100, 10)
+    assert ledger.close(10)
+    assert report_of(spark, sheet, folder, place).bill.total.operations == 1410
+    compact_ledgers(spark, [folder], place)
+    compact_ledgers(spark, [folder], place)
+    views = register_views(spark, place)
+    assert [row[0] for row in views["operations"].agg({"billable_operations": "sum"}).collect()] == [1410]
+    assert report_of(spark, sheet, place).bill.total.operations == 1410
+
+
+@pytest.mark.spark
 def test_views_tell_what_the_report_tells(spark: SparkSession, sheet: PriceSheet, tmp_path: Path) -> None:
     """Outages, moves and the lines of the bill, of a random world."""
     from pairbus.ledger_table import compact_ledgers, register_views

@@ -34,6 +34,7 @@ from pairbus.ledger.rows import (
     Author,
     Cause,
     MeterKind,
+    RemovedFile,
     Row,
     SideName,
     day_of,
@@ -49,6 +50,7 @@ PENDING_ROWS_MAX = 100_000  # × about 500 bytes = 50 MB at worst
 FILE_BYTES_MAX = 64 * 1024 * 1024
 FOLDER_BYTES_MAX = 1024 * 1024 * 1024  # files of all processes: some weeks of a service's operations
 FILE_BYTES_LEAST = 4096  # one row with long texts still fits
+FILES_OF_ROW_MAX = 20  # removed files that one row names: with the longest names it still has less than 4096 bytes
 AT_EXIT_S = 2.0  # time for the last rows when a process ends without `close`
 
 CountKey = tuple[str | None, str, str, str, str, str | None]
@@ -333,14 +335,18 @@ class Ledger:
         with self._lock:
             for one in removed:
                 self._lost.add_removed(one)
-            if not self._lost.rows:
+            if not self._lost:
                 return []
             lost, self._lost = self._lost, _Lost()
-            self._pending_rows += 1
-            self._accepted_rows += 1
-        log.warning("ledger %s lost %d rows since %s, %d files of it", self.folder, lost.rows, lost.since, lost.files)
-        now_s = self._clock()
-        return [(day_of(now_s), encode(lost.row(self._author, now_s)))]
+            now_s = self._clock()
+            rows = lost.as_rows(self._author, now_s)
+            self._pending_rows += len(rows)
+            self._accepted_rows += len(rows)
+        lost_rows = sum(row.rows or 0 for row in rows)
+        log.warning(
+            "ledger %s lost %d rows since %s, %d files of it", self.folder, lost_rows, lost.since, len(lost.files)
+        )
+        return [(day_of(now_s), encode(row)) for row in rows]
 
 
 class Tally:
@@ -403,11 +409,15 @@ def tallied(size_bytes: int, count: int) -> int:
 
 
 class _Lost:
-    """Sums of rows that had to be dropped."""
+    """Sums of rows that had to be dropped, and of files that had to be removed."""
 
     def __init__(self) -> None:
-        self.rows = self.count = self.billable = self.size_bytes = self.files = 0
+        self.rows = self.count = self.billable = self.size_bytes = 0
+        self.files: dict[str, RemovedFile] = {}
         self.since = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.files)
 
     def add(self, at_s: float, what: object, rows: int) -> None:
         self.since = self.since if self.rows else time_text(at_s)
@@ -420,23 +430,29 @@ class _Lost:
 
     def add_removed(self, removed: Removed) -> None:
         self.since = min(filter(None, (self.since, removed.since)), default="")
-        self.rows += removed.rows
-        self.count += removed.count
-        self.billable += removed.billable
-        self.size_bytes += removed.size_bytes
-        self.files += removed.files
+        self.files |= removed.files
 
-    def row(self, author: Author, at_s: float) -> Row:
-        return author.row(
-            at_s,
-            LOST_ROWS,
-            count=self.count,
-            billable_operations=self.billable,
-            bytes=self.size_bytes,
-            rows=self.rows,
-            since=self.since or time_text(at_s),
-            details={"files": self.files} if self.files else None,
-        )
+    def as_rows(self, author: Author, at_s: float) -> list[Row]:
+        """Return a row for dropped rows and the first files, and one for each further group of files."""
+        names = list(self.files)
+        rows = []
+        for at in range(0, len(names) or 1, FILES_OF_ROW_MAX):
+            files = {name: self.files[name] for name in names[at : at + FILES_OF_ROW_MAX]}
+            dropped = (0, self.rows, self.count, self.billable, self.size_bytes) if at == 0 else (0, 0, 0, 0, 0)
+            sums = RemovedFile(*map(sum, zip(dropped, *files.values(), strict=True)))
+            rows.append(
+                author.row(
+                    at_s,
+                    LOST_ROWS,
+                    count=sums.counted,
+                    billable_operations=sums.billable_operations,
+                    bytes=sums.bytes,
+                    rows=sums.rows,
+                    since=self.since or time_text(at_s),
+                    details={"files": len(files), "removed": files} if files else None,
+                )
+            )
+        return rows
 
 
 _day = itemgetter(0)

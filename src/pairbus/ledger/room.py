@@ -3,64 +3,85 @@
 Every writer holds a shared lock on the file that it appends to. A run, which is one process's ledger, is over when an
 exclusive lock on its last file can be taken. Where there are no such locks (Windows, some network disks) a run deletes
 only its own files.
+
+Sums of deleted files keep the names of their files, also when the row with these sums is deleted in turn: a table that
+has the rows of a file must not count its sums too.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pairbus.disk.locks import is_in_use
+from pairbus.ledger.rows import RemovedFile, removed_files
 
 SUFFIX = ".jsonl"
 _NAME = re.compile(r"\d{4}-\d\d-\d\d-(?P<run>.+)-(?P<number>\d+)\.jsonl")
 _SUMS = re.compile(rb'"count":(\d+),"billable_operations":(\d+),"bytes":(\d+)(?:,"rows":(\d+),"since":"([^"]{24})")?')
 _TIME = re.compile(rb'"time":"([^"]{24})"')
+_NAMED = b'"removed":{'
+NAME_SHARE_BYTES = 4096  # of the folder, for each name that is kept: some 80 bytes, so names have 2 % of it at most
 
 
 @dataclass(slots=True)
 class Removed:
     """Sums of the rows in deleted files."""
 
-    files: int = 0
-    rows: int = 0
-    count: int = 0
-    billable: int = 0
-    size_bytes: int = 0
+    files: dict[str, RemovedFile] = field(default_factory=dict)
+    "Sums by name: of the files that were deleted now, and of earlier ones that had their sums in these files."
     since: str = ""
     "Time of the first row; empty: there was no row."
 
     def add(self, other: Removed) -> None:
-        self.files += other.files
-        self.rows += other.rows
-        self.count += other.count
-        self.billable += other.billable
-        self.size_bytes += other.size_bytes
+        self.files |= other.files
         self.began(other.since)
 
     def began(self, time: str) -> None:
         self.since = min(filter(None, (self.since, time)), default="")
 
 
-def sums_of(path: Path) -> Removed:
-    """Read a file, and return its sums as if it had been deleted."""
-    found = Removed(files=1)
+def sums_of(path: Path, names_max: int) -> Removed:
+    """Read a file, and return its sums as if it had been deleted.
+
+    At most `names_max` earlier files keep their names; the sums of further ones belong to this file.
+    """
+    found = Removed()
+    size = rows = count = billable = size_bytes = 0
     with path.open("rb") as file:
         for line in file:
             sums = _SUMS.search(line)
-            found.rows += 1
+            size += len(line)
+            rows += 1
             if sums is not None:
-                found.count += int(sums[1])
-                found.billable += int(sums[2])
-                found.size_bytes += int(sums[3])
+                count += int(sums[1])
+                billable += int(sums[2])
+                size_bytes += int(sums[3])
                 if sums[4] is not None:  # rows that were lost before
-                    found.rows += int(sums[4]) - 1
+                    rows += int(sums[4]) - 1
                     found.began(sums[5].decode())
+                    found.files |= _named_in(line)
             if not found.since and (time := _TIME.search(line)) is not None:
                 found.began(time[1].decode())
+    found.files = dict(list(found.files.items())[-names_max:])
+    own = RemovedFile(size, rows, count, billable, size_bytes)
+    for earlier in found.files.values():
+        own = own.minus(earlier)
+    if own.rows:
+        found.files[path.name] = own
     return found
+
+
+def _named_in(line: bytes) -> dict[str, RemovedFile]:
+    if _NAMED not in line:
+        return {}
+    try:
+        return removed_files(json.loads(line)["details"])
+    except (ValueError, LookupError, TypeError):
+        return {}  # torn: its sums belong to the file
 
 
 def make_room(folder: Path, max_bytes: int, run: str, keep: Path) -> Removed:
@@ -78,7 +99,7 @@ def make_room(folder: Path, max_bytes: int, run: str, keep: Path) -> Removed:
         if file.path == keep or file.run in writing:
             continue
         try:
-            one = sums_of(file.path)
+            one = sums_of(file.path, max(1, max_bytes // NAME_SHARE_BYTES))
             file.path.unlink()
         except OSError:  # another user's file, or another process was faster, and then has its sums
             continue

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 from pairbus.errors import LedgerNewer
 
@@ -86,6 +86,31 @@ class Row:
     def at_s(self) -> float:
         """`time` in seconds since 1970."""
         return datetime.fromisoformat(self.time).timestamp()
+
+
+class RemovedFile(NamedTuple):
+    """Sums of a file that was removed from a full folder: an entry of `details.removed` in a row of lost rows."""
+
+    size: int
+    "Bytes of the file."
+    rows: int
+    counted: int
+    billable_operations: int
+    bytes: int
+
+    def minus(self, other: RemovedFile) -> RemovedFile:
+        """Subtract sums, never below zero; the size stays."""
+        return RemovedFile(self.size, *(max(mine - its, 0) for mine, its in zip(self[1:], other[1:], strict=True)))
+
+
+def removed_files(details: Mapping[str, Any] | None) -> dict[str, RemovedFile]:
+    """Return the removed files that a row of lost rows stands for, by name. Rows of releases before 0.4 name none."""
+    named = (details or {}).get("removed")
+    found = {}
+    for name, sums in named.items() if isinstance(named, dict) else ():
+        if isinstance(sums, list) and len(sums) == len(RemovedFile._fields) and all(type(one) is int for one in sums):
+            found[name] = RemovedFile(*sums)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,22 @@ Laws of this file.
     is open, and the next run leaves out those of its rows that the table has already, by source and position. So no
     row is lost, and none is in the table twice.
  3. One run at a time: two that overlap would both add the same rows.
+ 4. A file whose sums are in a row of lost rows is in the manifest from then on, with all its bytes. A later row that
+    has the same sums, because the first one was removed too, is added without them.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pairbus.errors import ConfigError, LedgerNewer
+from pairbus.ledger.rows import LOST_ROWS, RemovedFile
 from pairbus.ledger_table.lines import NAMES, NUMBERS, fields_of
 from pairbus.ledger_table.listing import (
     SUFFIX,
@@ -33,6 +37,7 @@ from pairbus.ledger_table.listing import (
     literally,
     whole_files,
 )
+from pairbus.ledger_table.lost import files_named, without
 from pairbus.ledger_table.manifest import Manifest, ManifestEntry, read_manifest, write_manifest
 from pairbus.ledger_table.names import source_key
 
@@ -44,8 +49,12 @@ FORMATS = ("parquet", "delta", "iceberg")
 NEWER = "unknown version"
 ROW_DDL = ", ".join(f"`{name}` {'bigint' if name in NUMBERS else 'string'}" for name in NAMES)
 TABLE_DDL = f"{ROW_DDL}, source string, position bigint, day string"
+TABLE_NAMES = (*NAMES, "source", "position", "day")
 READ_DDL = f"{TABLE_DDL}, end bigint, damaged bigint, newer bigint"
 "Columns of a table, and of the mark behind the rows of a file: its `end`, and the number of lines left out."
+
+_NAMES_FILES = f"kind = '{LOST_ROWS}' and details like '%\"removed\":%'"
+"Condition of rows that name removed files."
 
 Batches = Iterator["pyarrow.RecordBatch"]
 
@@ -95,12 +104,14 @@ def compact_ledgers(
         return CompactedLedgers(0, 0, unchanged, 0, told)
     with whole_files(spark, grown.values()):
         read = _read(spark, grown, before)
-        marks = _marks(read)
+        marks, lost = _marks(read)
     try:
         opened = replace(before, round=before.round + 1, pending=tuple(sorted({*grown, *before.pending})))
         write_manifest(spark, place, opened)
-        rows = _add(spark, read, place, before)
         entries = {key: _entry(grown[key], before.files.get(key), mark) for key, mark in marks.items()}
+        rows = _add(spark, read, place, replace(before, files={**before.files, **entries}), lost)
+        for name, sums in _named(lost).items():
+            entries[name] = ManifestEntry(name, sums.size, sums.size)
         write_manifest(
             spark, place, replace(opened, round=opened.round + 1, files={**before.files, **entries}, pending=())
         )
@@ -231,13 +242,17 @@ def _batch(rows: Sequence[Mapping[str, Any]]) -> pyarrow.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def _marks(read: DataFrame) -> dict[str, Any]:
-    """Return end and damage of each file. LedgerNewer when a line has a later version: it must not be left out."""
-    rows = read.where("end is not null").select("source", "end", "damaged", "newer").collect()
-    for row in rows:
+def _marks(read: DataFrame) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return end and damage of each file, and the rows that name removed files.
+
+    LedgerNewer when a line has a later version: it must not be left out.
+    """
+    found = [row.asDict() for row in read.where(f"end is not null or ({_NAMES_FILES})").collect()]
+    marks = {row["source"]: row for row in found if row["end"] is not None}
+    for row in marks.values():
         if row["newer"]:
             raise LedgerNewer(f"{row['source']}: {row['newer']} rows are of a later version of Pairbus: upgrade it")
-    return {row["source"]: row for row in rows}
+    return marks, [row for row in found if row["end"] is None]
 
 
 def _entry(file: LedgerFile, before: ManifestEntry | None, mark: Any) -> ManifestEntry:
@@ -247,22 +262,63 @@ def _entry(file: LedgerFile, before: ManifestEntry | None, mark: Any) -> Manifes
 # ── adding ──
 
 
-def _add(spark: SparkSession, read: DataFrame, place: str, before: Manifest) -> int:
-    """Add the rows, except those that a killed run has added; return their number."""
+def _add(spark: SparkSession, read: DataFrame, place: str, state: Manifest, lost: Sequence[Mapping[str, Any]]) -> int:
+    """Add the rows, except those that a killed run has added; return their number.
+
+    `state`: the manifest with the positions that this run reaches. `lost`: the rows that name removed files.
+    """
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
     rows = read.where("end is null").drop("end", "damaged", "newer")
-    if before.pending:
-        try:
-            table = spark.read.format(before.format).load(place).select("source", "position")
-        except AnalysisException:
-            pass  # it was killed before its first row
-        else:
-            there = table.where(F.col("source").isin(list(before.pending)))
-            rows = rows.join(there, ["source", "position"], "left_anti")
+    table: DataFrame | None = None
+    if state.pending or lost:
+        with suppress(AnalysisException):  # there is no table before the first row
+            table = spark.read.format(state.format).load(place).select(*TABLE_NAMES)
+    if state.pending and table is not None:
+        there = table.where(F.col("source").isin(list(state.pending))).select("source", "position")
+        rows = rows.join(there, ["source", "position"], "left_anti")
+    if lost:
+        rows = _without_known(spark, rows, table, state, lost)
     count = rows.count()
     if count:
-        ordered = rows.select(*NAMES, "source", "position", "day").repartition("day")
-        ordered.write.format(before.format).mode("append").partitionBy("day").save(place)
+        ordered = rows.select(*TABLE_NAMES).repartition("day")
+        ordered.write.format(state.format).mode("append").partitionBy("day").save(place)
     return count
+
+
+# ── rows that name removed files ──
+
+
+def _named(lost: Sequence[Mapping[str, Any]]) -> dict[str, RemovedFile]:
+    return {name: sums for row in lost for name, sums in files_named(row).items()}
+
+
+def _without_known(
+    spark: SparkSession, rows: DataFrame, table: DataFrame | None, state: Manifest, lost: Sequence[Mapping[str, Any]]
+) -> DataFrame:
+    """Return the rows to add, the sums of removed files that are in the table taken out of them."""
+    named = _named(lost)
+    there = {name: sums for name, sums in named.items() if state.position(name) >= sums.size}
+    parts = [name for name in named if name not in there and (name in state.files or name in state.pending)]
+    if parts:
+        there |= _sums_of(rows if table is None else rows.unionByName(table), parts)
+    changed = [(row["source"], row["position"], without(row, there)) for row in lost]
+    places = spark.createDataFrame([place[:2] for place in changed], "source string, position bigint")
+    kept = [new for *_, new in changed if new is not None]
+    if not kept:
+        return rows.join(places, ["source", "position"], "left_anti").select(*TABLE_NAMES)
+    again = spark.createDataFrame([[row.get(name) for name in TABLE_NAMES] for row in kept], TABLE_DDL)
+    added = again.join(rows.select("source", "position"), ["source", "position"], "left_semi")
+    others = rows.join(places, ["source", "position"], "left_anti")
+    return others.select(*TABLE_NAMES).unionByName(added.select(*TABLE_NAMES))
+
+
+def _sums_of(rows: DataFrame, names: Sequence[str]) -> dict[str, RemovedFile]:
+    """Return the sums of files that are only in part in the table: they grew after the last run, and were removed."""
+    from pyspark.sql import functions as F
+
+    own = rows.where(F.col("source").isin(list(names)) & ~F.coalesce(F.expr(_NAMES_FILES), F.lit(False)))
+    amounts = [F.sum(F.coalesce(name, F.lit(0))).alias(name) for name in ("count", "billable_operations", "bytes")]
+    sums = own.groupBy("source").agg(F.count("*").alias("found"), *amounts).collect()
+    return {row["source"]: RemovedFile(0, *row[1:]) for row in sums}

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from pairbus.ledger.rows import FAILED_SEND
+from pairbus.ledger.rows import FAILED_SEND, LOST_ROWS
 from pairbus.ledger_table.lines import NAMES, REASON_MAX, check_values, fields_of, time_ms_of
+from pairbus.ledger_table.lost import files_named, without
 from pairbus.ledger_table.names import source_key
 from pairbus.report.availability import TRANSITIONS
 from pairbus.report.cells import Cells, begin_of
@@ -120,6 +121,12 @@ class TaskSums:
             self._jumps += 1
             self._show(self._lines, None, self._below_ms - time_ms)
         self._below_ms = time_ms
+        if read["kind"] == LOST_ROWS and self._choice.taken:
+            taken, named = self._choice.taken, files_named(read)
+            left = without(read, {name: sums for name, sums in named.items() if taken.get(name, 0) >= sums.size})
+            if left is None:
+                return
+            read = left
         self._add(read, time_ms, self._lines)
 
     def row(self, values: dict[str, Any], number: int) -> None:

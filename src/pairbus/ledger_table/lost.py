@@ -1,0 +1,43 @@
+"""Rows of lost rows that name removed files: sums of files whose rows a table has are taken out of them.
+
+A full folder of a ledger loses its oldest files, and a row gets their sums. When the rows of such a file are in a
+table, these sums would be counted in addition. This file does not import Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pairbus.ledger.rows import LOST_ROWS, RemovedFile, removed_files
+
+AMOUNTS = ("rows", "count", "billable_operations", "bytes")
+"Fields of a row that a `RemovedFile` has, in its order."
+
+
+def files_named(values: Mapping[str, Any]) -> dict[str, RemovedFile]:
+    """Return the removed files that a row names; `details` is an object, or its text in a table."""
+    details = values.get("details")
+    if values.get("kind") != LOST_ROWS or details is None:
+        return {}
+    return removed_files(json.loads(details) if isinstance(details, str) else details)
+
+
+def without(values: Mapping[str, Any], there: Mapping[str, RemovedFile]) -> dict[str, Any] | None:
+    """Return a row of lost rows without the sums in `there`, by file; None when nothing is left of the row."""
+    named = files_named(values)
+    both = {name: there[name] for name in named if name in there}
+    if not both:
+        return dict(values)
+    left = RemovedFile(0, *(values.get(name) or 0 for name in AMOUNTS))
+    for sums in both.values():
+        left = left.minus(sums)
+    if not any(left):
+        return None
+    files = {name: sums.minus(both[name]) if name in both else sums for name, sums in named.items()}
+    files = {name: sums for name, sums in files.items() if any(sums[1:])}
+    details = {"files": len(files), "removed": files} if files else None
+    is_text = isinstance(values["details"], str)
+    shown = json.dumps(details, separators=(",", ":")) if details is not None and is_text else details
+    return {**values, **dict(zip(AMOUNTS, left[1:], strict=True)), "details": shown}
