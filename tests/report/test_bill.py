@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from pairbus.cost.pricing import PriceSheet, load
 from pairbus.errors import ConfigError, LedgerNewer
 from pairbus.report.bill import Cell, Tariffs, make_bill, part_of
+from pairbus.report.cells import DAILY, HOURLY, MONTHLY, begin_of
 from pairbus.report.files import read_json, write_json, write_parquet
 from pairbus.report.model import PARTS, Amount
 from tests.report import plain
@@ -22,8 +25,12 @@ NEAR = Fraction(1, 10**9)  # amounts are shown with nine digits
 
 
 def money_of(world: World, operations: Fraction | int, crossing_bytes: int = 0) -> Fraction:
-    total = plain.operations(plain.paid(world.read.rows, world.counting))
-    rate = plain.charge(world.sheet, BEFORE, total) / total
+    rows = plain.paid(world.read.rows, world.counting)
+    months = Counter(dict.fromkeys(sorted({row.time[:7] for row in rows}), 0))
+    for row in rows:
+        months[row.time[:7]] += row.billable_operations or 0
+    charges = [plain.charge(world.sheet, 0 if at else BEFORE, count) for at, count in enumerate(months.values())]
+    rate = sum(charges, Fraction(0)) / plain.operations(rows)
     return rate * operations + Fraction(world.sheet.bandwidth_per_gb) * crossing_bytes / 10**9
 
 
@@ -187,8 +194,8 @@ def test_every_operation_belongs_to_one_part(kind: str, cause: str, side: str, p
     assert part_of(kind, cause, side) == part
 
 
-def cell(kind: str = "send", operations: int = 1, cause: str = "application") -> Cell:
-    return Cell("n", "primary", "orders", kind, cause, True, 492_323, operations, operations, 0)
+def cell(kind: str = "send", operations: int = 1, cause: str = "application", hour: int = 492_323) -> Cell:
+    return Cell("n", "primary", "orders", kind, cause, True, hour, operations, operations, 0)
 
 
 def test_strict_counting_pays_for_settlements_and_documented_does_not() -> None:
@@ -216,6 +223,31 @@ def test_price_tier_that_ends_mid_ledger_is_shared_by_all() -> None:
     default, prices = make_bill(cells, [], [], [], Tariffs(sheet, geo, "documented", None), 0)
     assert prices.operations_before == sheet.included_operations
     assert default.total.money == Decimal("0.000032000")
+
+
+@pytest.mark.parametrize("before", [None, 0, 20_000_000])
+@pytest.mark.parametrize("grain", [HOURLY, DAILY, MONTHLY])
+def test_each_month_is_charged_by_its_own_tiers(before: int | None, grain: int) -> None:
+    """Azure counts the operations of a month: a report on a year must not put December into the tier that January
+    reached, nor count the included operations once instead of twelve times."""
+    sheet, geo = load("standard"), load("geo-replication")
+    begins = [datetime(2026, month, 1, tzinfo=UTC) for month in range(1, 13)]
+    year = [
+        cell(operations=15_000_000, hour=begin_of(grain, int(begin.timestamp()) // 3600 + hour))
+        for begin in begins
+        for hour in (0, 27 * 24 + 23)
+    ]
+    months = [year[at : at + 2] for at in range(0, 24, 2)]
+    bill, prices = make_bill(year, [], [], [], Tariffs(sheet, geo, "documented", before), 0)
+    later = None if before is None else 0
+    alone = [
+        make_bill(cells, [], [], [], Tariffs(sheet, geo, "documented", later if at else before), 0)[0].total.money
+        for at, cells in enumerate(months)
+    ]
+    assert bill.total.money == sum(alone)
+    assert prices.operations_before == (sheet.included_operations if before is None else before)
+    if before is None:
+        assert bill.total.money == 12 * Decimal(24)  # 30 million × 0.80
 
 
 def test_a_ledger_without_operations_costs_nothing() -> None:

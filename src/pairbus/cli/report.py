@@ -66,7 +66,8 @@ def report(
         int | None,
         typer.Option(
             min=0,
-            help="Operations of the month before the ledger begins; decides the tier. Default: all included ones.",
+            help="Operations before the ledger begins, in its first month; decides the tier."
+            " Default: all included ones, in every month.",
         ),
     ] = None,
     journey: Annotated[

@@ -1,7 +1,7 @@
 """The bill from sums of operations. No Spark here, and no float: money is Decimal, averages are fractions.
 
 Laws of this file.
- 1. All operations cost the same: the price of all of them, by tiers, divided by their number.
+ 1. All operations cost the same: the price of all of them, each month by its tiers, divided by their number.
  2. Amounts of a report have nine decimal places, and the total is the sum of its parts as they are shown.
 """
 
@@ -19,6 +19,7 @@ from pairbus.cost.pricing import PriceSheet
 from pairbus.errors import ConfigError
 from pairbus.ledger.rows import FAILED_SEND
 from pairbus.report.availability import UnhealthyTime
+from pairbus.report.cells import MONTHLY, begin_of
 from pairbus.report.model import PARTS, Amount, Bill, BillLine, OutageBill, Prices
 from pairbus.report.times import HOUR_MS, hour_of, text_of
 
@@ -120,7 +121,7 @@ def make_bill(
     paid = [cell for cell in metered if counting == "strict" or cell.kind != "complete"]
     before = prices.included_operations if operations_before is None else operations_before
     total = sum(cell.operations for cell in paid)
-    tariff = Tariff(prices, prices.charge(before, total), total)
+    tariff = Tariff(prices, _charge(paid, tariffs), total)
     parts = _parts(paid, tariff)
     alone = _sum([*(cell for cell in paid if _part(cell) == "application"), *filter(is_diverted_send, paid)])
     crossing = sum(cell.bytes for cell in paid if is_diverted_send(cell) or is_way_back(cell))
@@ -140,6 +141,23 @@ def make_bill(
         with_pairing=all_money + base,
     )
     return bill, Prices(prices.name, prices.currency, prices.date, prices.source, counting, before)
+
+
+def _charge(paid: Iterable[Cell], tariffs: Tariffs) -> Decimal:
+    """Return the price of all operations. Tiers begin anew with each month in UTC.
+
+    Earlier operations that the user names belong to the first month. When none are named, the included operations are
+    taken to be used up in every month.
+    """
+    prices, named = tariffs.prices, tariffs.operations_before
+    months: dict[int, int] = defaultdict(int)
+    for cell in paid:
+        months[begin_of(MONTHLY, cell.hour)] += cell.operations
+    charge = Decimal(0)
+    for number, month in enumerate(sorted(months)):
+        before = prices.included_operations if named is None else named if number == 0 else 0
+        charge = _PRECISE.add(charge, prices.charge(before, months[month]))
+    return charge
 
 
 @dataclass(frozen=True, slots=True)

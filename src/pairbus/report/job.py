@@ -41,9 +41,9 @@ def make_report(
     """Make the report of ledgers: folders, files, patterns of files, or compacted locations.
 
     Damaged lines are named in the report, and the others are used. `operations_before` counts earlier operations of the
-    month; the default is the number that the price sheet includes, so that every operation has a price. Files are found
-    and read where the driver of Spark is, which may be another host; no file is written here. ConfigError when there is
-    no ledger.
+    first month; by default the operations that the price sheet includes are used up in every month, so that every
+    operation has a price. Files are found and read where the driver of Spark is, which may be another host; no file is
+    written here. ConfigError when there is no ledger.
     """
     tariffs = Tariffs(prices, geo, counting, operations_before)
     sources = find_sources(ledgers, spark)

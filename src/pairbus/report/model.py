@@ -61,7 +61,7 @@ class Prices:
     counting: str
     "Rule of counting: documented (settlements are free) or strict (settlements count)."
     operations_before: int
-    "Operations of the month before the first one of the ledger; they decide which tier applies."
+    "Operations before the first one of the ledger, in its month; they decide in which tier that month begins."
 
 
 @dataclass(frozen=True, slots=True)
