@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import time
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
+import typer
+
 from pairbus.cli.spark_place import MASTER, SparkPlace
-from pairbus.cli.standard import say
+from pairbus.cli.standard import STOPPING, say, signal_handlers
 from pairbus.errors import ConfigError, SparkGone
 from pairbus.spark import Quotas, compact, redrive, syphon
 from pairbus.spark.session import LIGHT_JAVA, set_log_level
@@ -143,12 +146,27 @@ def has_restarted() -> bool:
 
 
 def again(gone: SparkGone, *, once: bool) -> NoReturn:
-    """Start this command again: a process can have one Java, and its Java is gone."""
+    """Start this command again: a process can have one Java, and its Java is gone.
+
+    Ctrl-C and SIGTERM end the pause before, with the exit code of a command that is stopped.
+    """
     count = int(os.environ.get(RESTARTS, "0")) + 1
     if once and count > RESTARTS_MAX:
         raise gone
     pause_s = min(2.0 ** (count - 1), RESTART_MAX_S)
-    say(f"{gone}; starting again in {pause_s:.0f} s")
-    time.sleep(pause_s)
+    before = signal_handlers()
+
+    def stop(*_: object) -> NoReturn:
+        raise typer.Exit(int(once))
+
+    try:
+        for number in STOPPING:
+            signal.signal(number, stop)
+        say(f"{gone}; starting again in {pause_s:.0f} s")
+        time.sleep(pause_s)
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # None: no handler of Python
+                signal.signal(number, handler)
     os.environ[RESTARTS] = str(count)
     os.execv(sys.executable, [sys.executable, "-m", "pairbus", *sys.argv[1:]])
