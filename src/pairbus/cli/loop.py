@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from pairbus.cli.standard import STOPPING
+from pairbus.cli.standard import STOPPING, ignore_signals
 
 T = TypeVar("T")
 
@@ -27,3 +27,10 @@ def stop_event() -> asyncio.Event:
     for number in STOPPING:
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     return stopped
+
+
+def end_signals() -> None:
+    """Ignore Ctrl-C and SIGTERM from here on, instead of what the event loop did: the exit code is decided."""
+    for number in STOPPING:
+        asyncio.get_running_loop().remove_signal_handler(number)
+    ignore_signals()

@@ -17,8 +17,8 @@ import typer
 
 from pairbus.cli.backlogs import carrier_of
 from pairbus.cli.connection import broker_hint
-from pairbus.cli.loop import run
-from pairbus.cli.standard import STOPPING, ProgressLine, ignore_signals, one_line, say
+from pairbus.cli.loop import end_signals, run
+from pairbus.cli.standard import STOPPING, ProgressLine, one_line, say
 from pairbus.explorer import Progress, Unreachable
 from pairbus.transport import Carrier
 
@@ -106,9 +106,7 @@ async def _carried(
         async with AsyncExitStack() as opened:
             carriers = [await opened.enter_async_context(carrier_of(side)) for side in sides]
             result = await work(carriers)
-            for number in STOPPING:
-                loop.remove_signal_handler(number)
-            ignore_signals()  # the work is done: only the last line is left
+            end_signals()  # the work is done: only the last line is left
             return result
     except asyncio.CancelledError:
         if not told:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from pairbus.cli.durations import duration_option
-from pairbus.cli.loop import run
+from pairbus.cli.loop import end_signals, run
 from pairbus.cli.pair_options import Primary, PrimaryName, Secondary
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces
 from pairbus.cli.spark_options import (
@@ -310,8 +310,13 @@ def _route(queue: str, to: str | None, authority: str) -> tuple[str, str, str]:
 def _run(work: Callable[[], Coroutine[Any, Any, bool]], *, once: bool) -> None:
     """Run, and exit with 1 when messages had to stay. When Java dies on Spark, a new process goes on."""
 
+    async def to_the_end() -> bool:
+        has_left = await work()
+        end_signals()  # the summary is printed
+        return has_left
+
     try:
-        left = run(work())
+        left = run(to_the_end())
     except SparkGone as gone:
         from pairbus.cli.spark_start import again
 
