@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
+import os
 import signal
 import subprocess
 import sys
 import tempfile
+import termios
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -86,6 +91,35 @@ def test_key_of_ones_own_prints_a_token_once_and_demands_it(broker: BrokerProces
         assert list(found["namespaces"]) == ["contoso"] and found["namespaces"]["contoso"]["reachable"]
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 0
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="only Linux lets a program choose the size of a pipe")
+def test_sigterm_after_the_address_is_a_clean_end(tmp_path: Path, unused_tcp_port: int) -> None:
+    """A supervisor may stop the page at once. The pipe has room for the first line only, so that the command is still
+    printing when the signal comes."""
+    line = f"page: http://127.0.0.1:{unused_tcp_port}/\n".encode()
+    reading, writing = os.pipe()
+    size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(writing, b"\n" * (size - len(line)))
+    with BrokerProcess(tmp_path / "data", namespaces=["contoso"]) as broker, os.fdopen(reading, "rb") as output:
+        words = ["dashboard", "--primary", broker.connection_string(), "--port", str(unused_tcp_port)]
+        with subprocess.Popen([sys.executable, "-m", "pairbus", *words], stdout=writing) as process:
+            os.close(writing)
+            try:
+                while _bytes_in(reading) < size:  # until the address is printed
+                    assert process.poll() is None
+                    time.sleep(0.01)
+                process.send_signal(signal.SIGTERM)
+                assert output.read().lstrip(b"\n") == line + b"Ctrl-C ends it.\n"
+                assert process.wait(WAIT_S) == 0
+            finally:
+                process.kill()
+
+
+def _bytes_in(pipe: int) -> int:
+    found = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, found)
+    return found[0]
 
 
 @pytest.fixture

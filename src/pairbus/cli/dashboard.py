@@ -111,9 +111,10 @@ async def _run(page: PageOptions, host: str, port: int) -> None:
 
     made, token = await make_page(page)
     async with DashboardServer(made, host, port) as server:
+        stopped = stop_event()  # before the address is printed: from then on a signal is a clean end
         for line in address_lines(server.url, token):
             typer.echo(line)
-        await stop_event().wait()
+        await stopped.wait()
 
 
 def address_lines(url: str, token: str | None) -> list[str]:
