@@ -22,6 +22,7 @@ import pytest
 
 from tests.brokers import BrokerProcess
 from tests.cli.command import Command
+from tests.spark.processes import command_of, descendants
 
 API = "$pairbus/page/api/"
 WAIT_S = 60.0
@@ -144,3 +145,30 @@ def test_demo_serves_a_pair_until_it_is_stopped(short_folder: Path, monkeypatch:
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 0
         assert list(short_folder.glob("pairbus-demo-*")) == []
+
+
+@pytest.mark.slow
+def test_served_demo_that_is_stopped_while_it_starts_leaves_nothing_behind(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers are processes of their own: a demo that died without stopping them would leave them for ever."""
+    monkeypatch.setenv("PAIRBUS_CONTROL_DIR", str(short_folder / "run"))
+    monkeypatch.setenv("TMPDIR", str(short_folder))
+    command = [sys.executable, "-m", "pairbus", "demo", "--serve", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            while not list(short_folder.glob("pairbus-demo-*/contoso/control.sock")):  # until the first broker runs
+                assert process.poll() is None
+                time.sleep(0.01)
+            brokers = [pid for pid in descendants(process.pid) if "broker" in command_of(pid)]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(WAIT_S) == 1
+        finally:
+            process.kill()
+        assert process.stderr.read() == "pairbus: stopped by SIGTERM; nothing was left behind\n"
+    left = [pid for pid in brokers if command_of(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert brokers and not left
+    assert list(short_folder.glob("pairbus-demo-*")) == []

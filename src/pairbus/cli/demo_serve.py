@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +30,13 @@ RECEIVED = (ORDERS, PAYMENTS)
 
 
 async def serve(port: int, say: Callable[[str], object]) -> None:
-    """Run everything until Ctrl-C, or until an application fails; nothing is left behind."""
+    """Run everything until Ctrl-C, or until an application fails; nothing is left behind.
+
+    SIGTERM before the page is there cancels the start, so that the brokers which run already are stopped.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with tempfile.TemporaryDirectory(prefix="pairbus-demo-") as name:
         folder = Path(name)
         async with (
@@ -41,6 +48,7 @@ async def serve(port: int, say: Callable[[str], object]) -> None:
             options = PageOptions(given, primary_name=PRIMARY, rotation=demo_pair.BACKLOG_QUEUES, controls=controls)
             page, token = await make_page(options)
             async with DashboardServer(page, "127.0.0.1", port) as server, asyncio.TaskGroup() as group:
+                stopped = stop_event()  # before the address is printed: from then on a signal is a clean end
                 home, away = pair.connection_strings
                 for line in (f"{PRIMARY} {home}", f"{SECONDARY} {away}", *address_lines(server.url, token)):
                     say(line)
@@ -49,7 +57,7 @@ async def serve(port: int, say: Callable[[str], object]) -> None:
                     *(_receive(clients[CONSUMER], entity.name) for entity in RECEIVED),
                 ]
                 tasks = [group.create_task(work) for work in works]
-                await stop_event().wait()
+                await stopped.wait()
                 for task in tasks:
                     task.cancel()
 
