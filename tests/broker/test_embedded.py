@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -232,6 +233,34 @@ async def test_a_message_that_comes_as_a_queue_falls_idle_keeps_it(broker: Broke
     queue.send([Draft(b"just in time")], clock.now_ms(), answered.set_result)
     assert await answered is None
     assert namespace.queue("passing") is queue and queue.active_count == 1
+
+
+@pytest.mark.parametrize("change", ["updated", "sent to", "reset"])
+async def test_queue_that_is_used_while_its_deletion_waits_stays(broker: Broker, clock: Clock, change: str) -> None:
+    """The deletion of an idle queue waits for changes to the queue that are being committed. It was once decided before
+    the wait: a queue was deleted right after an answered update, with the messages that it had accepted meanwhile."""
+    namespace, loop = broker.namespace("contoso"), asyncio.get_running_loop()
+    queue, commits = namespace.queue("passing"), asyncio.Queue[Done]()
+    assert queue is not None
+    clock.ahead_ms = 6 * MINUTE_MS
+    hour = replace(queue.description, auto_delete_on_idle_ms=60 * MINUTE_MS)
+    work = asyncio.create_task(namespace.reset() if change == "reset" else namespace.update_queue(hour))
+    await asyncio.sleep(0)  # lets a reset end all faults, which would let the commit go on
+    namespace.store.hindrance = lambda takes_room, done: commits.put_nowait(done)
+    go_on = await commits.get()
+    namespace.run_due()
+    await asyncio.sleep(0)  # lets the deletion begin to wait
+    answered = loop.create_future()
+    if change == "sent to":
+        queue.send([Draft(b"accepted")], clock.now_ms(), answered.set_result)
+    namespace.store.hindrance = None
+    go_on(None)
+    await work
+    await namespace.clock.advance(0)  # returns when no deletion is under way
+    found = namespace.queue("passing")
+    assert found is not None and not found.closed
+    if change == "sent to":
+        assert (await answered, found.active_count) == (None, 1)
 
 
 async def test_a_start_that_fails_leaves_the_folder_to_the_next_one(

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from pairbus.broker.address import parse_entity
 from pairbus.broker.admin import D
-from pairbus.broker.catalog import Catalog, CatalogEntity
+from pairbus.broker.catalog import Catalog, CatalogEntity, EntityHolder
 from pairbus.broker.description import (
     AnyDescription,
     QueueDescription,
@@ -96,7 +96,7 @@ class Administration:
         return await self.to_its_end(self._update(description))
 
     async def delete(self, path: str) -> None:
-        await self.to_its_end(self.delete_now(path))
+        await self.to_its_end(self._delete(path))
 
     def to_its_end(self, change: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
         """Run a change in its own task, which no caller can cancel."""
@@ -243,28 +243,42 @@ class Administration:
 
     # ── delete ──
 
-    async def delete_now(self, path: str) -> None:
-        """Delete an entity and what belongs to it in one commit; the caller prevents cancellation."""
+    async def _delete(self, path: str) -> None:
         async with self._turn(path):
-            entity = self._catalog.required(path)
-            family = _family(entity)
-            self._take_out(entity)
+            await self._drop(self._catalog.required(path))
+
+    async def delete_if(self, holder: EntityHolder, is_wanted: Callable[[EntityHolder], bool]) -> bool:
+        """Delete the entity if `is_wanted(holder)` still says so when its turn has come; return whether it did.
+
+        The wait for the turn may be long: meanwhile the entity may be used, updated, deleted or replaced. The caller
+        prevents cancellation.
+        """
+        async with self._turn(holder.path):
+            is_deleted = not holder.closed and is_wanted(holder)
+            if is_deleted:
+                await self._drop(holder)
+        return is_deleted
+
+    async def _drop(self, entity: CatalogEntity) -> None:
+        """Delete an entity and all that belongs to it in one commit."""
+        family = _family(entity)
+        self._take_out(entity)
+        for each in family:
+            self._hooks.removed(each)
+            if not isinstance(each, Rule):
+                each.close()
+        for each in family:
+            self._store.write(DropEntity(id_of(each)))
+        try:
+            await self.commit()
+        except StoreError:
             for each in family:
-                self._hooks.removed(each)
+                self.add(each)
                 if not isinstance(each, Rule):
-                    each.close()
-            for each in family:
-                self._store.write(DropEntity(id_of(each)))
-            try:
-                await self.commit()
-            except StoreError:
-                for each in family:
-                    self.add(each)
-                    if not isinstance(each, Rule):
-                        each.reopen(self._now_ms())
-                raise
-            for each in family:
-                self._hooks.deleted(each)
+                    each.reopen(self._now_ms())
+            raise
+        for each in family:
+            self._hooks.deleted(each)
         logger.info("%s: %s '%s' deleted", self._name, entity.description.KIND, entity.description.path)
 
     def _take_out(self, entity: CatalogEntity) -> None:

@@ -95,13 +95,11 @@ class Timetable:
                 self._loop.call_soon(self._arm)
 
     def _run(self, holder: EntityHolder, now_ms: int) -> None:
-        if holder.idle_until_ms is not None and holder.idle_until_ms <= now_ms:
-            if not self._is_listened_to(holder):
-                deletion = self._administration.to_its_end(self._delete_idle(holder))
-                self._deletions.add(deletion)
-                deletion.add_done_callback(self._deletions.discard)
-                return
-            holder.touch(now_ms)
+        if self._is_idle(holder):
+            deletion = self._administration.to_its_end(self._delete_idle(holder))
+            self._deletions.add(deletion)
+            deletion.add_done_callback(self._deletions.discard)
+            return
         try:
             holder.run_due(now_ms)
         finally:
@@ -134,14 +132,23 @@ class Timetable:
             or any(holder.is_catching_up for holder in self._catalog.holders())
         )
 
+    def _is_idle(self, holder: EntityHolder) -> bool:
+        """Return whether the entity was not used for its auto-delete time; a receiver that waits uses it now."""
+        now_ms = self._now_ms()
+        if holder.idle_until_ms is None or holder.idle_until_ms > now_ms:
+            return False
+        if self._is_listened_to(holder):
+            holder.touch(now_ms)
+            return False
+        return True
+
     async def _delete_idle(self, holder: EntityHolder) -> None:
-        until_ms, kind = holder.idle_until_ms, holder.description.KIND
-        if holder.closed or until_ms is None or until_ms > self._now_ms():
-            self.changed(holder)  # the entity was used or deleted since it fell due
-            return
-        logger.info("%s: %s '%s' was idle for its auto-delete time and is deleted", self._name, kind, holder.path)
+        kind = holder.description.KIND
         try:
-            await self._administration.delete_now(holder.path)
+            if await self._administration.delete_if(holder, self._is_idle):
+                logger.info("%s: %s '%s' had been idle for its auto-delete time", self._name, kind, holder.path)
+            else:
+                self.changed(holder)  # the entity was used, updated, deleted or replaced since it fell due
         except StoreError as error:
             logger.error("%s: the idle %s '%s' could not be deleted: %s", self._name, kind, holder.path, error)
             holder.touch(self._now_ms())  # tried again after the same idle time, not in a tight loop
