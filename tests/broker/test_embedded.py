@@ -17,7 +17,7 @@ from pairbus.access.sas import SharedAccessKey
 from pairbus.amqp.message import Message, Properties
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions, health, server
 from pairbus.broker.box import CHUNK_MAX
-from pairbus.broker.description import QueueDescription
+from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.queue import Draft
 from pairbus.broker.store import Done
 from pairbus.broker.store.memory import MemoryStore
@@ -375,6 +375,27 @@ async def test_a_receiver_that_waits_keeps_its_queue(broker: Broker, clock: Cloc
         namespace.run_due()
         await namespace.create_queue(QueueDescription("later"))  # commits after everything that run_due began
         assert namespace.queue("passing") is not None
+
+
+async def test_receiver_of_a_subscription_keeps_the_topic(broker: Broker, clock: Clock) -> None:
+    """While it waits with credit, and for the whole idle time after it has gone."""
+    namespace = broker.namespace("contoso")
+    await namespace.create(TopicDescription("news", auto_delete_on_idle_ms=5 * MINUTE_MS))
+    await namespace.create(SubscriptionDescription("news", "all"))
+
+    async def is_there_at(minutes: int) -> bool:
+        clock.ahead_ms = minutes * MINUTE_MS
+        await namespace.clock.advance(0)  # returns when all deletions are committed
+        return "news" in namespace.catalog.topics
+
+    async with await connect(broker.connection_string("contoso")) as connection:
+        receiver = await connection.receiver("news/Subscriptions/all")
+        assert await receiver.receive(1, timeout_s=0.05) == []
+        assert await is_there_at(6)
+        clock.ahead_ms = 10 * MINUTE_MS
+        await receiver.close()
+    assert await is_there_at(14)
+    assert not await is_there_at(16)
 
 
 async def test_a_receiver_that_never_settles_is_given_no_more_at_some_point(

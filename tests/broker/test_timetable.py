@@ -38,7 +38,7 @@ def test_failing_entity_does_not_stop_the_others() -> None:
         unused,
         loop=loop,
         now_ms=lambda: 1000,
-        is_listened_to=lambda holder: False,
+        used_ms=lambda holder: 0,
         is_forwarding=lambda: False,
     )
     entities = [Due(RuntimeError("bug")) if n == 1 else Due() for n in range(4)]

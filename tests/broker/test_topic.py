@@ -328,8 +328,9 @@ def test_a_subscription_that_stops_leaves_what_falls_due() -> None:
     assert world["a"].active_count == 0
 
 
-def test_idleness_of_a_topic_counts_sends_and_of_a_subscription_receives() -> None:
-    """Topic and subscription have a time each; a send does not keep a subscription alive that has no receiver."""
+def test_idle_times_of_a_topic_and_of_its_subscription() -> None:
+    """A send does not keep a subscription alive that has no receiver. The use of a subscription counts for its topic
+    when the topic's time has come (tests/kit/test_clock.py)."""
     world = TopicWorld({"a": {"auto_delete_on_idle_ms": 300_000}}, auto_delete_on_idle_ms=400_000)
     start = world.now
     world.now += 1_000
@@ -339,6 +340,7 @@ def test_idleness_of_a_topic_counts_sends_and_of_a_subscription_receives() -> No
     world.now += 1_000
     world.locks("a")
     assert world["a"].idle_until_ms == world.now + 300_000
+    assert world["a"].accessed_ms == world.now
     world.send(draft("2", scheduled_ms=world.now + 5_000))
     assert world.topic.idle_until_ms is None
 

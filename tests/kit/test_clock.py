@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import shutil
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError, S
 from pairbus.broker.box import CHUNK_MAX
 from pairbus.broker.clock import OFFSET_MAX_S, NamespaceClock
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.session_links import Applicant
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.strict import Idle, Strictness
 from pairbus.errors import EntityNotFound, StoreFull
@@ -135,6 +137,55 @@ async def test_idle_entity_is_gone_on_return(world: World) -> None:
     with pytest.raises(EntityNotFound):
         world.namespace.queue_info("orders")
     assert world.namespace.queue_info("used").active == 1
+
+
+async def test_subscriber_that_receives_keeps_its_topic(world: World) -> None:
+    """A topic was once deleted five minutes after the last send, with the messages that its subscriber had still to
+    receive."""
+    await world.namespace.create(TopicDescription("news", auto_delete_on_idle_ms=5 * MINUTE_MS))
+    await world.namespace.create(SubscriptionDescription("news", "all"))
+    sender = await world.opened(world.client.get_topic_sender("news"))
+    await sender.send_messages([ServiceBusMessage(str(n)) for n in range(8)])
+    async with world.client.get_subscription_receiver("news", "all") as receiver:
+        for n in range(8):
+            [message] = await received(receiver)
+            assert str(message) == str(n)
+            await receiver.complete_message(message)
+            await world.namespace.clock.advance(60)
+    await world.namespace.clock.advance(301)
+    with pytest.raises(EntityNotFound):
+        world.namespace.topic_info("news")
+
+
+async def test_waiting_for_a_session_keeps_a_topic(world: World) -> None:
+    """A receiver that asks for the next session has no link with credit yet, and uses the subscription all the same."""
+    await world.namespace.create(TopicDescription("news", auto_delete_on_idle_ms=5 * MINUTE_MS))
+    await world.namespace.create(SubscriptionDescription("news", "all", requires_session=True))
+    options: dict[str, Any] = {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": 30}
+    applying = asyncio.create_task(world.opened(world.client.get_subscription_receiver("news", "all", **options)))
+    async with asyncio.timeout(5):
+        while not any(isinstance(link.context, Applicant) for link in world.namespace.links):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)  # the broker has no event for it
+    await world.namespace.clock.advance(301)
+    sender = await world.opened(world.client.get_topic_sender("news"))
+    await sender.send_messages(ServiceBusMessage("a book", session_id="ann"))
+    assert [str(message) for message in await received(await applying)] == ["a book"]
+
+
+async def test_last_use_of_a_deleted_subscription_counts_for_its_topic(world: World) -> None:
+    """A subscriber that deletes its subscription, to make another one, finds the topic; a subscription that was idle
+    itself keeps its topic no longer than its own last use."""
+    await world.namespace.create(TopicDescription("news", auto_delete_on_idle_ms=10 * MINUTE_MS))
+    await world.namespace.create(SubscriptionDescription("news", "all"))
+    await world.namespace.clock.advance(400)
+    await world.namespace.delete("news/subscriptions/all")
+    await world.namespace.clock.advance(400)
+    await world.namespace.create(SubscriptionDescription("news", "again", auto_delete_on_idle_ms=5 * MINUTE_MS))
+    await world.namespace.clock.advance(301)
+    assert world.namespace.topic_info("news").subscriptions == 0
+    await world.namespace.clock.advance(300)
+    with pytest.raises(EntityNotFound):
+        world.namespace.topic_info("news")
 
 
 async def test_effects_of_a_move_are_committed_on_return(tmp_path: Path) -> None:

@@ -245,7 +245,10 @@ class Administration:
 
     async def _delete(self, path: str) -> None:
         async with self._turn(path):
-            await self._drop(self._catalog.required(path))
+            entity = self._catalog.required(path)
+            if isinstance(entity, Subscription):
+                entity.touch(self._now_ms())  # its deletion is a use of the topic
+            await self._drop(entity)
 
     async def delete_if(self, holder: EntityHolder, is_wanted: Callable[[EntityHolder], bool]) -> bool:
         """Delete the entity if `is_wanted(holder)` still says so when its turn has come; return whether it did.
@@ -288,8 +291,9 @@ class Administration:
             case Topic():
                 self._catalog.topics.pop(path_key(entity.path), None)
             case Subscription():
-                name = entity.description
-                self._catalog.topic(name.topic).subscriptions.pop(name.name.lower(), None)
+                topic = self._catalog.topic(entity.description.topic)
+                topic.subscriptions.pop(entity.description.name.lower(), None)
+                topic.touch(entity.accessed_ms)  # uses of the subscription were uses of the topic
             case Rule():
                 rule = entity.description
                 self._catalog.subscription(rule.topic, rule.subscription).drop_rule(rule.name)

@@ -46,6 +46,11 @@ class Dispatcher:
         self._is_metered = is_metered
         self._is_scheduled = False
 
+    @property
+    def has_waiting_receiver(self) -> bool:
+        """True while a link has credit."""
+        return any(outlet.link.credit for outlet in self.outlets)
+
     def add(self, outlet: Outlet) -> None:
         self.outlets.append(outlet)
 

@@ -114,7 +114,7 @@ class Namespace:
             self._administration,
             loop=loop,
             now_ms=self.now_ms,
-            is_listened_to=self._is_listened_to,
+            used_ms=self._used_ms,
             is_forwarding=self._is_forwarding,
         )
         self._is_stopping = False
@@ -273,6 +273,7 @@ class Namespace:
         dispatcher = self._dispatchers.get(outlet.box)
         if dispatcher is not None:
             dispatcher.remove(outlet)
+            outlet.queue.touch(self.now_ms())  # where the receiver waited until now
 
     def make(
         self,
@@ -525,7 +526,13 @@ class Namespace:
     def _is_forwarding(self) -> bool:
         return any(forwarder.is_working for forwarder in self._forwarders.values())
 
-    def _is_listened_to(self, holder: EntityHolder) -> bool:
-        """Return whether a receiver waits with credit: that is a use of the entity, although no message moves."""
+    def _used_ms(self, holder: EntityHolder) -> int:
+        """Return when the entity was last used in a way that it cannot see itself; 0: never.
+
+        A receiver that waits uses it now, although no message moves. Every use of a subscription is a use of its topic.
+        """
+        if isinstance(holder, Topic):
+            used = [max(each.accessed_ms, self._used_ms(each)) for each in holder.subscriptions.values()]
+            return max(used, default=0)
         dispatchers = [self._dispatchers[box] for box in boxes_of(holder) if box in self._dispatchers]
-        return any(outlet.link.credit for dispatcher in dispatchers for outlet in dispatcher.outlets)
+        return self.now_ms() if any(dispatcher.has_waiting_receiver for dispatcher in dispatchers) else 0

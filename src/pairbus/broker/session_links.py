@@ -148,6 +148,11 @@ class SessionDispatcher:
         self._for_next: dict[Applicant, None] = {}
         self._for_named: dict[Applicant, None] = {}
 
+    @property
+    def has_waiting_receiver(self) -> bool:
+        """True while a link has credit, or applies for a session."""
+        return bool(self._for_next or self._for_named) or any(outlet.link.credit for outlet in self.outlets)
+
     def apply(self, applicant: Applicant) -> None:
         """Give the applicant a session now, or when there is one, or refuse it when its time is over."""
         waiting = self._for_next if applicant.session_id is None else self._for_named

@@ -26,17 +26,17 @@ class Timetable:
         *,
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
-        is_listened_to: Callable[[EntityHolder], bool],
+        used_ms: Callable[[EntityHolder], int],
         is_forwarding: Callable[[], bool],
     ) -> None:
-        """Make a timetable. `is_listened_to(entity)`: a receiver waits there; `is_forwarding()`: messages are moving
-        on."""
+        """Make a timetable. `used_ms(entity)`: time of its last use that it cannot see itself; `is_forwarding()`:
+        messages are moving on."""
         self._name = name
         self._catalog = catalog
         self._administration = administration
         self._loop = loop
         self._now_ms = now_ms
-        self._is_listened_to = is_listened_to
+        self._used_ms = used_ms
         self._is_forwarding = is_forwarding
         self._agenda: Agenda[EntityHolder] = Agenda()
         self._changed: set[EntityHolder] = set()
@@ -133,14 +133,12 @@ class Timetable:
         )
 
     def _is_idle(self, holder: EntityHolder) -> bool:
-        """Return whether the entity was not used for its auto-delete time; a receiver that waits uses it now."""
+        """Return whether the entity was not used for its auto-delete time."""
         now_ms = self._now_ms()
         if holder.idle_until_ms is None or holder.idle_until_ms > now_ms:
             return False
-        if self._is_listened_to(holder):
-            holder.touch(now_ms)
-            return False
-        return True
+        holder.touch(self._used_ms(holder))
+        return holder.idle_until_ms <= now_ms
 
     async def _delete_idle(self, holder: EntityHolder) -> None:
         kind = holder.description.KIND

@@ -104,7 +104,11 @@ class Topic:
 
     @property
     def idle_until_ms(self) -> int | None:
-        """The time at which the topic may be deleted as idle; None: never, or not while messages are scheduled."""
+        """The time at which the topic may be deleted as idle; None: never, or not while messages are scheduled.
+
+        A use of a subscription is a use of its topic too, but is noted only when this time has come: there may be many
+        subscriptions.
+        """
         return None if self.scheduled_count else self._entity.idle_until_ms(0)
 
     def filter_counts(self) -> tuple[int, int]:
