@@ -4,6 +4,7 @@ remembered message ids, and a queue that was deleted."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from pairbus.broker import Broker, NamespaceOptions
+from pairbus.broker.settlement import Outcome
 from pairbus.broker.store import ACTIVE, Insert, StoredMessage, box_of, dead_box_of
 from pairbus.broker.store import migration as migration_module
 from pairbus.broker.store.committer import Committer
@@ -221,3 +223,20 @@ async def test_a_migrated_message_keeps_its_place_before_new_ones(folder: Path) 
     assert [row.seq for row in main] == sorted(row.seq for row in main)
     assert store.number() == max(row.n for row in rows) + 1 == 82
     await store.close()
+
+
+async def test_dead_letters_of_a_migrated_queue_keep_their_order(folder: Path) -> None:
+    """A message that is dead-lettered after the migration takes its place among the dead letters by its sequence
+    number; a client that peeks page by page would otherwise miss some of them."""
+    async with Broker([NamespaceOptions("contoso")], data=folder.parent) as broker:
+        queue, now_ms = broker.namespace("contoso").queue("orders"), 1_790_000_000_000
+        assert queue is not None
+        lock = lock_next(queue.main, now_ms)
+        assert lock is not None and lock.message.seq == 10
+        answered = asyncio.get_running_loop().create_future()
+        queue.settle(queue.main, lock.token, Outcome.DEAD_LETTER, now_ms, answered.set_result)
+        assert await answered is None
+        seen: list[int] = []
+        while page := queue.peek(queue.dead, seen[-1] + 1 if seen else 1, 1, now_ms):
+            seen += [message.seq for message in page]
+        assert seen == [7, 8, 9, 10]

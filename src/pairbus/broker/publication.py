@@ -37,7 +37,9 @@ class Publication:
         self.scheduled: list[StoredMessage] = []
         "Messages of the same send that wait in the topic."
         self.payloads: list[InsertPayload] = []
-        self._copies: dict[Box, tuple[Subscription, list[StoredMessage]]] = {}
+        self._copies: dict[Subscription, list[StoredMessage]] = {}
+        "Copies for each subscription, in the order of their sequence numbers."
+        self._written: list[tuple[Subscription, Box, list[StoredMessage]]] = []
         self.size = 0
         "Bytes that the copies take, each payload counted once."
 
@@ -79,23 +81,27 @@ class Publication:
             hops=message.hops,
             session_id=message.session_id if changed is None else changed.session_id or "",
         )
-        box = subscription.dead if patch else subscription.main
-        self._copies.setdefault(box, (subscription, []))[1].append(copy)
+        self._copies.setdefault(subscription, []).append(copy)
         self.size += copy.size - (len(copy.body) if copy.payload else 0)
 
     def write(self) -> None:
         """Write payloads and copies. Copies of one subscription get consecutive numbers: they are read and deleted
-        together."""
+        together. Both of its boxes are numbered as one, because a message keeps its number when it is dead-lettered."""
         for payload in self.payloads:
             self._store.write(payload)
-        for box, (_, copies) in self._copies.items():
+        for subscription, copies in self._copies.items():
             first = self._store.number(len(copies))
             for n, copy in enumerate(copies, first):
                 copy.n = n
-            self._store.write(Insert(box.number, copies))
+            dead = [copy for copy in copies if copy.patch]
+            live = [copy for copy in copies if not copy.patch] if dead else copies
+            for box, part in ((subscription.main, live), (subscription.dead, dead)):
+                if part:
+                    self._store.write(Insert(box.number, part))
+                    self._written.append((subscription, box, part))
 
     def committed(self) -> None:
-        for box, (subscription, copies) in self._copies.items():
+        for subscription, box, copies in self._written:
             subscription.take_in(box, copies)
 
 

@@ -3,8 +3,10 @@
 Words. An *entity* is a queue, a topic or a subscription. It owns up to three *boxes*, ordered sets of messages: its own
 (`box_of(entity_id)`), its dead letters (`dead_box_of`), its transfer dead letters (`transfer_box_of`). All messages of
 a namespace are rows of one table. A row is known by its *number* `n`, which the store gives out (`number`), ascending
-and never twice; the sequence number that clients see is a field of the row. Within a box the order by `n` is the order
-by sequence number: each new sequence number comes with a new `n`.
+and never twice; the sequence number that clients see is a field of the row. Within an entity, over all its boxes, the
+order by `n` is the order by sequence number: each new sequence number comes with a new `n`, in the same order. So a
+message keeps its `n` when it moves to another box, and each box is in order. Stores that code of 0.4 wrote before its
+release may have dead letters in another order: these are all received, but a peek page by page may leave some out.
 
 A message has its body in its row, or shares a *payload* with other rows: a body that is kept once, under a number from
 the same sequence as the rows'.

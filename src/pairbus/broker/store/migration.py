@@ -14,6 +14,8 @@ import shutil
 import sqlite3
 import struct
 from collections.abc import Iterator
+from heapq import merge
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -112,20 +114,26 @@ def _build(path: Path, work: Path, noted: int, progress: PacedTelling) -> int:
 def _copy_queue(old: _Old, committer: Committer, queue_id: int, expected: int, n: int, progress: PacedTelling) -> int:
     """Copy the messages of a queue under the row numbers behind `n`, and return the last one used."""
     first = n
-    for old_box, box in ((queue_id * 2, box_of(queue_id)), (queue_id * 2 + 1, dead_box_of(queue_id))):
-        messages: list[StoredMessage] = []
-        for message in old.messages(old_box):
-            n += 1
-            message.n = n
-            messages.append(message)
-            if len(messages) == GROUP_ROWS:
-                committer.commit_all(Insert(box, messages))
-                messages = []
-                progress.tell(f"migrating {old.path}: {n} messages copied")
-        committer.commit_all(Insert(box, messages))
+    boxes: dict[int, list[StoredMessage]] = {box_of(queue_id): [], dead_box_of(queue_id): []}
+    rows = [zip(repeat(box), old.messages(queue_id * 2 + kind)) for kind, box in enumerate(boxes)]
+    # Both boxes are numbered as one, because a message keeps its number when it is dead-lettered.
+    for box, message in merge(*rows, key=lambda row: row[1].seq):
+        n += 1
+        message.n = n
+        boxes[box].append(message)
+        if (n - first) % GROUP_ROWS == 0:
+            _insert(committer, boxes)
+            progress.tell(f"migrating {old.path}: {n} messages copied")
+    _insert(committer, boxes)
     if n - first != expected:
         raise _damaged(old.path, f"queue {queue_id} should hold {expected} messages, {n - first} were found")
     return n
+
+
+def _insert(committer: Committer, boxes: dict[int, list[StoredMessage]]) -> None:
+    """Commit the messages that were gathered for each box, and gather anew."""
+    committer.commit_all(*[Insert(box, messages) for box, messages in boxes.items()])
+    boxes.update({box: [] for box in boxes})
 
 
 class _Old:
