@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from pairbus.broker.timetable import Timetable
+from pairbus.access.sas import KeyRing
+from pairbus.broker.description import QueueDescription
+from pairbus.broker.draft import Draft
+from pairbus.broker.namespace import Namespace
+from pairbus.broker.store.memory import MemoryStore
+from pairbus.broker.timetable import TIMER_MAX_S, Timetable
 from tests.broker.test_forward import HandLoop
+from tests.sim.loop import VirtualLoop
 
 
 class Due:
@@ -54,3 +62,36 @@ def test_failing_entity_does_not_stop_the_others() -> None:
                 failures += 1
     assert failures == 1
     assert [entity.at_ms for entity in entities] == [None] * 4
+
+
+def test_clock_that_jumps_ahead_makes_no_scheduled_message_late() -> None:
+    """While a machine sleeps its clock goes on, but not the time of the event loop. A message that fell due in the
+    sleep once waited as long again as it had to wait when the machine fell asleep."""
+    loop = VirtualLoop(Random(1))
+    slept_ms = 0
+
+    async def history() -> None:
+        nonlocal slept_ms
+        namespace = Namespace(
+            "contoso",
+            MemoryStore(loop.call_soon),
+            KeyRing([]),
+            loop=loop,
+            now_ms=lambda: 1_790_000_000_000 + round(loop.time() * 1000) + slept_ms,
+        )
+        await namespace.create(QueueDescription("orders"))
+        queue = namespace.catalog.queue("orders")
+        answered = loop.create_future()
+        now_ms = namespace.now_ms()
+        queue.send([Draft(b"later", scheduled_ms=now_ms + 3_600_000)], now_ms, answered.set_result)
+        assert await answered is None
+        await asyncio.sleep(1800)
+        assert (queue.scheduled_count, queue.active_count) == (1, 0)
+        slept_ms = 7_200_000
+        await asyncio.sleep(TIMER_MAX_S + 1)
+        assert (queue.scheduled_count, queue.active_count) == (0, 1)
+
+    try:
+        loop.run_until_complete(history())
+    finally:
+        loop.close()

@@ -14,6 +14,10 @@ from pairbus.errors import StoreError
 
 logger = logging.getLogger("pairbus.broker")
 
+TIMER_MAX_S = 30.0
+"""Longest time without a look at the clock. The loop's time stands still while the machine sleeps, and does not follow
+a clock that is set: due work is late by no more than this after either."""
+
 
 class Timetable:
     """Times at which each entity next has work to do."""
@@ -78,7 +82,8 @@ class Timetable:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = at_ms
-        self._timer = self._loop.call_later(max(at_ms - self._now_ms(), 0) / 1000, self.run_due)
+        delay_s = min(max(at_ms - self._now_ms(), 0) / 1000, TIMER_MAX_S)
+        self._timer = self._loop.call_later(delay_s, self.run_due)
 
     def run_due(self) -> None:
         """Do the work that has fallen due by now in every entity, and set the timer for the rest."""
