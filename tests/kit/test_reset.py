@@ -71,6 +71,19 @@ async def test_reset_empties_every_entity(world: World) -> None:
     assert world.namespace.subscription_info("news", "all").active == 1
 
 
+async def test_reset_ends_whatever_the_names_of_the_entities_are(world: World) -> None:
+    """A queue may be called `orders/subscriptions`, which is also the list of the subscriptions of `orders`; a reset
+    once waited for itself then, and so did every later change of `orders`."""
+    for path in ("orders/subscriptions", "orders", "orders-2", "subscriptions"):
+        await world.namespace.create(QueueDescription(path))
+    await world.send("orders/subscriptions", ServiceBusMessage("a book"))
+    async with asyncio.timeout(5):
+        await asyncio.gather(world.namespace.reset(), world.namespace.reset())
+        await world.namespace.delete("orders")
+    assert [info.active for info in world.namespace.queue_infos()] == [0, 0, 0]
+    assert world.namespace.queue_keys() == ["orders-2", "orders/subscriptions", "subscriptions"]
+
+
 async def test_open_links_go_on_after_a_reset(world: World) -> None:
     """The sender sends, the receiver gets later messages, with numbers that go on; its old lock is lost."""
     await world.namespace.create(QueueDescription("orders"))

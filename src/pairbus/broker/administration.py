@@ -106,7 +106,9 @@ class Administration:
         return asyncio.shield(task)
 
     def _turn(self, path: str) -> asyncio.Lock:
-        key = path_key(parse_entity(path).root)
+        return self._turn_of(_root(path))
+
+    def _turn_of(self, key: str) -> asyncio.Lock:
         lock = self._turns.get(key)
         if lock is None:
             lock = self._turns[key] = asyncio.Lock()
@@ -116,8 +118,9 @@ class Administration:
     async def all_turns(self) -> AsyncIterator[None]:
         """Keep every queue and topic from being changed; locks are taken in one order, so no deadlock is possible."""
         async with AsyncExitStack() as stack:
-            for key in sorted([*self._catalog.queues, *self._catalog.topics]):
-                await stack.enter_async_context(self._turn(key))
+            # Each once, because the queue `a/subscriptions` has the turn of `a`.
+            for key in sorted({_root(path) for path in (*self._catalog.queues, *self._catalog.topics)}):
+                await stack.enter_async_context(self._turn_of(key))
             yield
 
     # ── create ──
@@ -317,6 +320,11 @@ class Administration:
         """Wait until all writes so far are committed or have failed, and their writers have been told."""
         with suppress(StoreError):
             await self.commit()
+
+
+def _root(path: str) -> str:
+    """Return the key of the queue or topic to which the path belongs: changes to all of it happen one by one."""
+    return path_key(parse_entity(path).root)
 
 
 def id_of(entity: CatalogEntity) -> int:
