@@ -14,6 +14,7 @@ from pairbus.amqp.types import decode, encode_pair
 from pairbus.broker.box import Box
 from pairbus.broker.deliveries import encode_delivery
 from pairbus.broker.description import QueueDescription
+from pairbus.broker.draft import Draft
 from pairbus.broker.forward import BATCH_BYTES, BATCH_MAX, HOPS_MAX, TOO_MANY_HOPS, BoxForwarder
 from pairbus.broker.messages import DEAD_LETTER_SOURCE, pair_spans
 from pairbus.broker.payloads import Payloads
@@ -269,6 +270,15 @@ def test_a_message_without_a_session_is_dead_lettered_before_a_session_queue() -
     assert chain.places() == {"a†": ["lost"], "b": ["found"]}
     lock = lock_next(chain.queues["a"].dead, chain.now)
     assert lock is not None and b"no session id, and 'b' requires sessions" in lock.message.patch
+
+
+def test_message_that_cannot_be_read_is_dead_lettered_before_a_session_queue() -> None:
+    """The properties do not say whether there is a session. The message must not stop those behind it."""
+    chain = Chain(last={"requires_session": True})
+    chain.queues["a"].send([Draft(b"\x00\x53\x73\xc0\xff" + draft("strange").body)], chain.now, Answer())
+    chain.send("a", "found", session_id="s")
+    chain.settle_down()
+    assert (chain.queues["a"].active_count, chain.queues["a"].dead_count, chain.places()["b"]) == (0, 1, ["found"])
 
 
 def test_dead_letters_wait_for_a_destination_that_is_switched_off() -> None:

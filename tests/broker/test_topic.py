@@ -303,6 +303,25 @@ def test_copy_without_a_session_id_is_dead_where_sessions_are_required() -> None
     assert world["named"].dead_count == 0
 
 
+def test_empty_session_id_is_a_session_also_when_it_was_scheduled_or_set() -> None:
+    """A row does not tell the empty id from none; the message does, after a restart too. A message that names no
+    session is dead where an action has not given it one."""
+    empty = (TrueFilter(), SqlAction("SET sys.SessionId = ''"))
+    removed = (TrueFilter(), SqlAction("REMOVE sys.SessionId"))
+    rules: dict[str, list[tuple[Filter, SqlAction | None]]] = {"empty": [empty], "removed": [removed]}
+    world = TopicWorld({name: {"requires_session": True} for name in ("plain", "empty", "removed")}, rules)
+    later = world.now + 100
+    world.send(draft("1", session_id=""), draft("2"))
+    world.send(draft("3", session_id="", scheduled_ms=later), draft("4", scheduled_ms=later))
+    world.restart()
+    world.pass_ms(100)
+    counts = {name: (world[name].active_count, world[name].dead_count) for name in ("plain", "empty", "removed")}
+    assert counts == {"plain": (2, 2), "empty": (4, 0), "removed": (0, 4)}
+    for name in ("plain", "empty"):
+        sessions = world[name].main.sessions
+        assert sessions is not None and sessions.listed(None) == [""]
+
+
 @pytest.mark.parametrize("cause", ["session id", "filter"])
 def test_dead_letters_of_a_batch_are_peeked_page_by_page(cause: str) -> None:
     """A client asks for the next page by the last sequence number it has seen. A message that a receiver dead-letters

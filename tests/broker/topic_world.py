@@ -15,17 +15,19 @@ from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.topic import Topic
 from pairbus.filters import Filter, SqlAction, SqlFilter, TrueFilter
+from pairbus.filters.view import SESSION_ID
 from tests.broker.locking import lock_next
 from tests.broker.queue_world import Answer
 
 TOPIC_ID = 1
 
 
-def bare_message(text: str, **properties: object) -> bytes:
-    """A bare message: an id, application properties, data."""
+def bare_message(text: str, session_id: str | None = None, **properties: object) -> bytes:
+    """A bare message: an id, a session id, application properties, data."""
     data = text.encode()
+    session = [] if session_id is None else [*[encode(None)] * (SESSION_ID - 1), encode_string(session_id)]
     return (
-        section(PROPERTIES, list_of([encode_string(text)]))
+        section(PROPERTIES, list_of([encode_string(text), *session]))
         + (section(APPLICATION_PROPERTIES, encode(properties)) if properties else b"")
         + b"\x00\x53\x75\xa0"
         + bytes((len(data),))
@@ -43,7 +45,7 @@ def draft(
     **properties: object,
 ) -> Draft:
     return Draft(
-        bare_message(text, **properties),
+        bare_message(text, session_id, **properties),
         message_id=message_id or text,
         scheduled_ms=scheduled_ms,
         ttl_ms=ttl_ms,

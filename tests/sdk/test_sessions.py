@@ -156,6 +156,23 @@ async def test_deferred_messages_of_a_session(sdk: Sdk, sdk_admin: Admin, name: 
     assert text(await receive_one(receiver)) == "2"
 
 
+async def test_empty_session_id_is_one_session_everywhere(sdk: Sdk, sdk_admin: Admin, name: str) -> None:
+    """On a queue, on a subscription and after forwarding. It was once a session on queues only, and elsewhere none, so
+    that messages were dead-lettered."""
+    queue = await queue_of(sdk_admin, name)
+    source, topic = f"{name}-source", f"{name}-topic"
+    await sdk_admin.calls.create_queue(source, forward_to=queue)
+    await sdk_admin.calls.create_topic(topic)
+    await sdk_admin.calls.create_subscription(topic, "all", requires_session=True)
+    for sender in (await sdk.sender(queue), await sdk.sender(source), await sdk.topic_sender(topic)):
+        await sender.send_messages(of("", "a book"))
+    receiver = await sdk.receiver(queue, session_id=NEXT_AVAILABLE_SESSION)
+    found = await receive(receiver, 2)
+    subscriber = await sdk.subscription_receiver(topic, "all", session_id=NEXT_AVAILABLE_SESSION)
+    found.append(await receive_one(subscriber))
+    assert [(text(message), message.session_id) for message in found] == [("a book", "")] * 3
+
+
 async def test_scheduled_messages_and_peek_by_session(sdk: Sdk, sdk_admin: Admin, name: str) -> None:
     """A scheduled message is seen in its session at once and received in time."""
     queue = await queue_of(sdk_admin, name)

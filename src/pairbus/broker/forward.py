@@ -23,10 +23,11 @@ from pairbus.broker.box import Box, deletion
 from pairbus.broker.deliveries import with_patch, without_pair
 from pairbus.broker.draft import Draft
 from pairbus.broker.messages import DEAD_LETTER_SOURCE
-from pairbus.broker.publication import SESSION_MISSING
+from pairbus.broker.publication import SESSION_MISSING, has_session_id
 from pairbus.broker.refusal import ENTITY_DISABLED, Refusal, entity_not_found
 from pairbus.broker.store import Store, StoredMessage
 from pairbus.errors import StoreError
+from pairbus.filters import MessageView
 
 if TYPE_CHECKING:
     from pairbus.broker.catalog import Receivable
@@ -163,12 +164,7 @@ class BoxForwarder:
             self._refuse(messages, reason, f"The message could not be forwarded: {refusal.description}", now_ms)
             return
         if getattr(destination.description, "requires_session", False):
-            lost = [message for message in messages if not message.session_id]
-            if lost:
-                text = f"The message has no session id, and '{destination.path}' requires sessions."
-                self._requires_session = destination
-                self._refuse(lost, SESSION_MISSING, text, now_ms)
-            messages = [message for message in messages if message.session_id]
+            messages = self._with_session(messages, destination, now_ms)
             if not messages:
                 return
         try:
@@ -186,6 +182,21 @@ class BoxForwarder:
             return
         self._is_busy = True
         self._store.after_commit(lambda error: self._forwarded(messages, error))
+
+    def _with_session(
+        self, messages: list[StoredMessage], destination: Queue | Topic, now_ms: int
+    ) -> list[StoredMessage]:
+        """Return the messages that name a session, and refuse the others."""
+        found: list[StoredMessage] = []
+        lost: list[StoredMessage] = []
+        for message in messages:
+            has_id = has_session_id(message.session_id, MessageView(message.body))
+            (found if has_id else lost).append(message)
+        if lost:
+            text = f"The message has no session id, and '{destination.path}' requires sessions."
+            self._requires_session = destination
+            self._refuse(lost, SESSION_MISSING, text, now_ms)
+        return found
 
     def _destination(self) -> Queue | Topic:
         """Return the destination, if it takes messages now."""

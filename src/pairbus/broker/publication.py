@@ -13,6 +13,7 @@ from pairbus.broker.settlement import reason
 from pairbus.broker.store import Insert, InsertPayload, Store, StoredMessage
 from pairbus.broker.subscription import Subscription
 from pairbus.filters import Changed, FilterEvaluationError, MessageView
+from pairbus.filters.view import SESSION_ID
 
 FILTER_FAILED = "FilterEvaluationException"
 SESSION_MISSING = "Session ID is null"
@@ -118,7 +119,21 @@ def outcomes_of(subscription: Subscription, view: MessageView, session_id: str) 
         return [SubscriptionCopy(subscription, copy.changed) for copy in copies]
     found = []
     for copy in copies:
-        is_missing = not (session_id if copy.changed is None else copy.changed.session_id)
+        changed = copy.changed
+        has_id = has_session_id(session_id, view) if changed is None else changed.session_id is not None
         text = "The message has no session id, and the subscription requires sessions."
-        found.append(SubscriptionCopy(subscription, copy.changed, reason(SESSION_MISSING, text) if is_missing else b""))
+        found.append(SubscriptionCopy(subscription, changed, b"" if has_id else reason(SESSION_MISSING, text)))
     return found
+
+
+def has_session_id(session_id: str, view: MessageView) -> bool:
+    """Return whether a message that is stored with this session id names a session.
+
+    The empty text is a session like any other. It is stored like no session id: only the message tells these apart.
+    """
+    if session_id:
+        return True
+    try:
+        return view.text(SESSION_ID) is not None
+    except FilterEvaluationError:  # properties that nobody can read name no session
+        return False

@@ -121,7 +121,7 @@ class StoredMessage:
         self.hops = hops
         "Number of times that the message was forwarded."
         self.session_id = session_id
-        "Session id; empty when the message belongs to no session."
+        "Session id; empty when the message names none, and for the session of the empty id."
         self.body = body
         "Bare message as it came: properties, application properties, body, footer sections, never re-encoded."
         self.annotations = annotations
