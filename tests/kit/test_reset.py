@@ -11,7 +11,11 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceB
 from azure.servicebus.exceptions import MessageLockLostError, MessagingEntityNotFoundError, ServiceBusError
 
 from pairbus.broker.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.draft import Draft
+from pairbus.broker.queue import Queue
+from pairbus.broker.store import Done
 from pairbus.broker.store.memory import MemoryStore
+from pairbus.broker.topic import Topic
 from pairbus.errors import ConfigError, StoreFull
 from pairbus.filters import SqlFilter
 from tests.kit.world import LISTENER, World, received, world
@@ -247,6 +251,38 @@ async def test_sends_during_resets_are_before_or_after(tmp_path: Path) -> None:
         assert here.namespace.queue_info("orders").active == 5
     async with world(data=tmp_path) as again:
         assert again.namespace.queue_info("orders").active == 5
+
+
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+@pytest.mark.parametrize("call", ["send", "schedule"])
+async def test_send_that_waits_for_an_earlier_one_goes_on_after_a_reset(world: World, kind: str, call: str) -> None:
+    """A send waits while another one with its message id is being committed. When a reset came in between, it was once
+    refused because the entity could not be found, which senders take for an answer that stays."""
+    namespace, loop, commits = world.namespace, asyncio.get_running_loop(), asyncio.Queue[Done]()
+    if kind == "queue":
+        await namespace.create(QueueDescription("news", requires_duplicate_detection=True))
+    else:
+        await namespace.create(TopicDescription("news", requires_duplicate_detection=True))
+        await namespace.create(SubscriptionDescription("news", "all"))
+    entity: Queue | Topic = namespace.catalog.queues.get("news") or namespace.catalog.topic("news")
+    resetting = asyncio.create_task(namespace.reset())
+    await asyncio.sleep(0)  # lets the reset end all faults, which would let the commits go on
+    namespace.store.hindrance = lambda takes_room, done: commits.put_nowait(done)
+    of_reset = await commits.get()
+    first, waiting = loop.create_future(), loop.create_future()
+    entity.send([Draft(b"first", message_id="1")], namespace.now_ms(), first.set_result)
+    getattr(entity, call)([Draft(b"waiting", message_id="1")], namespace.now_ms(), waiting.set_result)
+    of_reset(None)
+    of_first = await commits.get()
+    namespace.store.hindrance = None
+    while not entity.closed:  # noqa: ASYNC110 - the broker has no event for it
+        await asyncio.sleep(0)
+    of_first(None)
+    await resetting
+    assert await first is None
+    assert await waiting == (None if call == "send" else [2])
+    info = namespace.queue_info("news") if kind == "queue" else namespace.subscription_info("news", "all")
+    assert info.active == 1
 
 
 # ── over HTTP ──

@@ -60,6 +60,8 @@ class Admission(Generic[A]):
         self._admitted = admitted
         self._size = size
         self._duplicates = DuplicateWindow()
+        self.successor: Admission[A] | None = None
+        "Way into the empty entity that has replaced this one in a reset; None: no reset has."
         self.recorder: Recorder | None = None
         "Recorder of every accepted message, for tests; None: there is none."
 
@@ -183,10 +185,21 @@ class Admission(Generic[A]):
         for drafts, now_ms, wants_seqs, done in claim.parked:
             if error is not None:
                 done(refusal_of(error))
-            elif self._entity.closed:
+            elif not self._entity.closed:
+                self._offer(drafts, now_ms, wants_seqs, done, was_parked=True)
+            elif self.successor is None:
                 done(entity_not_found(self._entity.path))
             else:
-                self._offer(drafts, now_ms, wants_seqs, done, was_parked=True)
+                self.successor._take_over(drafts, now_ms, wants_seqs, done)
+
+    def _take_over(self, drafts: Sequence[Draft], now_ms: int, wants_seqs: bool, done: Any) -> None:
+        """Take a send that waited in an entity until a reset replaced it: the send comes after the reset."""
+        try:
+            self.check_room()
+        except Refusal as refusal:
+            done(refusal)
+        else:
+            self._offer(drafts, now_ms, wants_seqs, done)
 
     # ── due work, and the end ──
 

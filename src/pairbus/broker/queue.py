@@ -122,6 +122,11 @@ class Queue(ReceivingEntity[QueueDescription]):
         """Tell the recorder of every message that is accepted from now on."""
         self._admission.recorder = recorder
 
+    def give_way(self, after: Queue) -> None:
+        """Close, because a reset has put an empty queue in this one's place; sends that wait go on there."""
+        self.close()
+        self._admission.successor = after._admission
+
     def remains(self) -> Remains:
         """Return the rows to sweep once the drop is committed."""
         drains = [(self.main.number, self._schedule.drain), *self._receiving.drains()]

@@ -6,7 +6,8 @@ drops all the old ones; the rows of these go step by step as after a deletion (s
 
     written    PutEntity and DropEntity of every entity, in one group
     committed  the empty entities are in the catalog, links lead to them; the old ones take nothing more
-    barrier    sends and settlements that met the old entities have been answered; they happened before the reset
+    barrier    sends and settlements that met the old entities have been answered; they happened before the reset.
+               A send that waited for another one with its message id goes on in the empty entity
     swept      the rows of the old entities are deleted; after a kill the next start goes on with it
 
 When the commit fails, no entity has changed.
@@ -81,14 +82,16 @@ def _replace(catalog: Catalog, before: EntityHolder, new_id: int, hooks: ResetHo
     match before, after:
         case Queue(), Queue():
             catalog.queues[path_key(before.path)] = after
+            before.give_way(after)
         case Topic(), Topic():
             after.subscriptions.update(before.subscriptions)
             catalog.topics[path_key(before.path)] = after
+            before.give_way(after)
         case Subscription(), Subscription():
             for rule in before.rules.values():
                 after.put_rule(rule)
             catalog.topic(before.description.topic).subscriptions[before.description.name.lower()] = after
-    before.close()
+            before.close()
     return after
 
 

@@ -147,6 +147,11 @@ class Topic:
         self._entity.closed = True
         self._describe(self.description)
 
+    def give_way(self, after: Topic) -> None:
+        """Close, because a reset has put an empty topic in this one's place; sends that wait go on there."""
+        self.close()
+        self._admission.successor = after._admission
+
     def record_sends(self, recorder: Recorder) -> None:
         """Tell the recorder of every message that is accepted from now on."""
         self._admission.recorder = recorder
