@@ -291,6 +291,60 @@ async def test_a_link_that_fell_silent_is_used_by_no_later_send() -> None:
         await until(lambda: silent.over is not None)
 
 
+@pytest.mark.parametrize("unanswered", ["_on_attach", "_on_request"])
+async def test_connection_on_which_no_link_opens_gets_no_further_links(
+    unanswered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway may keep a connection, with its heartbeats, and answer no attach or token on it: a new connection is
+    then the only way on. Links that are open go on, and the connection ends with the last of them."""
+    monkeypatch.setattr(transport_pool, "LOOK_S", 0.02)
+    async with Server() as server, Carrier(server.connection_string, connect_timeout_s=0.2) as carrier:
+        await carrier.send("orders", body("1"))
+        old, orders = server.peers[0], await carrier.sender("orders")
+        monkeypatch.setattr(old, unanswered, lambda event: None)
+        with pytest.raises(Silence):
+            await carrier.send("bills", body("1"))
+        await carrier.send("bills", body("2"))
+        await carrier.send("orders", body("2"))
+        assert await carrier.sender("orders") is orders and orders.over is None
+        await (await carrier.management("orders")).peek(1, 1)
+        await (await carrier.receiver("orders")).close()
+        assert len(server.peers) == 2
+        carrier.forget("orders")
+        await server.until(lambda: old not in server.peers)
+        assert [payload for _, payload, _ in server.received] == [body("1"), body("2"), body("2")]
+
+
+@pytest.mark.parametrize("step", ["attach", "put-token"])
+async def test_management_moves_from_a_connection_on_which_no_link_opens(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests have links of their own. The silence is noticed also when the caller had less time."""
+    async with Server() as server, Carrier(server.connection_string, connect_timeout_s=0.2) as carrier:
+        await carrier.send("orders", body("1"))
+        monkeypatch.setattr(server.peers[0], "_on_attach" if step == "attach" else "_on_request", lambda event: None)
+        with pytest.raises(Timeout):
+            await carrier.management("bills", timeout_s=0.05)
+        with pytest.raises(Silence):
+            await carrier.management("bills")
+        await (await carrier.management("bills")).peek(1, 1)
+        assert len(server.peers) == 2
+
+
+async def test_silent_entity_beside_healthy_ones_gathers_few_connections() -> None:
+    """One entity that answers no attach cannot be told from a connection on which no link opens."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string, connect_timeout_s=0.05) as carrier:
+        endpoint.on("attach", Silent(), path="orders")
+        for number in range(8):
+            await carrier.send(f"healthy-{number}", body("x"))
+            with pytest.raises(Silence):
+                await carrier.send("orders", body("x"))
+        assert endpoint.open_connections <= transport_pool.RETIRED_MAX + 1
+        senders = [await carrier.sender(f"healthy-{number}") for number in range(8)]
+        assert all(sender.over is None for sender in senders)
+        assert endpoint.link_count("healthy-0") == 1, "no link of another entity was opened again"
+
+
 async def test_forgetting_a_link_leaves_sends_in_flight_on_it_alone() -> None:
     """A caller that wants a new link must not make the outcome of other callers' sends unknown."""
     async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:

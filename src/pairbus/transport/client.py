@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
@@ -27,7 +28,7 @@ from pairbus.transport.cbs import TokenRefused, Tokens
 from pairbus.transport.credential import credential_for
 from pairbus.transport.dial import Ssl, context_for, dial
 from pairbus.transport.endpoint import Endpoint, open_properties
-from pairbus.transport.errors import ConnectionLost, Timeout, TransportError
+from pairbus.transport.errors import ConnectionLost, Silence, Timeout, TransportError
 from pairbus.transport.links import CLOSE_TIMEOUT_S, LinkEnd, new_session
 from pairbus.transport.management import Management
 from pairbus.transport.receiver import Receiver
@@ -119,6 +120,8 @@ class ClientConnection:
         self.opened_at = wire.loop.time()
         self.is_full = False
         "True: the peer takes no more tokens on this connection, even if we counted fewer."
+        self.is_silent = False
+        "True: the peer left the last opening of a link unanswered, and may open no more links on this connection."
         self._managements: dict[str, Management] = {}
         self._where = f"{endpoint.host}:{endpoint.port}"
         self._opening = Shared[str](self._where)
@@ -231,8 +234,30 @@ class ClientConnection:
 
     # ── opening ──
 
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Note whether the peer left the opening of a link unanswered: its token, or its attach."""
+        try:
+            yield
+        except Silence:
+            self.is_silent = True
+            raise
+        self.is_silent = False
+
     async def _open_link(self, path: str, attach: Callable[[Session], E], deadline: float, wait_s: float = 0.0) -> E:
-        audience = await self._authorise(path, deadline)
+        with self._watched():
+            audience = await self._authorise(path, deadline)
+            await self._take_turn(path, audience, deadline)
+            try:
+                end = self._begin(audience, attach)
+                steps = Steps(self._where, self._silence_s + wait_s, deadline)
+                await steps.step(f"the answer to the attach of {path}", end.attached(deadline))
+            finally:
+                self._attaching.release()
+        return end
+
+    async def _take_turn(self, path: str, audience: str, deadline: float) -> None:
+        """Wait until one more attach may be sent."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._attaching.acquire()
@@ -241,13 +266,6 @@ class ClientConnection:
             if isinstance(error, TimeoutError):
                 raise Timeout(f"{path}: there was no turn for its link in time") from None
             raise
-        try:
-            end = self._begin(audience, attach)
-            steps = Steps(self._where, self._silence_s + wait_s, deadline)
-            await steps.step(f"the answer to the attach of {path}", end.attached(deadline))
-            return end
-        finally:
-            self._attaching.release()
 
     def _begin(self, audience: str, attach: Callable[[Session], E]) -> E:
         try:
@@ -261,13 +279,14 @@ class ClientConnection:
 
     async def _open_management(self, path: str, timeout_s: float) -> Management:
         far = self._wire.loop.time() + FAR_S
-        audience = await self._authorise(path, far)
-        try:
-            opening = open_requests(self._wire, f"{path}/$management", far, timeout_s)
-            requests = await Steps(self._where, self._silence_s).step(f"{path}/$management", opening)
-        except BaseException:
-            self._unused(audience)
-            raise
+        with self._watched():
+            audience = await self._authorise(path, far)
+            try:
+                opening = open_requests(self._wire, f"{path}/$management", far, timeout_s)
+                requests = await Steps(self._where, self._silence_s).step(f"{path}/$management", opening)
+            except BaseException:
+                self._unused(audience)
+                raise
         self._on_their_way -= 1
         if requests.over is None:
             requests.sender.when_over = lambda: self._over(audience, requests.sender)

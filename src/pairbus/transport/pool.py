@@ -4,6 +4,9 @@ Laws of this file.
  1. One connect at a time: later callers share it.
  2. A connection has room while it holds less than 900 tokens, of Azure's 1000, and the peer has channels.
  3. A retired connection takes no new link. It lives while links of it are used, and is closed when the last is gone.
+ 4. A connection on which the peer left the last opening of a link unanswered is retired before the next one: the peer
+    may keep a connection, with its heartbeats, and open no more links on it. One silent entity looks the same, so
+    RETIRED_MAX limits the connections that it costs.
 """
 
 from __future__ import annotations
@@ -60,6 +63,9 @@ class Pool:
         """Return a connection with room for a link to the entity. `fresh`: one that was opened a moment ago."""
         self.check()
         now = asyncio.get_running_loop().time()
+        for connection in [connection for connection in self.good if connection.is_silent]:
+            if not connection.has_links or self._may_retire:
+                self._retire(connection)
         while True:
             for connection in self.good:
                 if connection.has_room(path) and not (fresh and self.is_stale(connection, now)):
@@ -98,8 +104,13 @@ class Pool:
 
     def is_stale(self, connection: ClientConnection, now: float) -> bool:
         """Return True when the connection is not fresh at `now`; with many retired ones, any connection is accepted."""
+        return now - connection.opened_at > FRESH_S and self._may_retire
+
+    @property
+    def _may_retire(self) -> bool:
+        """True when few retired connections are still in use."""
         self._retired = [retired for retired in self._retired if retired.loss is None]
-        return now - connection.opened_at > FRESH_S and len(self._retired) < RETIRED_MAX
+        return len(self._retired) < RETIRED_MAX
 
     def retire_for(self, path: str, connection: ClientConnection | None) -> None:
         """Retire the connection of an entity's link, or the connection on which its next link would be opened."""
