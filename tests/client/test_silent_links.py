@@ -7,11 +7,17 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.pairing.events import FailedOver
 from pairbus.pairing.failover import State
+from pairbus.transport import patience
 from tests.client.world import Stage, message
 from tests.scripted import Silent
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow
+
+
+def attaches(stage: Stage, path: str) -> int:
+    """Return how often a link to the entity was attached."""
+    return sum(occasion.step == "attach" and occasion.path == path for occasion in stage.primary.steps)
 
 
 async def test_connection_on_which_no_link_opens_costs_no_failover(stage: Stage, flavour: Flavour) -> None:
@@ -28,3 +34,19 @@ async def test_connection_on_which_no_link_opens_costs_no_failover(stage: Stage,
     await sender.send(message(), timeout=5)
     assert client.state("orders") is State.HEALTHY and not client.told(FailedOver)
     assert stage.primary.steps[-1].connection != old
+
+
+async def test_plain_client_replaces_a_link_that_left_a_send_unanswered(
+    stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without another place a send waits for the primary until its time is over. The next one must not do so again."""
+    monkeypatch.setattr(patience, "LINK_SILENCE_S", 0.3)
+    client = stage.client(flavour)
+    await client.pair()
+    await client.clear_pairing()
+    sender = client.sender("orders")
+    await sender.send(message())
+    stage.primary.on("transfer", Silent(), path="orders", when=lambda _: attaches(stage, "orders") == 1)
+    assert isinstance(await sender.error(message(), timeout=0.6), OperationTimeoutError)
+    await sender.send(message())
+    assert attaches(stage, "orders") == 2

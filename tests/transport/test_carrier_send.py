@@ -10,6 +10,7 @@ import pytest
 from pairbus.amqp.performatives import Error
 from pairbus.transport import Carrier, ConnectionLost, Refused, Silence, Timeout, connect
 from pairbus.transport import cbs as transport_cbs
+from pairbus.transport import patience as transport_patience
 from pairbus.transport import pool as transport_pool
 from tests.scripted import Delay, Detach, LoseAnswer, Reject, ScriptedEndpoint, Silent
 from tests.scripted.script import Accept
@@ -24,6 +25,11 @@ async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not holds():  # noqa: ASYNC110 - the awaited change sets no event
             await asyncio.sleep(0.01)
+
+
+def attaches(endpoint: ScriptedEndpoint, path: str) -> int:
+    """Return how often a link to the entity was attached."""
+    return sum(occasion.step == "attach" and occasion.path == path for occasion in endpoint.steps)
 
 
 async def test_sends_that_wait_for_a_link_keep_their_order() -> None:
@@ -288,6 +294,78 @@ async def test_a_link_that_fell_silent_is_used_by_no_later_send() -> None:
         assert await carrier.sender("orders") is not silent
         with pytest.raises(Silence):
             await slow
+        await until(lambda: silent.over is not None)
+
+
+async def test_link_that_is_silent_on_its_first_send_is_replaced() -> None:
+    """The send for which a link is opened can be the one that the peer leaves unanswered."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
+        endpoint.on("transfer", Silent(), path="orders", times=1)
+        with pytest.raises(Silence):
+            await carrier.send("orders", body("1"), silence_s=0.2)
+        await carrier.send("orders", body("2"))
+        assert attaches(endpoint, "orders") == 2
+
+
+@pytest.mark.parametrize("owed", ["answer", "credit"])
+async def test_silent_link_is_replaced_when_only_time_outs_end_its_sends(
+    owed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client without another place gives the peer all of its time: no send ends by silence. One short time-out says
+    nothing about the peer, several without a frame in between do."""
+    monkeypatch.setattr(transport_patience, "LINK_SILENCE_S", 0.5)
+    server = Server(Script(credits={"orders": 0}) if owed == "credit" else Script(outcome=None))
+    async with server, Carrier(server.connection_string) as carrier:
+        silent = await carrier.sender("orders")
+        for timeout_s in (0.2, 0.4):
+            assert await carrier.sender("orders") is silent
+            with pytest.raises(Timeout) as caught:
+                await carrier.send("orders", body("1"), timeout_s=timeout_s, silence_s=timeout_s)
+            assert not isinstance(caught.value, Silence)
+        server.script = Script()
+        await carrier.send("orders", body("2"))
+        assert await carrier.sender("orders") is not silent
+
+
+async def test_silent_link_is_replaced_when_callers_cancel_their_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller with a time limit of its own (`asyncio.timeout`) never lets a send end by silence."""
+    monkeypatch.setattr(transport_patience, "LINK_SILENCE_S", 0.5)
+    async with Server(Script(outcome=None)) as server, Carrier(server.connection_string) as carrier:
+        silent = await carrier.sender("orders")
+        async with asyncio.timeout(10):
+            while await carrier.sender("orders") is silent:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        await carrier.send("orders", body("1"), silence_s=0.4)
+
+
+async def test_slow_answers_keep_a_link_whose_sends_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that comes too late for its caller is a sign of life all the same."""
+    monkeypatch.setattr(transport_patience, "LINK_SILENCE_S", 1.0)
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
+        slow = await carrier.sender("orders")
+        endpoint.on("transfer", Delay(0.1, Accept()), path="orders")
+        for number in range(25):
+            with pytest.raises(Timeout):
+                await carrier.send("orders", body(str(number)), timeout_s=0.05)
+        assert await carrier.sender("orders") is slow
+
+
+async def test_send_in_the_line_of_a_silent_link_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer may give credit after all; the patience of one caller does not decide for another."""
+    monkeypatch.setattr(transport_pool, "LOOK_S", 0.02)
+    server = Server(Script(credits={"orders": 0}))
+    async with server, Carrier(server.connection_string) as carrier:
+        silent = await carrier.sender("orders")
+        patient = asyncio.create_task(carrier.send("orders", body("patient")))
+        with pytest.raises(Silence):
+            await carrier.send("orders", body("hasty"), silence_s=0.1)
+        (link,) = server.receivers()
+        assert await carrier.sender("orders") is not silent
+        await asyncio.sleep(0.1)  # some looks at links that were left
+        link.grant(1)
+        server.flush()
+        await patient
         await until(lambda: silent.over is not None)
 
 

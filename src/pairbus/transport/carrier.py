@@ -141,7 +141,7 @@ class Carrier:
             if by is not None and len(payload) > LARGE:
                 senders.open_spare(path, key)
             try:
-                await senders.send_on(key, known, start)
+                await start(known)
                 return
             except TransportError as error:
                 if not _was_over_before(known, error):

@@ -6,6 +6,8 @@ Silence is time in which the peer owes a sign of life on the link and gives none
  * A send that waits for credit waits for the peer, unless messages before it are still on their way out.
  * Time in which this process did not run does not count. A timer that fires late looks again before it decides, after
    the event loop has read the bytes that arrived; one that fires very late gives the peer a fresh allowance.
+ * The owner of a link is told (`Sender.when_silent`) when a send ends by silence. While sends end by their deadlines or
+   are cancelled, it is told after LINK_SILENCE_S without a frame, from the first of them that got no answer.
 
 The timer looks every sixth of the allowance, because the system tells how many bytes have left, but not when.
 """
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 FIRST_LOOK = 1 / 6  # part of the allowance before the first look, and between two looks
 LATE_S = 0.1  # a timer that fires so late shows that this process did not run
 AGAIN_S = 0.05  # for the event loop to read the bytes that arrived
+LINK_SILENCE_S = 3.0  # after less, a send that its caller gave up does not show that the peer has lost the link
 LEFT = -1  # mark of a send whose last byte is known to have left
 
 Sent = tuple[asyncio.Future[None], float, float, float, int]
@@ -64,6 +67,8 @@ class Patience:
         self.look_at = math.inf
         self._floor = 0.0
         "Time before which silence does not count, because this process did not run."
+        self._unanswered_since = -math.inf
+        "Begin of the first silence that ended with a send given up, since the peer's last frame on this link."
         self._looks_again = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -116,6 +121,8 @@ class Patience:
             future, deadline, silence, since, mark = entry
             if future.done():  # cancelled
                 sender.give_up_sent(delivery_id, silent=False)
+                if mark == LEFT:
+                    self._judge_link(max(since, heard), now, silent=False, owes=True)
                 continue
             if mark != LEFT:
                 since = max(since, moved_at)
@@ -129,6 +136,7 @@ class Patience:
             silent_at = max(since, heard) + silence + extra_s
             if deadline <= now or silent_at <= now:
                 sender.give_up_sent(delivery_id, silent=deadline > now)
+                self._judge_link(max(since, heard), now, silent=deadline > now, owes=mark == LEFT)
             else:
                 next_look = min(next_look, deadline, silent_at, now + silence * FIRST_LOOK)
         return uploading, next_look
@@ -143,7 +151,21 @@ class Patience:
             silent_at = max(entry.since, heard) + entry.silence
             if entry.deadline <= now or silent_at <= now:
                 sender.give_up_waiting(entry, silent=entry.deadline > now)
+                owes = not uploading and sender._link.credit <= 0
+                self._judge_link(max(entry.since, heard), now, silent=entry.deadline > now, owes=owes)
             elif not entry.future.done():
                 next_look = min(next_look, entry.deadline, silent_at, now + entry.silence * FIRST_LOOK)
         sender.close_ranks()
         return next_look
+
+    def _judge_link(self, since: float, now: float, *, silent: bool, owes: bool) -> None:
+        """Tell the owner of the link when a send that was given up shows that the peer may have lost the link.
+
+        `since`: begin of the silence that the send met. `owes`: the peer owed it an answer, or credit.
+        """
+        if owes:
+            if self._unanswered_since < self.heard_at:
+                self._unanswered_since = since
+            since = max(self._unanswered_since, self._floor)
+        if (silent or now - since >= LINK_SILENCE_S) and self._sender.when_silent is not None:
+            self._sender.when_silent()

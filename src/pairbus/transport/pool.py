@@ -36,7 +36,7 @@ class Pool:
         self._connections: list[ClientConnection] = []
         self._retired: list[ClientConnection] = []
         self._left: list[Sender] = []
-        "Links that were replaced while sends were in flight on them."
+        "Links that were replaced while sends were in flight on them, or in their line."
         self._opening = Shared[None](where)
         self._endings: set[asyncio.Task[None]] = set()
         self._look: asyncio.TimerHandle | None = None
@@ -126,7 +126,7 @@ class Pool:
         self._look_soon()
 
     def leave(self, sender: Sender) -> None:
-        """Close the link when no send is in flight on it any more."""
+        """Close the link when no send is in flight on it, or in its line, any more."""
         if sender.over is None:
             self._left.append(sender)
             self._look_soon()
@@ -143,7 +143,7 @@ class Pool:
 
     def _look_at_left(self) -> None:
         self._look = None
-        for sender in [sender for sender in self._left if not sender.in_flight]:
+        for sender in [sender for sender in self._left if sender.is_idle]:
             self._left.remove(sender)
             self.end(sender.close())
         for connection in [connection for connection in self._retired if not connection.has_links]:

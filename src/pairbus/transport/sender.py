@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED
@@ -59,6 +60,8 @@ class Sender(LinkEnd):
         "Size above which a payload is checked before it is sent."
         self.large: list[tuple[asyncio.Future[None], object]] = []
         "Large messages in the line or without an answer, some perhaps done, each with its caller."
+        self.when_silent: Callable[[], None] | None = None
+        "Function that is called when the peer may have lost its end of the link, although the link is not over."
         self._session = link.session
         self._sends: dict[int, Sent] = {}
         self._waiting = NOBODY
@@ -98,6 +101,11 @@ class Sender(LinkEnd):
     @property
     def in_flight(self) -> int:
         return len(self._sends)
+
+    @property
+    def is_idle(self) -> bool:
+        """True when no send is in flight or in the line."""
+        return not self._sends and not self._waiting
 
     async def ready(self, timeout_s: float | None = None) -> None:
         """Wait until one more send is possible; Timeout when that takes too long."""

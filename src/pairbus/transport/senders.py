@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from pairbus.transport.client import ClientConnection
-from pairbus.transport.errors import Silence, TransportError
+from pairbus.transport.errors import TransportError
 from pairbus.transport.pool import Pool
 from pairbus.transport.sender import Sender
 from pairbus.transport.shared import Shared
@@ -96,7 +96,7 @@ class Senders:
             if known is None:
                 await self.send(path, key, start, deadline, fresh=False, by=by)
             else:
-                await self.send_on(key, known, start)
+                await start(known)
         finally:
             count = self.on_spares[caller][1] - 1
             if count:
@@ -104,23 +104,12 @@ class Senders:
             else:
                 del self.on_spares[caller]
 
-    async def send_on(self, key: Key, link: Sender, start: Start) -> None:
-        """Send on an open link. When the peer is silent, the next send opens a new link: the peer may have lost its end
-        of this one, and pings, which open links of their own, would not notice."""
-        try:
-            await start(link)
-        except Silence:
-            known = self.links.get(key)
-            if known is not None and known[0] is link and not (key[1] is not None and link.in_flight):
-                self._replace(key)
-            raise
-
     async def send(self, path: str, key: Key, start: Start, deadline: float, *, fresh: bool, by: object = None) -> None:
         """Open the link and send. Sends that wait for one link are begun in their order when it is there."""
         self._pool.check()
         young = self._young(key) if fresh else None
         if young is not None:
-            await self.send_on(key, young, start)
+            await start(young)
             return
         begun: Begun = asyncio.get_running_loop().create_future()
         self._waiting.setdefault((key, fresh), []).append((begun, start, deadline, by))
@@ -158,6 +147,7 @@ class Senders:
         finally:
             waiting = self._waiting.pop((key, fresh), [])
         sender.timeout_s = self._timeout_s
+        sender.when_silent = partial(self._fell_silent, key, sender)
         replaced = self.links.get(key)  # not always `before`: a fresh and a plain opening may run at the same time
         if replaced is not None:
             self._pool.leave(replaced[0])
@@ -188,6 +178,13 @@ class Senders:
         sender, _ = self.links.pop(key)
         if sender.over is None:
             self._pool.end(sender.close())
+
+    def _fell_silent(self, key: Key, link: Sender) -> None:
+        """Let the next send open a new link: the peer may have lost its end of this one, and pings, which open links of
+        their own, would not notice."""
+        known = self.links.get(key)
+        if known is not None and known[0] is link and not (key[1] is not None and link.in_flight):
+            self._replace(key)
 
     def _replace(self, key: Key) -> None:
         """Take a link out of use; sends of other callers that are in flight on it end there. A link with a name is
