@@ -10,7 +10,7 @@ import pytest
 
 from pairbus.amqp.performatives import Error
 from pairbus.amqp.types import Array, Timestamp
-from pairbus.transport import Refused, SasKey, Scheduled, Silence, Timeout, connect
+from pairbus.transport import Refused, SasKey, Scheduled, Silence, Timeout, connect, patience
 from tests.transport.server import Script, Server
 
 TOKEN = uuid.UUID(int=5)
@@ -160,6 +160,23 @@ async def test_links_that_left_a_request_unanswered_get_no_later_one() -> None:
         assert silent.over is not None, "the last request has left the links"
         assert await connection.management("q") is other
         assert len(connection._tokens._renewals) == 1, "the token belongs to the new links"
+
+
+@pytest.mark.parametrize("silence_s", [0.2, None])
+async def test_links_without_credit_get_no_later_request(
+    silence_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was sent, so the request may be repeated; on the same links it would wait for credit again."""
+    monkeypatch.setattr(patience, "LINK_SILENCE_S", 0.2)
+    script = Script(credits={"q/$management": 0})
+    async with Server(script) as server, await connect(server.connection_string) as connection:
+        silent = await connection.management("q")
+        with pytest.raises(Timeout) as caught:
+            await silent.schedule([Scheduled("id", b"one")], timeout_s=0.5, silence_s=silence_s)
+        assert isinstance(caught.value, Silence) == (silence_s is not None) and not caught.value.outcome_unknown
+        assert silent.over is not None, "no other request is on the links"
+        script.credits.clear()
+        await (await connection.management("q")).schedule([Scheduled("id", b"one")], timeout_s=5)
 
 
 async def test_peer_silent_on_cbs_costs_the_silence_only() -> None:

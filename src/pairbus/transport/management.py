@@ -70,11 +70,15 @@ class Management:
         self._requests = requests
         self.timeout_s = timeout_s
         self.is_silent = False
-        "True when a request was sent and not answered in time: the peer may have lost its end of the links."
+        "True when a request got no answer, or no credit, in time: the peer may have lost its end of the links."
+        requests.sender.when_silent = self._fell_silent
 
     @property
     def over(self) -> TransportError | None:
         return self._requests.over
+
+    def _fell_silent(self) -> None:
+        self.is_silent = True
 
     async def request(
         self, operation: str, body: dict[str, Any], timeout_s: float | None = None, silence_s: float | None = None
