@@ -423,18 +423,25 @@ async def test_silent_entity_beside_healthy_ones_gathers_few_connections() -> No
         assert endpoint.link_count("healthy-0") == 1, "no link of another entity was opened again"
 
 
-async def test_forgetting_a_link_leaves_sends_in_flight_on_it_alone() -> None:
-    """A caller that wants a new link must not make the outcome of other callers' sends unknown."""
+@pytest.mark.parametrize("name", [None, "till-7"])
+async def test_forgetting_a_link_leaves_sends_in_flight_on_it_alone(name: str | None) -> None:
+    """A caller that wants a new link must not make the outcome of other callers' sends unknown. The peer would end a
+    link when another one is attached under its name."""
     async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
-        await carrier.send("orders", body("1"))
-        before = await carrier.sender("orders")
+        await carrier.send("orders", body("1"), name=name)
+        before = await carrier.sender("orders", name=name)
         endpoint.on("transfer", Delay(0.3, Accept()), path="orders", times=1)
-        sending = asyncio.create_task(carrier.send("orders", body("2")))
+        sending = asyncio.create_task(carrier.send("orders", body("2"), name=name))
         await until(lambda: before.in_flight == 1)
-        carrier.forget("orders")
-        assert await carrier.sender("orders") is not before
+        carrier.forget("orders", name)
+        beside = await carrier.sender("orders", name=name)
+        assert beside is not before and beside.name != before.name
         await sending
         await until(lambda: before.over is not None)
+        if name is not None:
+            assert before.name == name and beside.name.startswith(name)
+            carrier.forget("orders", name)
+            assert (await carrier.sender("orders", name=name)).name == name, "the name is free again"
 
 
 async def test_openings_at_the_same_time_leave_one_link() -> None:

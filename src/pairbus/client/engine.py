@@ -171,8 +171,9 @@ class Engine:
         return await self._sends.batch_limit(origin, SEND_TIMEOUT_S)
 
     async def forget_link(self, origin: Origin) -> None:
-        """Close the link of a sender that has one of its own."""
-        self._primary.forget(origin.path, origin.link_name)
+        """Close the link of a closed sender that had a `client_identifier`, unless another sender uses the link."""
+        if origin.link_name is not None and not self.state.link_users.has(origin.path, origin.link_name):
+            self._primary.forget(origin.path, origin.link_name)
 
     async def call(self, function: Callable[[], T]) -> T:
         """Call a function in the event loop, for another thread."""

@@ -196,6 +196,8 @@ class PairedSenderFace:
         self._state = client._state
         self._origin = Origin(self._state, path, client_identifier)
         self._closed = False
+        if client_identifier is not None:
+            self._state.link_users.add(path, client_identifier)
         self.client_identifier: str = client_identifier or f"SBSender-{uuid4()}"
         self.entity_name = path
         self.fully_qualified_namespace: str = client._primary.fully_qualified_namespace
@@ -240,9 +242,11 @@ class PairedSenderFace:
         return new_batch(limit, wanted, tracing.attributes(self.fully_qualified_namespace, self.entity_name))
 
     def _closing(self) -> Job | None:
-        is_last = not self._closed and self._origin.link_name is not None and not self._state.is_closed
-        self._closed = True
-        return Job(lambda engine: engine.forget_link(self._origin)) if is_last else None
+        was_closed, self._closed = self._closed, True
+        if was_closed or self._origin.link_name is None:
+            return None
+        self._state.link_users.remove(self._origin.path, self._origin.link_name)
+        return None if self._state.is_closed else Job(lambda engine: engine.forget_link(self._origin))
 
     def _traced(self) -> tracing.Traced | None:
         return tracing.traced(self.fully_qualified_namespace, self.entity_name)

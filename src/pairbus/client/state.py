@@ -1,14 +1,16 @@
 """The memory of a paired client: both namespaces, its entities, its spool and its own life.
 
 It belongs to no event loop: a client that is used by the next `asyncio.run`, or in a forked child, goes on with it.
-Only code in the loop of the engine changes it; any thread may look at counters and `repr`.
+Only code in the loop of the engine changes it; any thread may look at counters and `repr`, and make or close senders.
 """
 
 from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
+from collections import Counter
 
 from pairbus import telemetry
 from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, SendAvailabilityBacklogError
@@ -38,6 +40,36 @@ DISABLED = "PAIRBUS_DISABLED"
 LEDGER_CLOSE_S = 2.0  # time for the last rows when a client is closed
 
 
+class LinkUsers:
+    """Numbers of open senders by the link that they share: senders of one path with the same `client_identifier`.
+
+    A sender that is not closed counts as long as its client lives.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.RLock()  # a signal handler may close a sender while its thread makes another
+
+    def add(self, path: str, link_name: str) -> None:
+        with self._lock:
+            self._counts[path.lower(), link_name] += 1
+
+    def remove(self, path: str, link_name: str) -> None:
+        key = path.lower(), link_name
+        with self._lock:
+            self._counts[key] -= 1
+            if self._counts[key] <= 0:
+                del self._counts[key]
+
+    def has(self, path: str, link_name: str) -> bool:
+        """Return True when an open sender uses the link."""
+        with self._lock:
+            return (path.lower(), link_name) in self._counts
+
+    def after_fork(self) -> None:
+        self._lock = threading.RLock()  # another thread of the parent may have held the old one
+
+
 class PairState:
     """The memory of one paired client."""
 
@@ -57,6 +89,7 @@ class PairState:
         self.pair.enabled = not _is_disabled(primary.name)
         self.lives = Lives()
         self.inflow = Inflow()
+        self.link_users = LinkUsers()
         self.is_paired = False
         "True: pairing has completed, or the client was told to start unpaired."
         self.is_closed = False
@@ -204,6 +237,7 @@ class PairState:
         The first send of the child pairs again, without a request when the queues are known, and opens a spool.
         """
         self.after_loop()
+        self.link_users.after_fork()
         self.is_paired = False
         self.events.forget()
         self.spool = self._new_spool()

@@ -203,8 +203,7 @@ class Carrier:
         return 0 if known is None else known.max_message_size
 
     def forget(self, path: str, name: str | None = None) -> None:
-        """Make the next `sender(path)` a new link. Sends in flight on the old one end there; those of a link with a
-        `name` end at once, with an unknown outcome."""
+        """Make the next `sender(path)` a new link. Sends in flight on the old one, or in its line, end there."""
         self._senders.forget(path.lower(), name)
 
     async def drop(self) -> None:

@@ -125,6 +125,11 @@ class Pool:
         self._retired.append(connection)
         self._look_soon()
 
+    @property
+    def left_names(self) -> set[str]:
+        """Return the names of links that were left and are not closed yet."""
+        return {sender.name for sender in self._left}
+
     def leave(self, sender: Sender) -> None:
         """Close the link when no send is in flight on it, or in its line, any more."""
         if sender.over is None:

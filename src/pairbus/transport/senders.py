@@ -136,7 +136,7 @@ class Senders:
 
     async def _open(self, path: str, key: Key, fresh: bool) -> Sender:
         async def attach(connection: ClientConnection, left_s: float) -> tuple[Sender, ClientConnection]:
-            return await connection.sender(path, timeout_s=left_s, name=_link_name(key)), connection
+            return await connection.sender(path, timeout_s=left_s, name=self._link_name(key)), connection
 
         before = self.links.get(key)
         if fresh:
@@ -183,23 +183,26 @@ class Senders:
         """Let the next send open a new link: the peer may have lost its end of this one, and pings, which open links of
         their own, would not notice."""
         known = self.links.get(key)
-        if known is not None and known[0] is link and not (key[1] is not None and link.in_flight):
+        if known is not None and known[0] is link:
             self._replace(key)
 
     def _replace(self, key: Key) -> None:
-        """Take a link out of use; sends of other callers that are in flight on it end there. A link with a name is
-        closed at once, because a new one has the same name."""
-        if key[1] is not None:
-            self._close(key)
+        """Take a link out of use; sends that are in flight on it, or in its line, end there."""
+        if key[1] is not None and self.links[key][0].is_idle:
+            self._close(key)  # at once: the next link may then have the same name
         else:
             sender, _ = self.links.pop(key)
             self._pool.leave(sender)
 
-
-def _link_name(key: Key) -> str | None:
-    """Return the name of the link. Names must differ, so that of a spare link ends with its number."""
-    _, name, number = key
-    return f"{name}-{number}" if name is not None and number else name
+    def _link_name(self, key: Key) -> str | None:
+        """Return the name of a new link. The peer ends a link when another one is attached under its name, so the names
+        of a spare link, and of a link beside one that was left with sends on it, end with a number."""
+        _, name, number = key
+        if name is None:
+            return None
+        while (wanted := f"{name}-{number}" if number else name) in self._pool.left_names:
+            number += SPARES_MAX + 1
+        return wanted
 
 
 def _begin(begun: Begun, start: Start, sender: Sender) -> None:
