@@ -60,6 +60,30 @@ async def test_error_names_a_primary_that_may_have_the_message(world: World, fla
     assert (world.count(queue), world.in_backlog()) == (2, 0)
 
 
+async def test_message_refused_by_the_services_own_time_out_may_be_stored(stage: Stage, flavour: Flavour) -> None:
+    """The service stopped waiting for its storage, which may have the message. A diverted copy tells that there may be
+    another one."""
+    client = stage.client(flavour)
+    sender = client.sender("orders")
+    stage.primary.on("transfer", Reject("com.microsoft:timeout"))
+    await sender.send(message())
+    assert b"x-pairbus-first-attempt" in stage.in_backlog()[0]
+    client.client.force_healthy("orders")
+    stage.secondary.on("transfer", Reject("amqp:internal-error"))
+    error = await sender.error(message(), timeout=8)
+    assert isinstance(error, SendAvailabilityBacklogError)
+    assert error.may_be_in == ("the primary",)
+
+
+async def test_schedule_refused_by_the_services_own_time_out_may_have_happened(stage: Stage, flavour: Flavour) -> None:
+    """A caller who schedules the message again must know that it may come twice."""
+    sender = stage.client(flavour).sender("orders")
+    stage.primary.on("request", Reject("com.microsoft:timeout", status=408))
+    with pytest.raises(ScheduleWhileFailedOver, match="may have scheduled") as raised:
+        await sender.schedule(message(), datetime.now(UTC) + timedelta(hours=1), timeout=8)
+    assert raised.value.outcome_unknown
+
+
 async def test_error_says_that_neither_namespace_stored_the_message(world: World, flavour: Flavour) -> None:
     queue = world.namespaces.make_queue()
     nemeses = world.nemesis(), world.nemesis("secondary")

@@ -59,6 +59,7 @@ def test_the_published_table_cannot_be_changed_for_everybody() -> None:
         ("status:401", Kind.UNAUTHORIZED),
         ("com.microsoft:server-busy", Kind.BUSY),
         ("com.microsoft:timeout", Kind.TIMEOUT),
+        ("status:408", Kind.TIMEOUT),
         ("com.microsoft:entity-disabled", Kind.DISABLED),
         ("amqp:resource-limit-exceeded", Kind.FULL),
         ("amqp:link:message-size-exceeded", Kind.TOO_LARGE),

@@ -284,6 +284,20 @@ async def test_a_destination_without_credit_costs_one_time_out_and_nobody_else_a
         await primary.close()
 
 
+async def test_time_out_of_the_service_itself_does_not_cost_the_connection() -> None:
+    """The destination answered: only silence shows that the connection may be dead."""
+    outcome = Rejected(error=Error("com.microsoft:timeout", "its storage did not answer"))
+    async with pair() as world, Server(Script(outcome=outcome)) as server:
+        primary = Carrier(server.connection_string)
+        await world.divert("orders", [message(1)])
+        connection = await primary.connection()
+        progress = await world.syphon(primary=primary).run_once(wait_s=0.1)
+        assert (progress.moved, progress.blocked, progress.errors) == (0, 1, 1)
+        assert [told.path for told in world.told(DestinationSkipped)] == ["orders"]
+        assert await primary.connection() is connection and not world.told(PrimaryUnreachable)
+        await primary.close()
+
+
 async def test_what_waited_for_credit_until_its_lock_was_over_is_not_sent() -> None:
     """Another receiver may have the message by then."""
     now = 1000.0

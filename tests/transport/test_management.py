@@ -75,6 +75,21 @@ async def test_a_failed_operation_is_refused_with_the_condition_of_the_peer() ->
         assert caught.value.condition == "com.microsoft:message-lock-lost"
 
 
+@pytest.mark.parametrize(
+    ("status", "condition", "may_be_done"),
+    [(408, "com.microsoft:timeout", True), (408, None, True), (500, None, False), (410, "amqp:not-found", False)],
+)
+async def test_only_the_services_own_time_out_leaves_a_request_open(
+    status: int, condition: str | None, may_be_done: bool
+) -> None:
+    """The service stopped waiting: it may schedule the message a moment later."""
+    script = Script(manage=lambda operation, body: (status, None, condition))
+    async with Server(script) as server, await connect(server.connection_string) as connection:
+        with pytest.raises(Refused) as caught:
+            await (await connection.management("q")).schedule([Scheduled("id", b"one")])
+        assert caught.value.outcome_unknown == may_be_done
+
+
 async def test_a_receiver_renews_its_locks() -> None:
     """The lock token on the link is little-endian, in `$management` big-endian."""
     recorder = Recorder(renew_lock={"expirations": Array([Timestamp(7)])})

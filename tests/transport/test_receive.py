@@ -175,6 +175,19 @@ async def test_a_refused_settlement_names_condition_and_deliveries() -> None:
         assert caught.value.delivery_ids == (0, 1)
 
 
+@pytest.mark.parametrize("condition", ["com.microsoft:timeout", "com.microsoft:message-lock-lost"])
+async def test_only_the_services_own_time_out_leaves_a_settlement_open(condition: str) -> None:
+    """The service stopped waiting for its storage: the message may be gone, or come again."""
+    script = Script(settlement=Rejected(error=Error(condition, "as told")))
+    async with Server(script) as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(2))
+        receiver = await connection.receiver("q")
+        with pytest.raises(Refused) as caught:
+            await receiver.complete(await take(receiver, 2))
+        assert caught.value.outcome_unknown == (condition == "com.microsoft:timeout")
+        assert caught.value.delivery_ids == (0, 1)
+
+
 async def test_a_settlement_that_is_not_answered_times_out_with_the_outcome_unknown() -> None:
     """The message may be gone or come again. Asked again, the peer may answer."""
     async with Server(Script(settlement=None)) as server, await connect(server.connection_string) as connection:

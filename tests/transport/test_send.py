@@ -95,6 +95,15 @@ async def test_rejected_message_raises_the_peers_reason(outcome: Rejected | Rele
         await sender.send(PAYLOAD)
 
 
+async def test_message_refused_by_the_services_own_time_out_may_be_stored() -> None:
+    """The service says that it stopped waiting for its storage, not that the message was not stored."""
+    outcome = Rejected(error=Error("com.microsoft:timeout", "the operation did not complete in time"))
+    async with Server(Script(outcome=outcome)) as server, await connect(server.connection_string) as connection:
+        with pytest.raises(Refused, match="did not complete") as caught:
+            await (await connection.sender("q")).send(PAYLOAD)
+        assert caught.value.outcome_unknown
+
+
 async def test_without_credit_a_send_times_out_with_nothing_sent() -> None:
     """A peer that shuts the credit has not seen the message, so sending it elsewhere makes no duplicate."""
     async with Server(Script(credit=0)) as server, await connect(server.connection_string) as connection:

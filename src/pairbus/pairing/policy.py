@@ -105,6 +105,7 @@ _CONDITIONS: Mapping[str, Kind] = MappingProxyType(
         "com.microsoft:server-busy": Kind.BUSY,
         "status:503": Kind.BUSY,
         "com.microsoft:timeout": Kind.TIMEOUT,
+        "status:408": Kind.TIMEOUT,
         "com.microsoft:entity-disabled": Kind.DISABLED,
         "amqp:resource-limit-exceeded": Kind.FULL,
         "amqp:link:message-size-exceeded": Kind.TOO_LARGE,

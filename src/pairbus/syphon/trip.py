@@ -206,9 +206,8 @@ class Trip(Settling):
         self._pass.errors += 1
         if failure.kind is Kind.BUSY:
             shared.budget.busy(shared.clock(), began)
-        unheard = failure.kind is Kind.TIMEOUT and (
-            at_attach or failure.outcome_unknown
-        )  # a time-out without credit does not mean silence
+        # A time-out without credit does not mean silence, and the service's own time-out is an answer.
+        unheard = isinstance(error, Timeout) and (at_attach or error.outcome_unknown)
         if failure.kind is Kind.COMMUNICATION or unheard:
             shared.primary.forget(path)
             if unheard and shared.delivered_at < began:

@@ -10,7 +10,8 @@ TransportError
 └── NotReady           `send_nowait` without credit or window; nothing was sent
 
 A caller must look at `outcome_unknown` before it repeats a call: True means that the peer may have done the operation
-(a send was in flight, a settlement was not answered), False that it certainly has not.
+(a send was in flight, a settlement was not answered, the service answered with its own time-out), False that it
+certainly has not.
 """
 
 from __future__ import annotations
@@ -81,6 +82,19 @@ class Refused(TransportError):
         return type(self)(
             self.condition, self.description, outcome_unknown=outcome_unknown, delivery_ids=self.delivery_ids
         )
+
+
+OWN_TIMEOUT = ("com.microsoft:timeout", "status:408")
+"Conditions by which the service tells of its own time-out; the second is made from an answer that has only a status."
+
+
+def leaves_open(condition: str) -> bool:
+    """Return True when an operation that was answered with this condition may have been carried out nevertheless.
+
+    With its own time-out the service says that it stopped waiting, for its storage for example, not that the operation
+    failed. This holds for messages, settlements and requests; a link that is refused with it is not open.
+    """
+    return condition in OWN_TIMEOUT
 
 
 class TooLarge(Refused):

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Array, Int, Long, UInt
-from pairbus.transport.errors import Refused, Timeout, TransportError
+from pairbus.transport.errors import Refused, Timeout, TransportError, leaves_open
 from pairbus.transport.links import CLOSE_TIMEOUT_S
 from pairbus.transport.requests import Requests
 
@@ -55,7 +55,8 @@ class RequestRefused(Refused):
     def of(cls, operation: str, answer: Message) -> Self:
         status, named = answer.property("statusCode"), answer.property("errorCondition")
         said = answer.property("statusDescription")
-        refused = cls(str(named or f"status:{status}"), f"{operation}: {said}")
+        condition = str(named or f"status:{status}")
+        refused = cls(condition, f"{operation}: {said}", outcome_unknown=leaves_open(condition))
         refused.operation = operation
         refused.status = status if isinstance(status, int) else None
         refused.said, refused.named = (None if one is None else str(one) for one in (said, named))

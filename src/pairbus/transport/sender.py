@@ -28,7 +28,7 @@ from pairbus.amqp.events import Disposed
 from pairbus.amqp.link import MASK, SenderLink
 from pairbus.amqp.message import BATCH_FORMAT, DATA, encode_batch, sections
 from pairbus.amqp.performatives import Accepted, Attach, Rejected
-from pairbus.transport.errors import NotReady, Refused, Silence, Timeout, TooLarge, TransportError
+from pairbus.transport.errors import NotReady, Refused, Silence, Timeout, TooLarge, TransportError, leaves_open
 from pairbus.transport.links import LinkEnd
 from pairbus.transport.patience import FIRST_LOOK, Patience, Sent, WaitingSend
 
@@ -353,7 +353,9 @@ class Sender(LinkEnd):
 def _refusal(state: object) -> Refused:
     if isinstance(state, Rejected):
         error = state.error
-        return Refused(error.condition, error.description) if error else Refused("amqp:rejected", "without a reason")
+        if error is None:
+            return Refused("amqp:rejected", "without a reason")
+        return Refused(error.condition, error.description, outcome_unknown=leaves_open(error.condition))
     if state is None:
         return Refused("amqp:unknown-outcome", "the peer settled without saying how", outcome_unknown=True)
     name = getattr(state, "NAME", type(state).__name__)

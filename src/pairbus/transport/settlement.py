@@ -9,7 +9,7 @@ from uuid import UUID
 from pairbus.amqp.errors import ILLEGAL_STATE
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.performatives import Composite, Rejected
-from pairbus.transport.errors import Refused
+from pairbus.transport.errors import Refused, leaves_open
 
 DEAD_LETTER = "com.microsoft:dead-letter"
 
@@ -42,18 +42,22 @@ Deliveries = Iterable[ReceivedMessage] | range
 class PendingSettlement:
     """One call that waits for the peer's answers for its deliveries."""
 
-    __slots__ = ("done", "left", "outcome", "refused", "refused_ids")
+    __slots__ = ("done", "leaves_open", "left", "outcome", "refused", "refused_ids")
 
     def __init__(self, done: asyncio.Future[None], outcome: Composite, left: int) -> None:
         self.done = done
         self.outcome = outcome
         self.left = left
         self.refused: Refused | None = None
+        "The first refusal."
+        self.leaves_open = False
+        "True: a delivery that was refused may have been settled nevertheless."
         self.refused_ids: list[int] = []
 
     def answer(self, delivery_id: int, refused: Refused | None) -> None:
         if refused is not None:
             self.refused = self.refused or refused
+            self.leaves_open |= refused.outcome_unknown
             self.refused_ids.append(delivery_id)
         self.left -= 1
         if self.left or self.done.done():
@@ -61,8 +65,14 @@ class PendingSettlement:
         if self.refused is None:
             self.done.set_result(None)
         else:
+            refused = self.refused
             self.done.set_exception(
-                Refused(self.refused.condition, self.refused.description, delivery_ids=tuple(self.refused_ids))
+                Refused(
+                    refused.condition,
+                    refused.description,
+                    outcome_unknown=self.leaves_open,
+                    delivery_ids=tuple(self.refused_ids),
+                )
             )
 
 
@@ -81,7 +91,8 @@ def refusal(asked: Composite, answered: object) -> Refused | None:
     if answered is None:
         return None
     if isinstance(answered, Rejected) and answered.error is not None and answered.error.condition != DEAD_LETTER:
-        return Refused(answered.error.condition, answered.error.description)
+        error = answered.error
+        return Refused(error.condition, error.description, outcome_unknown=leaves_open(error.condition))
     if type(answered) is type(asked):
         return None
     return Refused(ILLEGAL_STATE, f"{asked.NAME} was asked, {getattr(answered, 'NAME', answered)} was done")
