@@ -13,9 +13,14 @@ from azure.core.exceptions import ServiceRequestError
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
 
+from pairbus.aio import PairedServiceBusClient
 from pairbus.amqp.message import Message, Properties
+from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.broker.peer import Peer
-from pairbus.transport import Endpoint, Timeout, connect
+from pairbus.client.background import ping_payload
+from pairbus.pairing.events import Event, PingSent
+from pairbus.pairing.failover import State
+from pairbus.transport import Endpoint, Refused, Timeout, connect
 from tests.faults.conftest import World, running, until
 
 
@@ -319,6 +324,49 @@ async def test_full_disk_refuses_sends_and_completes(is_durable: bool, tmp_path:
         assert world.waiting() == 0
         world.faults.clear()
         await world.check_whole()
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_ping_is_refused_while_the_disk_takes_no_messages(is_durable: bool, tmp_path: Path) -> None:
+    """A client that is told to come back would send to the full disk again, and its callers would get the errors."""
+    async with running(data=tmp_path if is_durable else None) as world:
+        async with await connect(world.connection_string) as connection:
+            sender = await connection.sender("orders")
+            await sender.send(ping_payload(), timeout_s=5)
+            world.faults.add("disk-full")
+            with pytest.raises(Refused, match="The disk is full"):
+                await sender.send(ping_payload(), timeout_s=5)
+            world.faults.clear()
+            await sender.send(ping_payload(), timeout_s=5)
+        assert world.waiting() == 0
+        await world.check_whole()
+
+
+async def test_full_disk_does_not_make_an_entity_flap(tmp_path: Path) -> None:
+    """The entity stays with the secondary as long as the disk of the primary is full, and comes back afterwards."""
+    options = [NamespaceOptions("near", queues=(QueueDescription("orders"),)), NamespaceOptions("far")]
+    async with Broker(options, data=tmp_path) as broker:
+        faults = broker.namespace("near").faults
+        pings: list[bool] = []
+
+        def hear(event: Event) -> None:
+            if isinstance(event, PingSent):
+                pings.append(event.accepted)
+
+        ends = broker.connection_string("near"), broker.connection_string("far")
+        client = PairedServiceBusClient.from_connection_strings(
+            *ends, failover_interval=0, ping_primary_interval=1, backlog_queue_count=1, on_event=hear
+        )
+        async with client, client.get_queue_sender("orders") as sender:
+            faults.add("disk-full")
+            await sender.send_messages(ServiceBusMessage("diverted"))
+            await until(lambda: bool(pings))
+            assert client.states()["orders"] is State.FAILED_OVER
+            faults.clear()
+            await until(lambda: client.states()["orders"] is State.HEALTHY)
+            await sender.send_messages(ServiceBusMessage("direct"))
+        assert (pings[0], pings[-1]) == (False, True)
+        assert broker.namespace("near").queue_info("orders").active == 1
 
 
 @pytest.mark.parametrize("is_durable", [False, True])

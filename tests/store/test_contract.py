@@ -28,7 +28,7 @@ from pairbus.broker.store import (
     dead_box_of,
 )
 from pairbus.broker.store.memory import MemoryStore
-from pairbus.errors import StoreError
+from pairbus.errors import StoreError, StoreFull
 from tests.store.common import BOX, DEAD, Opened, commit, everything, fields, full_message, index, message
 
 
@@ -273,11 +273,48 @@ async def test_a_probe_tells_that_the_store_writes_and_fails_nobody(opened: Open
     for _ in range(2):
         assert await probed(opened.store) is None
     assert await commit(opened.store, Insert(BOX, [message(2)])) is None
-    assert sorted(told) == ["probe None", "written None"]
+    assert told == ["written None", "probe None"]
     store, recovered = await opened.reopen()
     assert index(store, BOX) == [1, 2] and recovered.damage == []
     await store.close()
     assert isinstance(await probed(store), StoreError)
+
+
+@pytest.mark.parametrize("has_send", [False, True])
+async def test_failed_probe_fails_no_write_and_keeps_its_place(opened: Opened, has_send: bool) -> None:
+    """Pings and other clients share commits: a ping to a full disk must not cost them theirs, nor overtake answers."""
+    assert await commit(opened.store, Insert(BOX, [message(1), message(2)])) is None
+    full, loop = StoreFull("no space left"), asyncio.get_running_loop()
+    opened.store.hindrance = lambda takes_room, done: loop.call_soon(done, full if takes_room else None)  # type: ignore[assignment]
+    told: list[tuple[str, StoreError | None]] = []
+
+    def note(name: str) -> Callable[[StoreError | None], None]:
+        return lambda error: told.append((name, error))
+
+    opened.store.probe(note("first probe"))
+    opened.store.after_commit(note("without writes"))
+    opened.store.probe(note("second probe"))
+    await commit(opened.store)
+    assert told == [("first probe", full), ("without writes", None), ("second probe", full)]
+    told.clear()
+    opened.store.write(DropEntity(1))
+    opened.store.after_commit(note("drop"))
+    opened.store.probe(note("probe"))
+    if has_send:
+        await commit(opened.store)
+        opened.store.write(Insert(BOX, [message(3)]))
+        opened.store.after_commit(note("send"))
+        opened.store.probe(note("probe after the send"))
+    opened.store.write(Delete(BOX, [1]))
+    opened.store.after_commit(note("settlement"))
+    await commit(opened.store)
+    names = ["drop", "probe", *(["send", "probe after the send"] if has_send else []), "settlement"]
+    assert [name for name, _ in told] == names
+    results = dict(told)
+    assert results["drop"] is None
+    assert {results[name] for name in names[1:-1]} == {full}
+    if not has_send:  # with a send in its group, a store may commit the settlement or not
+        assert results["settlement"] is None
 
 
 async def probed(store: Store) -> StoreError | None:

@@ -274,6 +274,39 @@ async def test_real_full_disk_is_emptied_beside_senders(small_disk: Path) -> Non
     await store.close()
 
 
+async def test_real_full_disk_fails_probes_while_it_has_no_room_for_a_large_message(small_disk: Path) -> None:
+    """A failed send leaves room in the log for a few pages: a probe that took these would tell senders to come back."""
+    store = SqliteStore(small_disk / "data")
+    store.recover()
+    assert await commit(store, PutEntity(1, "{}")) is None
+    (small_disk / "ballast").write_bytes(bytes(max(shutil.disk_usage(small_disk).free - 100_000, 0)))
+    assert isinstance(await commit(store, Insert(BOX, [StoredMessage(1, bytes(200_000), n=1)])), StoreFull)
+    assert isinstance(await _probe(store), StoreFull)
+    (small_disk / "ballast").unlink()
+    assert await _probe(store) is None
+    await store.close()
+
+
+async def test_many_probes_share_one_commit(tmp_path: Path) -> None:
+    """Pings of a thousand clients cost the disk no more than one message does, and none beside messages."""
+    store, _ = await filled_store(tmp_path, rounds=1)
+    before = store.commit_times.durations.count
+    answers = [_probe(store) for _ in range(1000)]
+    assert set(await asyncio.gather(*answers)) == {None}
+    assert store.commit_times.durations.count - before == 1
+    store.write(Insert(BOX, [sample_message(500)]))
+    answers = [_probe(store) for _ in range(1000)]
+    assert set(await asyncio.gather(*answers)) == {None}
+    assert store.commit_times.durations.count - before == 2
+    await store.close()
+
+
+def _probe(store: SqliteStore) -> asyncio.Future[StoreError | None]:
+    result: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+    store.probe(result.set_result)
+    return result
+
+
 async def test_a_write_error_fails_the_group_and_the_store_goes_on(tmp_path: Path) -> None:
     """A limit on file sizes makes the system refuse the write of the log in its middle."""
     store, _ = await filled_store(tmp_path, rounds=1)

@@ -162,9 +162,9 @@ class Inlet:
             if drafts:
                 self.queue.send(drafts, now_ms, partial(self._committed, ids, size, sizes))
             else:
-                # A ping proves that the queue takes messages now, and is not stored.
+                # A ping is accepted when the queue and the disk take messages now, and is not stored.
                 self.queue.check_room()
-                self.peer.namespace.store.after_commit(partial(self._ponged, ids, size, sizes))
+                self.peer.namespace.store.probe(partial(self._ponged, ids, size, sizes))
         except Refusal as refusal:
             self._answer(ids, refusal, sizes)
         else:

@@ -20,7 +20,8 @@ Promises.
     One exception: when the disk is full, a store may commit those batches of the group that only delete, update and
     move rows, or forget ids, without the others. A callback is told of its own batch; a callback without writes of its
     own is told of the whole group.
- 3. Callbacks run on the thread that owns the store (the event loop), in the order of their `after_commit` calls.
+ 3. Callbacks run on the thread that owns the store (the event loop), in the order of their `after_commit` and `probe`
+    calls.
  4. Reads see committed data only. A message whose checksum does not match is never returned; it is reported.
  5. `RecoveredEntity.last_seq` is never smaller than a sequence number that was ever committed for the entity, and
     `number` never gives out the number of a row that was ever committed, also when all rows are long gone.
@@ -383,9 +384,9 @@ class Store(Protocol):
         ...
 
     def probe(self, done: Done) -> None:
-        """Call `done(None)` when a small write became durable just now, or `done(error)` when a send would fail.
+        """Call `done(None)` when a write became durable after this call, or `done(error)` when a send would fail.
 
-        A failed probe fails no other writes: it is not part of their groups.
+        Probes that wait together share one commit, with the writes of that time. A failed probe fails no writes.
         """
         ...
 

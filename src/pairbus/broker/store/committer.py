@@ -101,7 +101,13 @@ class Committer:
         "Size of the log at which free disk space is checked again: checking after each commit would cost 5 % of it."
 
     def commit(self, group: CommitGroup) -> StoreError | None:
-        """Commit the whole group durably, or none of it and return the reason."""
+        """Commit the whole group durably, or none of it and return the reason; answer its probes."""
+        error = self._commit_writes(group) if group.steps else None
+        if error is None and group.room_check is not None:
+            group.room_check.error = group.room_check.error or self._probe(group)
+        return error
+
+    def _commit_writes(self, group: CommitGroup) -> StoreError | None:
         if group.takes_room:
             return self._attempt(group) if self._has_room() else full(self._path)
         error = self._attempt(group)
@@ -113,11 +119,11 @@ class Committer:
             error = self._attempt(group)
         return error
 
-    def probe(self) -> StoreError | None:
-        """Return why a send would fail now; None when there is room for one and a small write became durable."""
+    def _probe(self, group: CommitGroup) -> StoreError | None:
+        """Return why a send would fail now; None when there is room for one and a write became durable."""
         if not self._has_room() or (self._reserve.free_bytes() < PROBE_BYTES and not self._has_unused()):
             return full(self._path)
-        return self._attempt(CommitGroup())
+        return None if group.steps else self._attempt(group)
 
     def _has_room(self) -> bool:
         """Return whether new data may be stored (see reserve.py)."""

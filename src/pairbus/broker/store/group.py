@@ -20,6 +20,7 @@ depends on a unit that is left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from pairbus.broker.store import (
@@ -39,6 +40,7 @@ from pairbus.broker.store import (
     entity_of,
 )
 from pairbus.broker.store.records import COLUMN_COUNT, head_crc, pack_head, pack_rows, payload_crc, text_crc
+from pairbus.broker.store.room_check import RoomCheck
 from pairbus.errors import StoreError
 
 LARGE = 200  # writes of one kind; with fewer the fixed cost of a commit still matters
@@ -106,13 +108,25 @@ _SETTLING = frozenset({Delete, Update, Move, Forget})
 class CommitGroup:
     """The writes and callbacks of one commit."""
 
-    __slots__ = ("_failed", "_open", "_remembering", "_settling", "_unit", "callbacks", "steps", "takes_room")
+    __slots__ = (
+        "_failed",
+        "_open",
+        "_remembering",
+        "_settling",
+        "_unit",
+        "callbacks",
+        "room_check",
+        "steps",
+        "takes_room",
+    )
 
     def __init__(self) -> None:
         self.takes_room = False
         "True when new data is stored: settlements and deletions only change or move existing data."
         self.steps: list[CommitStep] = []
         self.callbacks: list[Done] = []
+        self.room_check: RoomCheck | None = None
+        "Question of the probes among the callbacks; None: there are no probes."
         self._open: RowStep | None = None
         self._remembering: RememberStep | None = None
         self._unit: list[Write] | None = []
@@ -121,6 +135,11 @@ class CommitGroup:
         "Writes of each unit of settlements alone, by the place of its callback."
         self._failed: tuple[CommitGroup, StoreError] | None = None
         "Group whose settlements these are, and why it failed as a whole."
+
+    @property
+    def needs_commit(self) -> bool:
+        """True when there is something to write, or a probe that asks for a write."""
+        return bool(self.steps) or self.room_check is not None
 
     @property
     def is_large(self) -> bool:
@@ -135,6 +154,13 @@ class CommitGroup:
         self._unit = []
         self.callbacks.append(done)
 
+    def probe(self, done: Done) -> None:
+        """End the writes as `end_unit` does; `done` is also told when a send would fail."""
+        check = self.room_check
+        if check is None:
+            check = self.room_check = RoomCheck()
+        self.end_unit(partial(check.tell, done))
+
     def without_sends(self, error: StoreError) -> CommitGroup | None:
         """Return a group of the units that take no room, after a full disk failed this group; None: there are none.
 
@@ -142,6 +168,8 @@ class CommitGroup:
         """
         if not self.takes_room or not self._settling:
             return None
+        if self.room_check is not None:
+            self.room_check.error = error
         rest = CommitGroup()
         rest._failed = self, error
         for unit in self._settling.values():

@@ -32,7 +32,8 @@ from pairbus.broker.store import (
     entity_of,
 )
 from pairbus.broker.store.commit_times import CommitTimes
-from pairbus.errors import StoreError
+from pairbus.broker.store.room_check import RoomCheck
+from pairbus.errors import StoreError, StoreFull
 
 _GONE: Any = object()
 _TAKES_ROOM = (Insert, InsertPayload, PutEntity, Remember)
@@ -79,6 +80,8 @@ class MemoryStore:
         self._last_n = 0
         self._writes: list[Write] = []
         self._callbacks: list[Done] = []
+        self._room_check: RoomCheck | None = None
+        "Question of the probes among the callbacks; None: there are no probes."
         self._scheduled = False
         self._failure: StoreError | None = None
         self._closed: StoreError | None = None
@@ -93,6 +96,7 @@ class MemoryStore:
         self._scheduled = False
         writes, self._writes = self._writes, []
         callbacks, self._callbacks = self._callbacks, []
+        self._room_check = None
         failure, self._failure = self._closed or self._failure, None
         if failure is None:
             failure = self._apply_all(writes)
@@ -151,10 +155,9 @@ class MemoryStore:
         self._commit_later()
 
     def probe(self, done: Done) -> None:
-        if self.hindrance is None:
-            self.after_commit(done)
-        else:
-            self.hindrance(True, done)
+        if self._room_check is None:
+            self._room_check = RoomCheck()
+        self.after_commit(partial(self._room_check.tell, done))
 
     def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
         self._check_open()
@@ -205,11 +208,20 @@ class MemoryStore:
             return
         writes, self._writes = self._writes, []
         callbacks, self._callbacks = self._callbacks, []
+        check, self._room_check = self._room_check, None
         takes_room = any(isinstance(op, _TAKES_ROOM) for op in writes)
-        self.hindrance(takes_room, partial(self._commit_hindered, writes, callbacks))
+        needs_room = takes_room or check is not None
+        self.hindrance(needs_room, partial(self._commit_hindered, writes, callbacks, None if takes_room else check))
 
-    def _commit_hindered(self, writes: list[Write], callbacks: list[Done], error: StoreError | None) -> None:
-        """Commit a group that had to wait, or fail it; then the groups behind it."""
+    def _commit_hindered(
+        self, writes: list[Write], callbacks: list[Done], check: RoomCheck | None, error: StoreError | None
+    ) -> None:
+        """Commit a group that had to wait, or fail it, or fail only its probes; then the groups behind it.
+
+        `check`: the question of the probes, when only they need room.
+        """
+        if check is not None and isinstance(error, StoreFull):
+            check.error, error = error, None
         failure = self._closed or error or self._apply_all(writes)
         for done in callbacks:
             done(failure)

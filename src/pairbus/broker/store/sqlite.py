@@ -167,7 +167,7 @@ class SqliteStore:
             self._schedule()
 
     def after_commit(self, done: Done) -> None:
-        if self._in_flight is not None and not self._group.steps:
+        if self._in_flight is not None and not self._group.needs_commit:
             # All writes so far are in the group that the writer has: its result is the answer.
             self._in_flight.callbacks.append(done)
             return
@@ -195,7 +195,7 @@ class SqliteStore:
 
     def _hand_over(self) -> None:
         group, self._group = self._group, CommitGroup()
-        if self._closed is not None or not group.steps:
+        if self._closed is not None or not group.needs_commit:
             self._tell(group, self._closed)
             return
         self._begin(group)
@@ -206,10 +206,13 @@ class SqliteStore:
         if self.hindrance is None:
             self._writer().commit(group)
         else:
-            self.hindrance(group.takes_room, partial(self._commit_hindered, group))
+            needs_room = group.takes_room or group.room_check is not None
+            self.hindrance(needs_room, partial(self._commit_hindered, group))
 
     def _commit_hindered(self, group: CommitGroup, error: StoreError | None) -> None:
-        """Commit a group that had to wait, or fail it."""
+        """Commit a group that had to wait, or fail it, or fail only its probes."""
+        if isinstance(error, StoreFull) and group.room_check is not None and not group.takes_room:
+            group.room_check.error, error = error, None
         if error is not None:
             self._finished(group, error)
         else:
@@ -228,7 +231,7 @@ class SqliteStore:
         if rest is not None:
             self._begin(rest)  # before the next group, and the callbacks of this group wait for it: their order stays
             return
-        if self._group.steps:
+        if self._group.needs_commit:
             self._hand_over()  # before the callbacks, so that the writer works while they run
         self._tell(group, error)
 
@@ -239,23 +242,14 @@ class SqliteStore:
             except Exception as fault:  # one callback's bug must not keep the others from being called; it is reported
                 context = {"message": "a callback of the store failed", "exception": fault}
                 self._running_loop().call_exception_handler(context)
-        if self._idle is not None and self._in_flight is None and not self._group.steps and not self._idle.done():
+        is_idle = self._in_flight is None and not self._group.needs_commit
+        if self._idle is not None and is_idle and not self._idle.done():
             self._idle.set_result(None)
 
     def probe(self, done: Done) -> None:
-        if self._closed is not None:
-            self._running_loop().call_soon(done, self._closed)
-            return
-        if self.hindrance is None:
-            self._writer().probe(done)
-        else:
-            self.hindrance(True, partial(self._probe_hindered, done))
-
-    def _probe_hindered(self, done: Done, error: StoreError | None) -> None:
-        if error is not None or self._closed is not None:
-            done(error or self._closed)
-        else:
-            self._writer().probe(done)
+        self._group.probe(done)
+        if not self._handing_over:
+            self._schedule()
 
     # ── reading ──
 

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Lock, Thread
 
-from pairbus.broker.store import Done
 from pairbus.broker.store.committer import Committer
 from pairbus.broker.store.group import CommitGroup
 from pairbus.errors import StoreError
@@ -59,7 +58,7 @@ class WriterThread:
         self._committer = committer
         self._loop = loop
         self._finished = finished
-        self._inbox: SimpleQueue[CommitGroup | Done | None] = SimpleQueue()
+        self._inbox: SimpleQueue[CommitGroup | None] = SimpleQueue()
         self._closed: asyncio.Future[None] = loop.create_future()
         # A daemon: a process that ends without closing its store must not hang; SQLite survives that.
         self._thread = Thread(target=self._run, name="pairbus-store", daemon=True)
@@ -69,11 +68,6 @@ class WriterThread:
         _switching.begin()
         self._inbox.put(group)
 
-    def probe(self, done: Done) -> None:
-        """Try a small write behind the groups that wait; `done` is called on the loop."""
-        _switching.begin()
-        self._inbox.put(done)
-
     async def close(self) -> None:
         """Stop the thread after all groups that were handed in before."""
         self._inbox.put(None)
@@ -81,12 +75,9 @@ class WriterThread:
         self._thread.join()
 
     def _run(self) -> None:
-        while (work := self._inbox.get()) is not None:
+        while (group := self._inbox.get()) is not None:
             try:
-                if isinstance(work, CommitGroup):
-                    self._loop.call_soon_threadsafe(self._finished, work, self._committer.commit(work))
-                else:
-                    self._loop.call_soon_threadsafe(work, self._committer.probe())
+                self._loop.call_soon_threadsafe(self._finished, group, self._committer.commit(group))
             except RuntimeError:  # the loop was closed without closing the store: there is no caller to tell
                 _switching.end()
                 self._committer.close()
