@@ -23,6 +23,7 @@ from pairbus.broker.queue import Outcome, Queue
 from pairbus.broker.store import Delete, PutEntity, entity_of
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.sweep import Sweeper
+from pairbus.errors import StoreError
 from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL, Answer
 from tests.broker.topic_world import TOPIC_ID, TopicWorld, draft, text_of
@@ -149,6 +150,24 @@ def test_a_chain_passes_messages_on_in_order_and_counts_hops() -> None:
     chain.restart()
     chain.settle_down()
     assert chain.places() == {"c": [str(n) for n in range(250)]}
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_messages_that_cannot_be_read_are_forwarded_after_a_pause(dead: bool) -> None:
+    """A read that fails for a moment leaves the messages in their source, in order."""
+    chain = Chain(dead=dead)
+    if dead:
+        chain.dead_letter("a", "1", "2")
+    else:
+        chain.send("a", "1", "2")
+    chain.restart()
+    with patch.object(chain.store, "load", side_effect=StoreError("disk I/O error")):
+        chain.turn()
+    assert chain.places() == {"a†" if dead else "a": ["1", "2"]}
+    assert not chain.loop.soon and len(chain.loop.later) == 1
+    chain.loop.soon += chain.loop.later
+    chain.settle_down()
+    assert chain.places() == {"b": ["1", "2"]}
 
 
 @pytest.mark.parametrize("end", ["failed", "killed"])

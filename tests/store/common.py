@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sqlite3
-from collections.abc import Awaitable, Callable
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,6 +91,21 @@ async def filled_store(
             assert await commit(store, *ops) is None
             held[box].update(seqs)
     return store, held
+
+
+@contextmanager
+def unreadable(folder: Path) -> Iterator[None]:
+    """Let reads of pages that are in the write-ahead log fail as on a bad disk (SQLITE_IOERR), and heal them at the
+    end. No commit may happen in between."""
+    log = folder / "messages.db-wal"
+    data = log.read_bytes()
+    assert data, "the pages are in the database: write something first"
+    os.truncate(log, 0)
+    try:
+        yield
+    finally:
+        with log.open("r+b") as file:
+            file.write(data)
 
 
 # ── the contract ──

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,14 @@ from pairbus.broker.store import (
     Insert,
     InsertPayload,
     PutEntity,
+    SetSessionState,
     StoredMessage,
     box_of,
 )
 from pairbus.broker.store.committer import FOLD_COMMITS
 from pairbus.broker.store.sqlite import SqliteStore
-from tests.store.common import commit, filled_store, rows_of, sample_message
+from pairbus.errors import StoreDamaged, StoreError
+from tests.store.common import commit, filled_store, rows_of, sample_message, unreadable
 
 BOX = box_of(1)
 
@@ -51,6 +54,44 @@ async def test_a_message_damaged_while_running_is_reported_and_never_returned(
     assert [row.n for row in store.index() if row.box == BOX] == [1, 2, 3, 4, 6, 9, 10, 11, 12]
     [sentence] = recovered.damage
     assert "4 messages of entity 1 are damaged and not served (rows 5, 8, 13, 900)" in sentence
+    await store.close()
+
+
+async def test_disk_that_fails_for_a_moment_damages_no_message(tmp_path: Path) -> None:
+    """A message that passes for damaged is not served until the next start, although it was acknowledged."""
+    store = SqliteStore(tmp_path)
+    store.recover()
+    rows = [StoredMessage(1, b"own body", n=11), StoredMessage(2, b"", n=12, payload=1)]
+    assert await commit(store, PutEntity(1, "{}"), InsertPayload(1, 1, b"shared"), Insert(BOX, rows)) is None
+    assert await commit(store, SetSessionState(1, 20, "session", 0, b"state")) is None
+    with unreadable(tmp_path):
+        for read in (
+            partial(store.load, BOX, [11, 12]),
+            partial(store.seq_of, BOX, 11),
+            partial(store.payloads_of, [11, 12]),
+            partial(store.load_state, 20),
+        ):
+            with pytest.raises(StoreError, match="disk I/O error") as failed:
+                read()
+            assert not isinstance(failed.value, StoreDamaged)
+    loaded, damaged = store.load(BOX, [11, 12])
+    assert ([each.body for each in loaded], damaged) == ([b"own body", b"shared"], [])
+    assert (store.seq_of(BOX, 12), store.payloads_of([11, 12]), store.load_state(20)) == (2, [1], b"state")
+    await store.close()
+
+
+async def test_shared_body_that_cannot_be_read_now_is_not_damaged(tmp_path: Path) -> None:
+    """The rows are read, and then the payload is not: the messages of all subscriptions would be hidden."""
+    store = SqliteStore(tmp_path)
+    store.recover()
+    assert await commit(store, PutEntity(1, "{}"), Insert(BOX, [StoredMessage(1, b"", n=12, payload=1)])) is None
+    with sqlite3.connect(tmp_path / "messages.db") as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    other.close()
+    assert await commit(store, InsertPayload(1, 1, b"shared")) is None
+    with unreadable(tmp_path), pytest.raises(StoreError, match="disk I/O error"):
+        store.load(BOX, [12])
+    assert [each.body for each in store.load(BOX, [12])[0]] == [b"shared"]
     await store.close()
 
 

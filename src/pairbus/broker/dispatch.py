@@ -75,7 +75,9 @@ class Dispatcher:
             self._hand_out()
         except StoreError as error:
             logger.error("%s: messages cannot be read, the next try is in %s s: %s", self.queue, STORE_PAUSE_S, error)
-            self.wake_later()
+            self._is_scheduled = True  # until then no wake reads again
+            self._loop.call_later(STORE_PAUSE_S, self._run)
+            self._on_locked(self.queue)  # messages that were handed out before the error have locks that end
 
     def _hand_out(self) -> None:
         outlets, box, now_ms = self.outlets, self.box, self._now_ms()

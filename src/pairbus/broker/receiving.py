@@ -133,7 +133,7 @@ class Receiving:
         """Return committed messages of every state, of one session or of all, without a lock; messages whose time to
         live is over and messages that a write carries now are left out.
 
-        Reading stops when the messages found have `size_max` bytes.
+        Reading stops when the messages found have `size_max` bytes. StoreError: messages cannot be read now.
         """
         self._entity.accessed_ms = now_ms
         scheduled = list(self._scheduled(session_id)) if box is self.main else []

@@ -30,6 +30,11 @@ def refusal_of(error: StoreError) -> Refusal:
     return Refusal(INTERNAL_ERROR, f"The broker could not store the change: {error}")
 
 
+def unreadable(error: StoreError) -> Refusal:
+    """Return the refusal of a request whose messages, or state, cannot be read now: the peer may try again."""
+    return Refusal(INTERNAL_ERROR, f"The broker could not read its store: {error}")
+
+
 def entity_not_found(path: str) -> Refusal:
     """Return the refusal with the path, or with the whole address where the client's name for the host is known.
 

@@ -145,6 +145,8 @@ class SessionDispatcher:
         self._is_metered = is_metered
         self._is_scheduled = False
         self._woken: dict[Outlet, None] = {}
+        self._resting: set[Outlet] = set()
+        "Receivers whose messages could not be read, until the pause is over."
         self._for_next: dict[Applicant, None] = {}
         self._for_named: dict[Applicant, None] = {}
 
@@ -172,11 +174,12 @@ class SessionDispatcher:
     def remove(self, outlet: Outlet) -> None:
         self.outlets.pop(outlet, None)
         self._woken.pop(outlet, None)
+        self._resting.discard(outlet)
         self.wake()
 
     def wake(self, outlet: Outlet | None = None) -> None:
         """Note that a message came, a session became free, or one link got credit or an open window."""
-        if outlet is not None and outlet in self.outlets:
+        if outlet is not None and outlet in self.outlets and outlet not in self._resting:
             self._woken[outlet] = None
         if not self._is_scheduled and (self.outlets or self._for_next or self._for_named):
             self._is_scheduled = True
@@ -187,35 +190,42 @@ class SessionDispatcher:
         self._loop.call_later(STORE_PAUSE_S, self._wake_all)
 
     def _wake_all(self) -> None:
+        self._resting.clear()
         self._woken.update(self.outlets)
         self.wake()
 
     def _run(self) -> None:
         self._is_scheduled = False
-        try:
-            self._hand_out(self._now_ms())
-        except StoreError as error:
-            logger.error("%s: messages cannot be read, the next try is in %s s: %s", self.queue, STORE_PAUSE_S, error)
-            self.wake_later()
+        self._hand_out(self._now_ms())
         self._grant(self._now_ms())
 
     def _hand_out(self, now_ms: int) -> None:
         stirred = self._sessions.stirred
         for session in stirred:
             holder = None if session.hold is None else session.hold.holder
-            if isinstance(holder, Outlet) and holder in self.outlets:
+            if isinstance(holder, Outlet) and holder in self.outlets and holder not in self._resting:
                 self._woken[holder] = None
         stirred.clear()
         left = TURN_MAX
         while self._woken and left:
             outlet = next(iter(self._woken))
-            left -= self._serve(outlet, left, now_ms)
+            try:
+                left -= self._serve(outlet, left, now_ms)
+            except StoreError as error:
+                self._rest(outlet, error)
             if left:
                 self._woken.pop(outlet, None)
-        if left < TURN_MAX:
+        if left < TURN_MAX or self._resting:  # a receiver may have got some messages before the error
             self._on_locked(self.queue)
         if self._woken:
             self.wake()
+
+    def _rest(self, outlet: Outlet, error: StoreError) -> None:
+        """Leave a receiver out until the pause is over; receivers of other sessions go on."""
+        logger.error("%s: messages cannot be read, the next try is in %s s: %s", self.queue, STORE_PAUSE_S, error)
+        if not self._resting:
+            self.wake_later()
+        self._resting.add(outlet)
 
     def _serve(self, outlet: Outlet, limit: int, now_ms: int) -> int:
         """Give a receiver up to `limit` messages and return how many."""

@@ -8,7 +8,7 @@ from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED
 from pairbus.broker.box import Box
 from pairbus.broker.entity import Entity, EntityDone
 from pairbus.broker.holds import Hold, Holder
-from pairbus.broker.refusal import Refusal, refusal_of, session_lock_lost
+from pairbus.broker.refusal import Refusal, refusal_of, session_lock_lost, unreadable
 from pairbus.broker.sessions import MessageSession
 from pairbus.broker.store import SetSessionState, StateRow
 from pairbus.errors import StoreError
@@ -81,7 +81,7 @@ class SessionService:
         try:
             return self._entity.store.load_state(session.state_n)
         except StoreError as error:
-            raise refusal_of(error) from error
+            raise unreadable(error) from error
 
     def set_state(self, hold: Hold, state: bytes | None, now_ms: int, done: EntityDone) -> None:
         """Write the state, or clear it; `done` is called after the commit."""

@@ -16,7 +16,7 @@ from pairbus.amqp.types import encode_pair
 from pairbus.broker.box import CHUNK_MAX, Box, deletion
 from pairbus.broker.entity import Entity, EntityDone
 from pairbus.broker.locks import Lock
-from pairbus.broker.refusal import ARGUMENT_ERROR, MESSAGE_NOT_FOUND, Refusal, lock_lost, refusal_of
+from pairbus.broker.refusal import ARGUMENT_ERROR, MESSAGE_NOT_FOUND, Refusal, lock_lost, refusal_of, unreadable
 from pairbus.broker.sessions import MessageSession
 from pairbus.broker.store import ACTIVE, DEFERRED, StoredMessage, Update
 from pairbus.errors import StoreError
@@ -177,7 +177,7 @@ class Settlement:
         except (Refusal, StoreError) as error:
             for message in found:
                 box.give_back(message)
-            self._entity.answer_later(error if isinstance(error, Refusal) else refusal_of(error), done)
+            self._entity.answer_later(error if isinstance(error, Refusal) else unreadable(error), done)
             return
         if found:
             self._store.write(deletion(box, found))
@@ -232,7 +232,7 @@ class Settlement:
                 try:
                     messages, _ = self._store.load(box.number, ordered[at : at + step])
                 except StoreError as error:
-                    raise refusal_of(error) from error
+                    raise unreadable(error) from error
                 size += sum(message.size for message in messages)
                 if size > DEFERRED_SIZE_MAX and len(seqs) > 1:
                     text = (

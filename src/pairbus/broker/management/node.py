@@ -37,6 +37,7 @@ from pairbus.broker.refusal import (
     TIMEOUT,
     Refusal,
     refusal_of,
+    unreadable,
 )
 from pairbus.broker.requests import SendReply
 from pairbus.broker.subscription import Subscription
@@ -212,6 +213,8 @@ class ManagementNode:
             answer.refuse(refusal)
         except ProtocolError as error:
             answer.refuse(Refusal(ARGUMENT_ERROR, error.description))
+        except StoreError as error:
+            answer.refuse(unreadable(error))
 
     def changed(self) -> None:
         """Note that locks were taken or renewed: the next due time may have changed."""

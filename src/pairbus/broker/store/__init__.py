@@ -22,7 +22,8 @@ Promises.
     own is told of the whole group.
  3. Callbacks run on the thread that owns the store (the event loop), in the order of their `after_commit` and `probe`
     calls.
- 4. Reads see committed data only. A message whose checksum does not match is never returned; it is reported.
+ 4. Reads see committed data only. A message whose checksum does not match is never returned; it is reported. A read
+    that fails for another reason (an error of the disk, no memory) raises a StoreError, and may succeed later.
  5. `RecoveredEntity.last_seq` is never smaller than a sequence number that was ever committed for the entity, and
     `number` never gives out the number of a row that was ever committed, also when all rows are long gone.
  6. A payload is deleted in the commit that deletes the last row that shares it. Reference counts are in memory and
@@ -365,7 +366,8 @@ class Store(Protocol):
         ...
 
     def load_state(self, n: int) -> bytes | None:
-        """Return the committed state in this row; None: the row is not there. StoreError: it is damaged."""
+        """Return the committed state in this row; None: the row is not there. StoreError: it is damaged, or cannot be
+        read now."""
         ...
 
     def number(self, count: int = 1) -> int:
@@ -393,16 +395,18 @@ class Store(Protocol):
     def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
         """Return (the intact messages of `box` among `numbers`, ascending; the numbers of those that are damaged).
 
-        A number that no row of the box has is in neither list.
+        A number that no row of the box has is in neither list. StoreError: the rows cannot be read now.
         """
         ...
 
     def seq_of(self, box: int, n: int) -> int:
-        """Return the sequence number of a row of the box; 0 when it is not there or damaged."""
+        """Return the sequence number of a row of the box; 0 when it is not there or damaged. StoreError: it cannot be
+        read now."""
         ...
 
     def payloads_of(self, numbers: Sequence[int]) -> list[int]:
-        """Return the payload of each of these rows that has one; those of damaged rows are left out."""
+        """Return the payload of each of these rows that has one; those of damaged rows are left out. StoreError: the
+        rows cannot be read now."""
         ...
 
     async def close(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pairbus.broker.store.records import payload_crc
+from pairbus.broker.store.schema import READ_ERRORS, raise_unless_damaged
 
 logger = logging.getLogger("pairbus.broker.store")
 
@@ -30,7 +31,7 @@ class SharedBodies:
         self._kept_bytes = 0
 
     def find(self, wanted: set[int]) -> dict[int, bytes]:
-        """Return the wanted payloads that are there and intact."""
+        """Return the wanted payloads that are there and intact. StoreError: they cannot be read now."""
         kept = self._kept
         found = {payload: kept[payload] for payload in wanted if payload in kept}
         if len(found) < len(wanted):
@@ -51,7 +52,8 @@ class SharedBodies:
         for first, last in _runs_of(sorted(wanted)):
             try:
                 found |= self._read_run(first, last)
-            except sqlite3.Error as error:
+            except READ_ERRORS as error:
+                raise_unless_damaged(error, self._path)
                 logger.error("%s: payloads cannot be read: %s; trying one by one", self._path, error)
                 found |= self._read_one_by_one(range(first, last + 1))
         return found
@@ -61,7 +63,8 @@ class SharedBodies:
         for payload in numbers:
             try:
                 found |= self._read_run(payload, payload)
-            except sqlite3.Error as error:
+            except READ_ERRORS as error:
+                raise_unless_damaged(error, self._path)
                 logger.error("%s: the payload %d cannot be read: %s", self._path, payload, error)
         return found
 

@@ -1,10 +1,10 @@
 """Reading messages while the store runs. Every row is checked against its checksum; a damaged one is reported, and
-never returned."""
+never returned. An error that is no damage (of the disk, no memory) may pass: it is raised, and says nothing about rows.
+"""
 
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from pairbus.broker.store.records import (
     messages_of,
 )
 from pairbus.broker.store.recovery import Recovery, box_name, some_of
-from pairbus.broker.store.schema import open_for_reading, store_error
+from pairbus.broker.store.schema import READ_ERRORS, open_for_reading, raise_unless_damaged, store_error
 from pairbus.broker.store.statements import MAX_ROWS, padded_size
 
 logger = logging.getLogger("pairbus.broker.store")
@@ -42,7 +42,7 @@ class StoreReader:
     def load_state(self, n: int) -> bytes | None:
         try:
             return states.load(self._connection, n)
-        except sqlite3.Error as error:
+        except READ_ERRORS as error:
             raise store_error(error, self._path) from error
 
     def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
@@ -52,7 +52,8 @@ class StoreReader:
         bad: list[int] = []
         try:
             rows = self._rows(ordered)
-        except sqlite3.Error as error:
+        except READ_ERRORS as error:
+            raise_unless_damaged(error, self._path)
             logger.error("%s: %s cannot be read: %s; trying one by one", self._path, box_name(box), error)
             rows, bad = self._rows_one_by_one(ordered)
         if ordered[-1] - ordered[0] + 1 != len(ordered):  # a range may include other numbers
@@ -69,7 +70,8 @@ class StoreReader:
             for head, crc in read:
                 row = index_row_of(n, box, head, crc, 0)
                 return 0 if row is None else row.seq
-        except sqlite3.Error as error:
+        except READ_ERRORS as error:
+            raise_unless_damaged(error, self._path)
             logger.error("%s: %s cannot be read: %s", self._path, box_name(box), error)
         return 0
 
@@ -78,7 +80,7 @@ class StoreReader:
             return []
         try:
             rows = self._rows(sorted(numbers), "n, box, head, head_crc, 0, x''")
-        except sqlite3.Error as error:
+        except READ_ERRORS as error:
             raise store_error(error, self._path) from error
         wanted = set(numbers)
         found = [index_row_of(n, box, head, crc, 0) for n, box, head, crc, _, _ in rows if n in wanted]
@@ -105,7 +107,8 @@ class StoreReader:
         for n in ordered:
             try:
                 rows += self._rows([n])
-            except sqlite3.Error:
+            except READ_ERRORS as error:
+                raise_unless_damaged(error, self._path)
                 unreadable.append(n)
         return rows, unreadable
 

@@ -169,7 +169,10 @@ def full(path: Path) -> StoreFull:
     )
 
 
-def store_error(error: sqlite3.Error, path: Path) -> StoreError:
+READ_ERRORS = (sqlite3.Error, MemoryError)  # the sqlite3 module raises MemoryError for SQLITE_NOMEM
+
+
+def store_error(error: sqlite3.Error | MemoryError, path: Path) -> StoreError:
     """Convert an error of SQLite. The only place that knows SQLite's errors."""
     # Errors of the sqlite3 module itself (a closed connection, a bad binding) carry no code.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
@@ -177,4 +180,11 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
         return full(path)
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damaged(path, str(error))
-    return StoreError(f"{path}: {error}")
+    return StoreError(f"{path}: {str(error) or 'out of memory'}")
+
+
+def raise_unless_damaged(error: sqlite3.Error | MemoryError, path: Path) -> None:
+    """Do nothing when a read has met damage. Any other error may pass, so no row is given up: raise a StoreError."""
+    found = store_error(error, path)
+    if not isinstance(found, StoreDamaged):
+        raise found from error
