@@ -8,9 +8,10 @@ from uuid import UUID
 import pytest
 
 from pairbus.amqp.errors import ProtocolError
-from pairbus.amqp.message import BATCH_FORMAT, DATA, Header, Message, Properties, encode_batch, section
+from pairbus.amqp.message import BATCH_FORMAT, DATA, SEQUENCE, Header, Message, Properties, encode_batch, section
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong, encode
 from pairbus.broker.deliveries import encode_delivery, patch_of
+from pairbus.broker.draft_reader import DraftReader
 from pairbus.broker.messages import draft_of, drafts_of
 from pairbus.broker.queue import Draft
 from pairbus.broker.refusal import Refusal
@@ -127,6 +128,37 @@ def test_the_time_to_live_is_read_from_the_header(ttl: int | None) -> None:
     assert draft_of(Message(header=Header(ttl=ttl), properties=Properties(message_id="m")).encode()).ttl_ms == ttl
     assert draft_of(Message(header=Header(durable=True), properties=Properties(message_id="m")).encode()).ttl_ms is None
     assert draft_of(b"\x00\x53\x70\xc0\x00").ttl_ms is None  # a list of no bytes, at the end of the message
+
+
+@pytest.mark.parametrize(
+    ("code", "value", "reason"),
+    [
+        (DATA, b"\xa2\x00", "a data section is not binary"),  # a constructor that AMQP does not know
+        (DATA, b"\xa1\x01x", "a data section is not binary"),
+        (DATA, b"\x40", "a data section is not binary"),
+        (DATA, b"\x00\x53\x01\xa0\x01x", "a data section is not binary"),
+        (SEQUENCE, b"\xa0\x01x", "a sequence section is not a list"),
+        (SEQUENCE, b"\xc2\x01\x00", "a sequence section is not a list"),
+    ],
+)
+@pytest.mark.parametrize("before", [b"", Properties(message_id="m").encode()])
+def test_body_that_no_receiver_could_read_is_refused_at_the_send(
+    code: int, value: bytes, reason: str, before: bytes
+) -> None:
+    """The receivers of the Python SDK fail as a whole when they meet such a message, again at each delivery of it."""
+    payload = before + section(code, value)
+    for read in (draft_of, DraftReader().draft_of):
+        with pytest.raises(ProtocolError, match=reason) as refused:
+            read(payload)
+        assert refused.value.condition == "amqp:decode-error"
+
+
+def test_every_form_of_data_and_sequence_is_taken() -> None:
+    """Senders may choose among the forms of one value."""
+    for code, values in ((DATA, ["a00178", "b00000000178"]), (SEQUENCE, ["45", "c0020140", "d0000000050000000140"])):
+        bodies = [section(code, bytes.fromhex(value)) for value in values]
+        whole = Properties(message_id="m").encode() + b"".join(bodies)
+        assert draft_of(whole).body == whole
 
 
 def test_delivery_annotations_end_at_the_broker() -> None:

@@ -19,6 +19,7 @@ from pairbus.amqp.message import (
     HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
+    SEQUENCE,
     in_order,
     section,
 )
@@ -45,6 +46,8 @@ _OWNED_BY_THE_SERVICE = frozenset(
         DEAD_LETTER_SOURCE,
     }
 )
+_BINARY = (0xA0, 0xB0)  # constructors of binary values and of lists
+_LISTS = (0x45, 0xC0, 0xD0)
 _EMPTY_MAPS = (b"\xc1\x01\x00", b"\xd1\x00\x00\x00\x04\x00\x00\x00\x00")
 
 
@@ -67,7 +70,7 @@ def _batched(payload: bytes) -> list[bytes]:
     for code, _, value_at, end in found:
         if code == DATA:
             form = payload[value_at]
-            if form not in (0xA0, 0xB0):  # forms whose size says where the section ends
+            if form not in _BINARY:  # forms whose size says where the section ends
                 raise ProtocolError(DECODE_ERROR, "a data section of the batch is not binary")
             messages.append(payload[value_at + (2 if form == 0xA0 else 5) : end])
     if not messages:
@@ -95,6 +98,10 @@ def draft_of(payload: bytes) -> Draft:
                 is_ping = end - value_at > _PING_SIZE_MIN and _is_ping(payload, value_at, end)
             elif code == APPLICATION_PROPERTIES and not isinstance(decode(payload, value_at)[0], dict):
                 raise ProtocolError(DECODE_ERROR, "the application properties are not a map")
+            elif code == DATA and payload[value_at] not in _BINARY:  # a body that no receiver could read
+                raise ProtocolError(DECODE_ERROR, "a data section is not binary")
+            elif code == SEQUENCE and payload[value_at] not in _LISTS:
+                raise ProtocolError(DECODE_ERROR, "a sequence section is not a list")
         elif code == HEADER:
             ttl_ms = _ttl_ms(payload, value_at)
         elif code == MESSAGE_ANNOTATIONS and payload[value_at:end] not in _EMPTY_MAPS:
