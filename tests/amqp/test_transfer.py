@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pairbus.amqp.events import (
     AmqpEvent,
     Delivery,
+    DeliveryAborted,
     LinkDrained,
     LinkFlow,
     SessionFlow,
@@ -289,6 +290,8 @@ def test_an_aborted_delivery_never_happened() -> None:
     pair.pump()
     assert [d.payload for d in pair.deliveries()] == [b"whole"]
     assert far.unsettled == 1 and pair.server.partial_bytes == 0
+    # Credit is spent with the first frame: a receiver that grants it by hand must know.
+    assert [event.link for event in of_kind(pair.at_server, DeliveryAborted)] == [far] * 3
 
 
 def test_deliveries_of_two_links_may_be_interleaved() -> None:

@@ -145,6 +145,26 @@ async def test_row_4_credit_comes_late_and_in_portions() -> None:
     assert [(flow.delivery_count, flow.link_credit) for flow in refilled] == [(4, 10)]
 
 
+async def test_row_4_credit_comes_back_for_every_send_however_it_ended() -> None:
+    """Credit is spent with the first frame of a send. A client whose sends are refused without an answer, or that takes
+    sends back, would wait for ever after a thousand of them."""
+    client = await Client(Strictness(credit=Credit(first=10, refill=2, delay_s=0))).open()
+    await client.queue("orders")
+    session = await client.session()
+    link = await client.sender(session, "orders")
+    await client.until(Flow)
+    for number in range(30):
+        link.send(b"\x00garbage", b"%d" % number, settled=True)
+        await client.turn()
+        assert link.credit >= 8
+    for number in range(30, 60):
+        link.credit -= 1
+        link.delivery_count += 1
+        client.core.send_performative(session.channel, Transfer(link.handle, number, b"t", 0, aborted=True))
+        await client.turn()
+        assert link.credit >= 8
+
+
 async def test_row_4_tokens_have_a_hundred_credits_and_no_size_limit() -> None:
     """The limit that is kept is another one: nobody's token has a megabyte."""
     client = await Client(Strictness(credit=Credit())).open()

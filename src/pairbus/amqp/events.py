@@ -118,6 +118,13 @@ class Delivery(AmqpEvent):
         return self.delivery_id, self.tag, self.message_format, self.settled, self.payload, self.too_large
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryAborted(AmqpEvent):
+    """The peer has taken a delivery back before it was whole. The credit for it is spent (2.6.14)."""
+
+    link: ReceiverLink
+
+
 @dataclass(slots=True)
 class Disposed(AmqpEvent):
     """The peer's outcome of deliveries that we sent. When not settled, answer with `Session.settle_sent`.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pairbus.amqp.errors import ILLEGAL_STATE, RESOURCE_LIMIT_EXCEEDED, TRANSFER_LIMIT_EXCEEDED, ProtocolError
-from pairbus.amqp.events import AmqpEvent, Delivery, LinkDrained, LinkFlow
+from pairbus.amqp.events import AmqpEvent, Delivery, DeliveryAborted, LinkDrained, LinkFlow
 from pairbus.amqp.lifecycle import EndpointState, Step, after
 from pairbus.amqp.performatives import Attach, Coordinator, Detach, Error, Flow, Source, Target
 from pairbus.amqp.transfers import TransferHeads, TransferMould
@@ -279,6 +279,7 @@ class ReceiverLink(Link):
             if self.credit <= self.auto_credit >> 1 and self.auto_credit:
                 self.grant(self.auto_credit)
             if aborted:
+                events.append(DeliveryAborted(self))
                 return
             if not more:
                 self._deliver(delivery_id, tag, message_format or 0, settled, payload, False, events)
@@ -292,6 +293,7 @@ class ReceiverLink(Link):
             self._partial_head = (*self._partial_head[:3], True)
         if aborted:
             self._drop_partial()
+            events.append(DeliveryAborted(self))
             return
         self._add_to_partial(self._partial, payload)
         if not more:

@@ -52,7 +52,7 @@ class Inlet:
         self.lost_ids: set[int] = set()
         "Deliveries whose answer a fault drops, with the connection."
         self._settled_count = 0
-        "Sends that were settled since the last grant of credit, when credit is granted by hand."
+        "Sends that were settled, or taken back, since the last grant of credit, when credit is granted by hand."
         self._checks_envelopes = (
             peer.strictness.checks_envelopes and queue.description.enable_partitioning and self._needs_session
         )
@@ -97,6 +97,10 @@ class Inlet:
         if not self._run:
             self.peer.has_run(self)
         self._run.append(delivery)
+
+    def on_aborted(self) -> None:
+        """Note that the client has taken a send back, which used up credit."""
+        self._return_credit(1)
 
     def submit(self, now_ms: int) -> None:
         """End the run and offer it to the queue; messages that cannot be taken at all are refused at once."""
@@ -197,6 +201,8 @@ class Inlet:
 
     def refuse(self, delivery: Delivery, refusal: Refusal) -> None:
         """Refuse a delivery. The meter counts one operation."""
+        if delivery.settled:
+            self._return_credit(1)
         ids = [] if delivery.settled else [delivery.delivery_id]
         self._answer(ids, refusal, ([len(delivery.payload)], []))
 

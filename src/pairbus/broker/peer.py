@@ -27,6 +27,7 @@ from pairbus.amqp.events import (
     ConnectionFailed,
     ConnectionOpened,
     Delivery,
+    DeliveryAborted,
     Disposed,
     LinkAttached,
     LinkDetached,
@@ -505,6 +506,10 @@ class Peer:
             elif isinstance(link.context, ResponseLink):
                 link.context.pump()
 
+    def _on_aborted(self, event: DeliveryAborted) -> None:
+        if isinstance(event.link.context, Inlet):
+            event.link.context.on_aborted()
+
     def _on_disposed(self, event: Disposed) -> None:
         now_ms = self.namespace.now_ms()
         deliveries = event.deliveries
@@ -538,6 +543,7 @@ _HANDLERS: dict[type[AmqpEvent], Callable[[Peer, Any], None]] = {
     LinkDetached: Peer._on_detached,
     LinkFlow: Peer._on_flow,
     SessionFlow: Peer._on_session_flow,
+    DeliveryAborted: Peer._on_aborted,
     Disposed: Peer._on_disposed,
     SessionEnded: Peer._on_ended,
     ConnectionClosed: Peer._on_closed,

@@ -23,6 +23,7 @@ from pairbus.amqp.events import (
     ConnectionFailed,
     ConnectionOpened,
     Delivery,
+    DeliveryAborted,
     Disposed,
     LinkAttached,
     LinkDetached,
@@ -283,6 +284,7 @@ class Wire(asyncio.Protocol):
 
 _HANDLERS: dict[type[AmqpEvent], Callable[[Wire, Any], None]] = {
     Delivery: lambda wire, event: event.link.context.on_delivery(event),
+    DeliveryAborted: lambda wire, event: None,  # the next call that receives grants credit again
     Disposed: lambda wire, event: event.deliveries[0].link.context.on_disposed(event),
     SettlementAnswered: Wire._on_answered,
     LinkFlow: lambda wire, event: event.link.context.on_flow(),
