@@ -7,11 +7,14 @@ import time
 
 from pairbus.access.sas import KeyRing, SharedAccessKey
 from pairbus.amqp.connection import Connection, ConnectionSettings
+from pairbus.amqp.events import Delivery
 from pairbus.amqp.frames import EMPTY_FRAME
 from pairbus.amqp.sasl import SaslClient
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.peer import Peer
 from pairbus.broker.store.memory import MemoryStore
+from pairbus.broker.strict import LENIENT
+from tests.broker.strict_world import Client, message
 
 
 class Wire:
@@ -45,3 +48,26 @@ async def test_client_gets_empty_frames_as_often_as_it_asked() -> None:
         for _ in range(3):
             assert await wire.said.get() == EMPTY_FRAME
     peer.connection_lost()
+
+
+async def test_thawed_client_that_does_not_read_gets_no_messages() -> None:
+    """The transport tells once that its buffer is full: a black hole in between must not make the broker forget it, and
+    put all messages of a queue into memory."""
+    client = await Client(LENIENT).open()
+    await client.queue("orders")
+    session = await client.session()
+    receiver = await client.receiver(session, "orders", credit=5)
+    sender = await client.sender(session, "orders")
+    client.peer.pause_writing()
+    client.peer.freeze(1)
+    client.peer.thaw(1)
+    sender.send(message("waits"), b"1")
+    await client.turn()
+    assert client.all_events(Delivery) == []
+    client.peer.freeze(1)
+    client.peer.resume_writing()
+    await client.turn()
+    assert client.all_events(Delivery) == []
+    client.peer.thaw(1)
+    await client.turn()
+    assert [event.link for event in client.all_events(Delivery)] == [receiver]

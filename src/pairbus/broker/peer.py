@@ -84,6 +84,8 @@ class Peer:
         self.namespace = namespace
         self.strictness = strictness = namespace.strictness
         self.grants = Grants(strictness.token_max or GRANTS_MAX)
+        self._is_wire_full = False
+        "True while the transport has more unsent bytes than it wants."
         self.is_choked = False
         "True while the client does not read the messages that it asked for."
         self.is_over = False
@@ -159,11 +161,14 @@ class Peer:
             self.namespace.changed(link_end.queue)
 
     def pause_writing(self) -> None:
-        self.is_choked = True
+        self._is_wire_full = self.is_choked = True
 
     def resume_writing(self) -> None:
-        if self._frozen_by:
-            return
+        self._is_wire_full = False
+        if not self._frozen_by:
+            self._go_on_writing()
+
+    def _go_on_writing(self) -> None:
         self.is_choked = False
         self._unread_bytes = 0
         self._resume("unread")
@@ -288,7 +293,8 @@ class Peer:
             for data in kept:
                 self.data_received(data)
             self._resume("frozen")
-            self.resume_writing()
+            if not self._is_wire_full:  # otherwise the transport tells when it has room: it does not tell twice
+                self._go_on_writing()
             self.flush()
             self._reschedule_tick()
 
