@@ -136,6 +136,7 @@ OUTSIDE_WORLD = {
 BROAD_EXCEPTS = {
     ("broker/admin/app.py", "handle"),  # answers 500 and logs the traceback
     ("broker/admin/app.py", "_answer"),  # the same, and the answer is counted
+    ("broker/outages/held.py", "run_all"),  # reports to the loop's exception handler; other steps must run too
     ("broker/store/committer.py", "_attempt"),  # logs the traceback and tells every sender of the group
     ("broker/store/sqlite.py", "_tell"),  # reports to the loop's exception handler; other callbacks must hear too
     ("client/background.py", "_kept"),  # logs the traceback and begins again

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -16,11 +18,12 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnect
 from pairbus.aio import PairedServiceBusClient
 from pairbus.amqp.message import Message, Properties
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
+from pairbus.broker.outages.held import HeldSteps
 from pairbus.broker.peer import Peer
 from pairbus.client.background import ping_payload
 from pairbus.pairing.events import Event, PingSent
 from pairbus.pairing.failover import State
-from pairbus.transport import Endpoint, Refused, Timeout, connect
+from pairbus.transport import Endpoint, Refused, Timeout, TransportError, connect
 from tests.faults.conftest import World, running, until
 
 
@@ -147,6 +150,48 @@ async def test_frozen_receiver_gets_its_message_afterwards(world: World) -> None
     await receiver.complete_message(message)
     assert world.waiting() == 0
     await world.check_whole()
+
+
+async def test_connection_that_fails_in_its_thaw_keeps_no_other_frozen(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is closed, as by any other bug that bytes of a client meet, and the event loop reports the bug."""
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    bug = ValueError("a bug")
+    async with await connect(world.connection_string) as one, await connect(world.connection_string) as two:
+        senders = [await each.sender("orders") for each in (one, two)]
+        world.faults.add("black-hole")
+        sending = [asyncio.create_task(sender.send(one_message(), timeout_s=10)) for sender in senders]
+        first = next(iter(world.namespace.peers))
+        first._frozen_data.append(b"bytes that came while the connection froze")
+        monkeypatch.setattr(first, "data_received", Mock(side_effect=bug))
+        world.faults.clear()
+        results = await asyncio.gather(*sending, return_exceptions=True)
+    assert sorted(isinstance(result, TransportError) for result in results) == [False, True], results
+    assert reported == [bug]
+    assert world.waiting() == 1
+    await world.check_whole()
+
+
+async def test_every_held_step_runs_although_one_fails() -> None:
+    """A fault holds the steps of many clients; when it ends, none of them may wait for ever."""
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(str(context["exception"])))
+    held, ran = HeldSteps(), list[str]()
+
+    def step(name: str) -> None:
+        ran.append(name)
+        if name.startswith("bad"):
+            raise ValueError(name)
+
+    for number, name in ((1, "bad 1"), (1, "good 1"), (2, "bad 2"), (2, "good 2"), (3, "good 3")):
+        held.add(number, name, partial(step, name))
+    held.release(1)
+    held.release_all()
+    assert ran == ["bad 1", "good 1", "bad 2", "good 2", "good 3"]
+    assert reported == ["bad 1", "bad 2"]
+    assert not held.owns_any()
 
 
 async def test_broker_stops_in_a_black_hole(world: World) -> None:

@@ -290,8 +290,12 @@ class Peer:
                 self._wire.write(data)
             self._frozen_answers.clear()
             kept, self._frozen_data = self._frozen_data, []
-            for data in kept:
-                self.data_received(data)
+            try:
+                for data in kept:
+                    self.data_received(data)
+            except BaseException:  # as a transport does when it hands over the bytes itself
+                self._wire.abort()
+                raise
             self._resume("frozen")
             if not self._is_wire_full:  # otherwise the transport tells when it has room: it does not tell twice
                 self._go_on_writing()

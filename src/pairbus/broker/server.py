@@ -16,6 +16,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from aiohttp import WSMsgType, http_exceptions, web
@@ -23,6 +24,7 @@ from aiohttp import WSMsgType, http_exceptions, web
 from pairbus.amqp.connection import Trace
 from pairbus.broker.door import FIRST_BYTES_DEADLINE_S, Door
 from pairbus.broker.namespace import Namespace
+from pairbus.broker.outages.held import run_all
 from pairbus.broker.peer import Peer
 from pairbus.broker.web_socket import WebSocketWire
 from pairbus.errors import ConfigError
@@ -193,11 +195,9 @@ class Port:
     def thaw(self, key: int) -> None:
         """Let the frozen connections go on."""
         self.frozen_by.discard(key)
-        for peer in list(self.namespace.peers):
-            peer.thaw(key)
+        run_all([partial(peer.thaw, key) for peer in self.namespace.peers])
         if not self.frozen_by:
-            for door in list(self.doors):
-                door.thaw()
+            run_all([door.thaw for door in self.doors])
 
     def welcome(self, client: socket.socket) -> None:
         """Go on with a connection that was accepted."""

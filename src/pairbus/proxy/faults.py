@@ -14,7 +14,7 @@ from collections.abc import Container, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from pairbus.broker.outages.held import HeldSteps
+from pairbus.broker.outages.held import HeldSteps, run_all
 from pairbus.errors import InvalidFault
 from pairbus.faults import CONTACT, Active, Fault, FaultKind, Faults, Place
 from pairbus.proxy.conversation import DOWN, Direction
@@ -170,8 +170,7 @@ class ProxyFaults:
         self.held.add(one.id, self, partial(self._thaw, one.id))
 
     def _thaw(self, number: int) -> None:
-        for passage in self._port.open_passages():
-            passage.thaw(number)
+        run_all([partial(passage.thaw, number) for passage in self._port.open_passages()])
 
     def _changed(self) -> None:
         """Apply the changed set of faults to the port, the connections and the timers."""

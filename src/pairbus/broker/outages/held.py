@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable
 
 Step = Callable[[], None]
+
+
+def run_all(steps: Iterable[Step]) -> None:
+    """Run every step. A step that fails keeps no other from running: the event loop reports the failure."""
+    for step in steps:
+        try:
+            step()
+        except Exception as failure:
+            context = {"message": "a step after the end of a fault failed", "exception": failure}
+            asyncio.get_running_loop().call_exception_handler(context)
 
 
 class HeldSteps:
@@ -40,5 +51,4 @@ class HeldSteps:
     def release(self, number: int) -> None:
         """Run the steps of a fault that has ended, in the order in which they came."""
         for steps in self._steps.pop(number, {}).values():
-            for step in steps:
-                step()
+            run_all(steps)
