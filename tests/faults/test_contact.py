@@ -155,7 +155,7 @@ async def test_frozen_receiver_gets_its_message_afterwards(world: World) -> None
 async def test_connection_that_fails_in_its_thaw_keeps_no_other_frozen(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is closed, as by any other bug that bytes of a client meet, and the event loop reports the bug."""
+    """The connection is closed, as by any other bug that bytes of a client meet, and the event loop reports the bug."""
     reported: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
     bug = ValueError("a bug")

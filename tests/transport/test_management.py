@@ -181,7 +181,7 @@ async def test_links_that_left_a_request_unanswered_get_no_later_one() -> None:
 async def test_links_without_credit_get_no_later_request(
     silence_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing was sent, so the request may be repeated; on the same links it would wait for credit again."""
+    """The request was not sent, and may be repeated; on the same links it would wait for credit again."""
     monkeypatch.setattr(patience, "LINK_SILENCE_S", 0.2)
     script = Script(credits={"q/$management": 0})
     async with Server(script) as server, await connect(server.connection_string) as connection:
