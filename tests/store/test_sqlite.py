@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import resource
 import shutil
 import signal
@@ -36,9 +37,11 @@ from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.store.writer import PromptSwitching
 from pairbus.disk.commit_file import CommitFile
 from pairbus.errors import StoreDamaged, StoreError, StoreForeign, StoreFull, StoreInUse, StoreNewer
+from tests.store.child_without_sync import CALLS
 from tests.store.child_writer import GROUP, body_of
 from tests.store.common import DEAD, commit, fields, filled_store, rows_of, sample_message
 
+ROOT = Path(__file__).parents[2]
 CHILD = Path(__file__).with_name("child_writer.py")
 BOX = box_of(1)
 
@@ -324,6 +327,26 @@ async def test_a_write_error_fails_the_group_and_the_store_goes_on(tmp_path: Pat
     store = SqliteStore(tmp_path)
     assert store.recover().damage == []
     assert rows_of(store, BOX) == [*range(1, 13), 200]
+    await store.close()
+
+
+@pytest.mark.skipif(platform.machine() not in CALLS or sys.platform != "linux", reason="syncs fail by Linux's seccomp")
+async def test_group_whose_sync_failed_does_not_come_back_after_a_kill(tmp_path: Path) -> None:
+    """The log has the whole group when its sync fails: the next start would find a deletion of which the receiver was
+    told that it did not happen."""
+    command = [sys.executable, "-m", "tests.store.child_without_sync", str(tmp_path)]
+    options = {"capture_output": True, "text": True, "check": False, "timeout": 60, "cwd": ROOT}
+    child = await asyncio.to_thread(partial(subprocess.run, command, **options))
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    assert "disk I/O error" in child.stdout
+    store = SqliteStore(tmp_path)
+    assert store.recover().damage == []
+    assert rows_of(store, BOX) == [1]
+    assert await commit(store, Insert(BOX, [StoredMessage(3, b"third", n=3)])) is None
+    await store.close()
+    store = SqliteStore(tmp_path)
+    assert store.recover().damage == []
+    assert rows_of(store, BOX) == [1, 3]
     await store.close()
 
 

@@ -145,6 +145,7 @@ class Committer:
         self._last_id, self._last_n = totals.last_id, totals.last_n
         orphans = totals.orphans[:ORPHANS_MAX]
         number = totals.commits + 1
+        is_committing = False
         try:
             self._connection.execute("BEGIN")
             for step in group.steps:
@@ -152,14 +153,20 @@ class Committer:
             gone = [payload for payload, rows in self._sharing.items() if rows <= 0]
             self._delete("payloads", "id", gone + orphans)
             self._write_journal(number)
+            is_committing = True
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
             logger.error("%s: a group of writes failed: %s", self._path, error)
-            return store_error(error, self._path)
+            failure = store_error(error, self._path)
+            if is_committing and group.steps and not isinstance(failure, StoreFull):
+                self._overwrite()
+            return failure
         except Exception as error:  # a value that SQLite cannot bind, no memory: the group's senders must be told
             self._roll_back()
             logger.exception("%s: a group of writes was wrong", self._path)
+            if is_committing and group.steps:
+                self._overwrite()
             return StoreError(f"{self._path}: {error}")
         self._note_committed(number, gone, len(orphans))
         try:
@@ -167,6 +174,18 @@ class Committer:
         except OSError as error:
             logger.warning("%s: cannot note the commit: %s", self._commits.path, error)
         return None
+
+    def _overwrite(self) -> None:
+        """Commit an empty group in the place of one whose COMMIT failed.
+
+        When the sync of the log fails, the whole group is in the log already, with the mark of a commit, and a start
+        after a kill would take it for committed. The next commit is written over it. The checksum of each frame of the
+        log includes those before it, so no frame of the old group that is left behind the new one counts. When the
+        empty group fails as well, its frames are in the log instead, unless the disk took no write at all; on a full
+        disk the mark, which is written last, is missing.
+        """
+        if self._attempt(CommitGroup()) is not None:
+            logger.error("%s: the next start may find the group of writes that failed", self._path)
 
     def _note_committed(self, number: int, gone: list[int], orphans: int) -> None:
         totals = self._totals
