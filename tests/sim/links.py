@@ -72,11 +72,16 @@ class SimSender(SimLink):
 
     def __init__(self, wire: Wire, path: str, timeout_s: float) -> None:
         super().__init__(wire, path, timeout_s)
+        self.when_silent: Callable[[], None] | None = None
         self._sends: dict[asyncio.Future[Any], asyncio.TimerHandle] = {}
 
     @property
     def in_flight(self) -> int:
         return len(self._sends)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._sends
 
     @property
     def sendable(self) -> bool:
@@ -137,6 +142,8 @@ class SimSender(SimLink):
     def _late(self, future: asyncio.Future[Any]) -> None:
         if not future.done():
             future.set_exception(Timeout(f"{self.path}: not answered in time", outcome_unknown=True))
+            if self.when_silent is not None:
+                self.when_silent()
 
     def _ended(self, future: asyncio.Future[Any]) -> None:
         timer = self._sends.pop(future, None)

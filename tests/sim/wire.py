@@ -64,6 +64,7 @@ class Wire:
         self.peer_properties = {HIDES_PINGS: True}
         self.opened_at = net.loop.time()
         self.is_full = False
+        self.is_silent = False
         self.links: list[SimLink] = []
         self._pending: dict[asyncio.Future[Any], bool] = {}
         "Requests without an answer, and whether their outcome is unknown when the connection ends."
@@ -169,7 +170,7 @@ class Wire:
 
     async def sender(self, path: str, *, timeout_s: float, name: str | None = None) -> SimSender:
         link = self.sender_class(self, path, timeout_s)
-        await link.attach(timeout_s, lambda: self.namespace.queue(path).refuse(attaching=True))
+        await self._attach(link, timeout_s, lambda: self.namespace.queue(path).refuse(attaching=True))
         return link
 
     async def receiver(
@@ -177,8 +178,16 @@ class Wire:
     ) -> SimReceiver:
         assert sub_queue is None and session is None, "no dead-letter queue and no session is read here"
         link = SimReceiver(self, path, timeout_s, credit)
-        await link.attach(timeout_s, link.opened)
+        await self._attach(link, timeout_s, link.opened)
         return link
+
+    async def _attach(self, link: SimLink, timeout_s: float, act: Act) -> None:
+        try:
+            await link.attach(timeout_s, act)
+        except Timeout:
+            self.is_silent = True
+            raise
+        self.is_silent = False
 
 
 def _heard(future: asyncio.Future[Any]) -> None:
