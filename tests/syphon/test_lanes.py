@@ -190,7 +190,7 @@ async def test_a_queue_that_waits_for_another_one_looks_again_soon() -> None:
         syphon = world.syphon(settings, queues=(first, second), clock=lambda: time.monotonic() + skew_s)
         async with running(syphon):
             for passes in (1, 2, 3):
-                await until(lambda passes=passes: world.metered("receive") >= passes)  # type: ignore[misc]
+                await until(lambda passes=passes: world.metered("receive") >= passes, within_s=60.0)  # type: ignore[misc]
                 skew_s += LOCK_S
             await world.away.update_queue(backlog)
             assert numbers(await world.arrived("orders", 2)) == [1, 2]
