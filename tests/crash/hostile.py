@@ -147,7 +147,10 @@ def _transfer(number: int, payload: bytes, *, more: bool = False, handle: int = 
 
 
 async def pour(enemy: Enemy, words: list[bytes], *, times: int = 1, greeting: bool = True) -> None:
-    """Send these bytes over and over without waiting; answers are read and dropped."""
+    """Send these bytes over and over without waiting, then hang up; answers are read and dropped.
+
+    The end of the stream, and not a pause, ends the connection: a broker on a busy machine has read all of it by then.
+    """
     async with enemy.dialled() as (reader, writer):
         drop = asyncio.create_task(_drop(reader))
         with suppress(*LOST):
@@ -157,8 +160,8 @@ async def pour(enemy: Enemy, words: list[bytes], *, times: int = 1, greeting: bo
                 for word in words:
                     writer.write(word)
                     await writer.drain()
-            await asyncio.sleep(0.2)
-        drop.cancel()
+            writer.write_eof()
+        await drop
 
 
 async def _drop(reader: asyncio.StreamReader) -> None:
