@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,37 @@ def run(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[s
     assert "Traceback" not in done.stderr, done.stderr
     assert "SAS_KEY_VALUE" not in done.stdout + done.stderr
     return done
+
+
+class RunningSyphon:
+    """`pairbus syphon` that runs until the test stops it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def says(self, words: str) -> None:
+        """Wait for a line on standard error with these words."""
+        assert self._process.stderr is not None
+        while words not in (line := self._process.stderr.readline()):
+            assert line, f"the syphon ended without a line with {words!r}"
+
+    def stop(self) -> tuple[int, str, str]:
+        """Ask the syphon to end; return its exit code, its output and the rest of its standard error."""
+        self._process.send_signal(signal.SIGTERM)
+        out, err = self._process.communicate(timeout=RUN_S)
+        return self._process.returncode, out, err
+
+
+@contextmanager
+def running_syphon(broker: BrokerProcess, *options: str) -> Iterator[RunningSyphon]:
+    command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME, *options]
+    with subprocess.Popen(
+        command, env=environment(broker), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield RunningSyphon(process)
+        finally:
+            process.kill()
 
 
 def code_of(arguments: list[str]) -> int:
@@ -264,21 +296,10 @@ def test_a_target_takes_what_the_primary_never_will(broker: BrokerProcess, queue
 def test_once_that_is_stopped_exits_with_1_and_says_so(broker: BrokerProcess, queue_name: str) -> None:
     """A stopped drain may not have moved all messages. It counts those that are left, as far as there is time."""
     divert(broker, queue_name, 900)
-    command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME, "--once"]
-    with subprocess.Popen(
-        [*command, "--max-messages-per-second", "100"],
-        env=environment(broker),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            drain(broker, queue_name, 1)
-            process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=20)
-        finally:
-            process.kill()
-    assert process.returncode == 1, err
+    with running_syphon(broker, "--once", "--max-messages-per-second", "100") as syphon:
+        drain(broker, queue_name, 1)
+        code, out, err = syphon.stop()
+    assert code == 1, err
     assert re.fullmatch(r"moved \d+ messages, \d+ left\n", out), out
     assert "stopped before everything was moved" in err
     with broker.admin("fabrikam") as admin:
@@ -288,36 +309,20 @@ def test_once_that_is_stopped_exits_with_1_and_says_so(broker: BrokerProcess, qu
 
 def test_sigterm_ends_a_running_syphon(broker: BrokerProcess, queue_name: str) -> None:
     """The syphon waits in a long poll of fifteen minutes; its summary tells how many messages it moved until then."""
-    command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME]
-    with subprocess.Popen(
-        command, env=environment(broker), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stderr is not None
-            assert "backlog queues" in process.stderr.readline()
-            bodies = divert(broker, queue_name, 5)
-            assert sorted(drain(broker, queue_name, 5)) == bodies
-            process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=20)
-        finally:
-            process.kill()
-    assert (process.returncode, out) == (0, "moved 5 messages\n"), err
+    with running_syphon(broker) as syphon:
+        syphon.says("backlog queues")
+        bodies = divert(broker, queue_name, 5)
+        assert sorted(drain(broker, queue_name, 5)) == bodies
+        code, out, err = syphon.stop()
+    assert (code, out) == (0, "moved 5 messages\n"), err
 
 
 def test_sigterm_after_the_first_line_is_a_clean_end(broker: BrokerProcess) -> None:
     """A supervisor may stop a syphon at once; that is no failure."""
-    command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME]
-    with subprocess.Popen(
-        command, env=environment(broker), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stderr is not None
-            assert "backlog queues" in process.stderr.readline()
-            process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=20)
-        finally:
-            process.kill()
-    assert (process.returncode, out) == (0, "moved 0 messages\n"), err
+    with running_syphon(broker) as syphon:
+        syphon.says("backlog queues")
+        code, out, err = syphon.stop()
+    assert (code, out) == (0, "moved 0 messages\n"), err
 
 
 SIGNALLED_LATE = """
@@ -347,23 +352,14 @@ def test_sigterm_after_the_summary_does_not_change_the_exit_code(broker: BrokerP
 
 def test_a_syphon_that_is_stopped_says_what_is_blocked(broker: BrokerProcess, queue_name: str) -> None:
     """Blocked messages are reported also when the last pass was about other messages."""
-    command = [sys.executable, "-m", "pairbus", "syphon", "--primary-name", NAME]
     divert(broker, f"{queue_name}-missing", 2, queue=1)
-    with subprocess.Popen(
-        command, env=environment(broker), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stderr is not None
-            while "pump pauses" not in (line := process.stderr.readline()):
-                assert line
-            divert(broker, queue_name, 1, queue=1)
-            assert len(drain(broker, queue_name, 1)) == 1
-            time.sleep(1.5)  # a pass ends when no message came for a second
-            process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=20)
-        finally:
-            process.kill()
-    assert (process.returncode, out) == (0, "moved 1 message, 2 left\n"), err
+    with running_syphon(broker) as syphon:
+        syphon.says("pump pauses")
+        divert(broker, queue_name, 1, queue=1)
+        assert len(drain(broker, queue_name, 1)) == 1
+        time.sleep(1.5)  # a pass ends when no message came for a second
+        code, out, err = syphon.stop()
+    assert (code, out) == (0, "moved 1 message, 2 left\n"), err
     assert f"{queue_name}-missing: " in err.splitlines()[-1]
     with broker.admin("fabrikam") as admin:  # its messages stay locked for a minute
         admin.delete_queue(f"{NAME}/x-servicebus-transfer/1")
