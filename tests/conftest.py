@@ -16,6 +16,7 @@ import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 from xdist.scheduler import LoadFileScheduling
 
+from pairbus.spark.session import LIGHT_JAVA
 from tests.azure import NAMES as AZURE
 from tests.brokers import BrokerProcess
 
@@ -68,6 +69,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return folder if folder < len(_FIRST) else folder + (item.path not in long)
 
     items.sort(key=rank)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def light_java() -> Iterator[None]:
+    """Let each Java of a test compile in the quickest way: most of them live for seconds, and several run at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", LIGHT_JAVA)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -282,7 +282,7 @@ class ForgetfulStore(MemoryStore):
 @pytest.mark.parametrize("recovered", [False, True])
 def test_a_waiting_message_costs_less_than_200_bytes(ttl_ms: int, recovered: bool) -> None:
     """A million of them wait in a backlog queue; 200 MB is what they may take, with a time to live as well."""
-    count = 100_000
+    count = 20_000
     store = ForgetfulStore()
     store.rows, store.expires_ms = count, ttl_ms
     description = QueueDescription("q", max_size_mb=5120)

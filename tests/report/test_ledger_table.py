@@ -133,7 +133,7 @@ def test_compaction_adds_every_row_once_whatever_is_killed(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("every", [14, 70], ids=lambda every: f"every {every} rows")
+@pytest.mark.parametrize("every", [28, 70], ids=lambda every: f"every {every} rows")
 def test_operations_of_removed_files_are_billed_once(
     spark: SparkSession, sheet: PriceSheet, tmp_path: Path, every: int
 ) -> None:

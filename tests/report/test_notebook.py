@@ -15,6 +15,7 @@ LIMIT_S = 240
 
 
 @pytest.mark.spark
+@pytest.mark.deep
 def test_every_cell_of_the_notebook_runs(tmp_path: Path) -> None:
     """In one namespace and a process of its own, as a notebook's kernel has them."""
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]

@@ -9,7 +9,7 @@
 | a broker                  | the second test | the third test, either side |
 | nobody, others consume    | the second test | the fourth test             |
 
-The first test runs with stages in a folder, and again with stages on Azure Blob.
+The first test runs with stages in a folder, and again with stages on Azure Blob. The first three belong to `make deep`.
 Tasks that are killed at each point of their work, and locks that are shorter than it: `test_stream_crashes`,
 `test_syphon_reader`.
 
@@ -215,6 +215,7 @@ def check_moves(spark: SparkSession, world: SyphonWorld, kills: int) -> None:
 # ── the tests ──
 
 
+@pytest.mark.deep
 @pytest.mark.classic
 @pytest.mark.parametrize("storage", BACKENDS)
 def test_stream_and_syphon_survive_killed_workers_and_java(
