@@ -21,7 +21,7 @@ from tests.history.events import Place
 
 pytestmark = pytest.mark.slow
 
-DAMAGES = int(os.environ.get("PAIRBUS_DAMAGES", "2"))  # damages of each kind for each file
+DAMAGES = int(os.environ.get("PAIRBUS_DAMAGES", "3"))  # damages of each kind for each file
 SEED = os.environ.get("PAIRBUS_SEED") or "damage"
 AT_ONCE = 2
 FILES = [
