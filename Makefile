@@ -39,7 +39,7 @@ demo: setup
 	$(BIN)/pairbus demo
 
 test: setup
-	$(BIN)/pytest -n 7 --dist loadfile --no-loadscope-reorder -m 'not deep'
+	$(BIN)/pytest -n 8 --dist loadfile --no-loadscope-reorder -m 'not deep'
 
 deep: setup
 	$(BIN)/pytest -m deep
