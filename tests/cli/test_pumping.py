@@ -19,7 +19,7 @@ from pairbus.cli import backlogs, pumping
 from pairbus.cli.pumping import Pumping
 from pairbus.cli.spark_start import SparkStart
 from pairbus.client.sides import Side
-from pairbus.errors import SparkGone
+from pairbus.errors import PairbusError, SparkGone
 from pairbus.ledger import read
 from pairbus.syphon import SyphonProgress, SyphonSettings
 from tests.backlog import put_diverted
@@ -127,20 +127,20 @@ async def test_queues_that_are_created_meanwhile_are_drained(
 class FakeSparkSyphon:
     """A `SparkSyphon` that does no work: it runs until `ending` is set."""
 
-    def __init__(self, *, java_dies: bool = False) -> None:
+    def __init__(self, *, java_dies: bool = False, failure: PairbusError | None = None) -> None:
         self.spark = None
         self.left: int | None = None
         self.problems: Counter[str] = Counter()
         self.ending = threading.Event()
         self.is_followed = threading.Event()
         self.stopped_within: list[float] = []
-        self._java_dies = java_dies
+        self._failure = SparkGone("the Java process of Spark has ended") if java_dies else failure
 
     def wait(self, timeout_s: float) -> bool:
         self.is_followed.set()
         has_ended = self.ending.wait(timeout_s)
-        if has_ended and self._java_dies:
-            raise SparkGone("the Java process of Spark has ended")
+        if has_ended and self._failure is not None:
+            raise self._failure
         return has_ended
 
     def stop(self, timeout_s: float) -> None:
@@ -212,6 +212,15 @@ async def test_job_that_could_not_count_the_rest_does_not_end_as_if_nothing_were
     assert "does not say whether anything is left" in capsys.readouterr().err
     engine.left = 0
     assert not await redrive_on(FakeSparkStart(lambda: engine), once=True)
+
+
+async def test_job_that_gives_up_tells_how_many_messages_it_moved(capsys: pytest.CaptureFixture[str]) -> None:
+    """Thousands of messages may be at home already when the fifth query fails."""
+    engine = FakeSparkSyphon(failure=PairbusError("the query failed 5 times"))
+    engine.ending.set()
+    with pytest.raises(PairbusError, match="failed 5 times"):
+        await redrive_on(FakeSparkStart(lambda: engine), once=True)
+    assert capsys.readouterr().out.startswith("moved 3 messages")
 
 
 async def test_command_that_is_told_to_end_does_not_start_java_again(capsys: pytest.CaptureFixture[str]) -> None:

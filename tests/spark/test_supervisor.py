@@ -10,10 +10,11 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from pairbus.errors import ConfigError, PairbusError, StorageError
+from pairbus.errors import ConfigError, PairbusError, SparkGone, StorageError
 from pairbus.pairing.relay import SyphonSettings
 from pairbus.spark import supervisor
 from pairbus.spark.connections import Secret
+from pairbus.spark.driver_side import DriverSide
 from pairbus.spark.journal import Location, TaskReport
 from pairbus.spark.rounds import Quotas
 from pairbus.spark.supervisor import SparkSyphon
@@ -160,3 +161,15 @@ def test_a_location_that_was_never_written_is_a_mistake(
     with pytest.raises(ConfigError, match=r"the journal location .*file/below cannot be written: .*Not a directory"):
         begin(tmp_path / "file" / "below").wait(WITHIN_S)
     assert spark.queries == []
+
+
+def test_a_server_that_is_gone_is_not_asked_to_stop_its_query(
+    spark: FakeSpark, trouble: Trouble, begin: Callable[..., SparkSyphon], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark Connect repeats each call to a server that is away for ten minutes: the command starts anew sooner."""
+    monkeypatch.setattr(DriverSide, "call", lambda driver, function, *arguments: function(*arguments))
+    monkeypatch.setattr("pairbus.spark.driver_side.is_remote", lambda session: True)
+    trouble.reports = [ConnectionResetError("the server is gone"), AssertionError("asked again")]
+    with pytest.raises(SparkGone, match="the server is gone"):
+        begin().wait(WITHIN_S)
+    assert [query.isActive for query in spark.queries] == [True]

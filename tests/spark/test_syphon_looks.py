@@ -22,12 +22,24 @@ from pairbus.transport import Carrier
 from tests.spark.queues import place_of, text_message
 
 REFUSALS = {
-    "throttle": "server-busy",
     "internal-error": "internal-error",
     "time-out": "timeout",
     "disable": "entity-disabled",
 }
 "Faults with which a queue refuses to be peeked, and the condition that each is met with."
+
+
+class SleepingClock:
+    """Time that passes only while the driver sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +89,23 @@ def test_single_drain_is_not_over_while_a_queue_refuses_the_look(
             reader.next_offset({"tick": 0}, None)
         assert not job.location.look(job.run).has_ended
     assert reader.next_offset({"tick": 0}, None) == {"tick": 1}
+
+
+def test_single_drain_waits_for_a_throttled_queue_and_ends_without_knowing_the_rest(
+    broker: BrokerThread, job: TaskSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A service that asks for ten seconds gets them, and a drain that failed at once would lose its summary."""
+    clock = SleepingClock()
+    monkeypatch.setattr("pairbus.spark.syphon_source.time", clock)
+    reader = single_drain(job, ["full"])
+    with broker.namespace().outage("throttle", entity="full"):
+        assert reader.next_offset({"tick": 0}, None) == {"tick": 0}
+        assert 75 <= clock.now_s < 90
+        assert len(caplog.records) == 9, "one look in ten seconds"
+        assert job.location.look(job.run).has_ended
+        assert count_left(job, ["full"]) is None
+    after = single_drain(job, ["full"])
+    assert after.next_offset({"tick": 0}, None) == {"tick": 1}
 
 
 def test_queue_that_refuses_the_look_does_not_hold_up_the_others(broker: BrokerThread, job: TaskSettings) -> None:

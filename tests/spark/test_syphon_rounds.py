@@ -71,6 +71,19 @@ def test_a_single_drain_waits_for_the_locks_of_others_within_its_patience() -> N
     assert now >= 20.0
 
 
+def test_a_throttled_secondary_is_asked_again_after_ten_seconds() -> None:
+    """The patience of a single drain begins anew with each message that it moves."""
+    made = rounds(once=True, patience_s=25.0)
+    for now in (0.0, 10.0, 20.0):
+        made.throttled(now)
+        assert (made.pause_s(now), made.is_over) == (10.0, False)
+    made.ended([MOVED], 21.0)
+    made.throttled(40.0)
+    assert not made.is_over
+    made.throttled(46.0)
+    assert made.is_over
+
+
 def test_a_continuous_syphon_is_never_over() -> None:
     made = rounds()
     made.something_there(0.0)

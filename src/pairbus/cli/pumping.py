@@ -21,7 +21,7 @@ from pairbus.cli.syphon_metrics import SyphonMetrics
 from pairbus.cli.telling import QueueTally, SyphonTelling, many
 from pairbus.client.sides import Side
 from pairbus.control.syphons import SyphonControl
-from pairbus.errors import ConfigError, SparkGone
+from pairbus.errors import ConfigError, PairbusError, SparkGone
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
 from pairbus.pairing.backlog import queue_index, queue_path
@@ -29,7 +29,7 @@ from pairbus.pairing.events import Event
 from pairbus.pairing.redriving import DEAD_LETTERS, queue_of_dead_letters
 from pairbus.pairing.relay import POLL_S, entity_of_dead_letters
 from pairbus.syphon import Syphon, SyphonProgress, SyphonSettings, redrive
-from pairbus.transport import Carrier, TransportError
+from pairbus.transport import Carrier
 
 if TYPE_CHECKING:
     from pairbus.cli.spark_start import SparkStart
@@ -159,15 +159,17 @@ class Pumping:
         told = asyncio.create_task(self._stop.wait())
         lines = asyncio.create_task(self._show())
         counter = asyncio.create_task(asyncio.sleep(0) if counted is None else self._count(counted[0], once=once))
-        unread: TransportError | None = None
+        failure: PairbusError | None = None
         try:
             await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
             if self._stop.is_set() and isinstance(self._engine, Syphon):
                 await self._engine.stop(STOP_S)
             try:
                 await work
-            except TransportError as error:
-                unread = error
+            except (ConfigError, SparkGone):
+                raise
+            except PairbusError as error:  # the summary tells how far it came
+                failure = error
             except asyncio.CancelledError:
                 if not self._stop.is_set():
                     raise
@@ -181,8 +183,8 @@ class Pumping:
                 control.close()
             await self._end_records()
         stayed = self._telling.summary(self._progress(), left, once=once, stopped=self._stop.is_set())
-        if unread is not None:
-            raise unread
+        if failure is not None:
+            raise failure
         return stayed
 
     async def _work(self, make: Callable[[], Syphon | SparkSyphon], *, once: bool) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pairbus.pairing.pace import PAUSE_MAX_S, Budget
+from pairbus.pairing.policy import BUSY_WAIT_S
 from pairbus.spark.journal import TaskReport
 from pairbus.spark.shares import Account, TaskPlan, TaskPump, ran_at_once, round_s, worked_s
 from pairbus.syphon.loads import AHEAD
@@ -111,6 +112,13 @@ class Rounds:
         self._unhealthy.reset()
         if self._moved_at is None:
             self._moved_at = now  # patience begins with the first look
+
+    def throttled(self, now: float) -> None:
+        """Note that the secondary asks for a pause. After `patience_s` a single drain ends without knowing the rest."""
+        self.something_there(now)
+        assert self._moved_at is not None
+        self._next_at = now + BUSY_WAIT_S
+        self.is_over = self._once and now - self._moved_at >= self._quotas.patience_s
 
     def ended(self, reports: Iterable[TaskReport], now: float) -> None:
         """Note that a round is over."""

@@ -177,9 +177,13 @@ class SparkSyphon:
                     failures = 0
                     pause.reset()
                 failures += 1
-                self._failed(error, pause_s := pause.next())
+                self.restarts += 1
+                self._errors += 1
+                self.problems[_line(error)] += 1
                 if self._once and failures >= FAILURES_MAX:
                     raise PairbusError(f"the query failed {failures} times: {_line(error)}") from None
+                pause_s = pause.next()
+                logger.warning("the query failed and is started again in %.0f s: %s", pause_s, _line(error))
                 self._stopping.wait(pause_s)
 
     def _prepare(self, job: TaskSettings) -> None:
@@ -192,12 +196,6 @@ class SparkSyphon:
             raise ConfigError(f"the journal location {job.location.root} cannot be written: {error}") from None
         self._is_prepared = True
 
-    def _failed(self, error: Exception, pause_s: float) -> None:
-        self.restarts += 1
-        self._errors += 1
-        self.problems[_line(error)] += 1
-        logger.warning("the query failed and is started again in %.0f s: %s", pause_s, _line(error))
-
     def _follow(self, job: TaskSettings) -> None:
         """Follow one query to its end. No query is left running when this fails: nobody would know of it."""
         pause_s = max(POLL_S, math.ceil(self._driver.call(look_s_of, job.location)))
@@ -205,11 +203,14 @@ class SparkSyphon:
         heard: set[str] = set()
         try:
             self._attend(job, query, heard, pause_s)
-        except BaseException:
-            query.stop()
+        except Exception as error:
+            if not (self._driver.is_elsewhere and is_gone(error)):  # a server that is gone would be asked for minutes
+                try:
+                    query.stop()
+                finally:
+                    self._hear(job, heard)
             raise
-        finally:
-            self._hear(job, heard)
+        self._hear(job, heard)
 
     def _attend(self, job: TaskSettings, query: StreamingQuery, heard: set[str], pause_s: int) -> None:
         """Listen to a query until it has ended. A query that is to end is ended here."""

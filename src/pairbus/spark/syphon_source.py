@@ -106,6 +106,10 @@ class TaskPartition(InputPartition):
         self.plan = plan
 
 
+class _Throttled(PairbusError):
+    """A queue cannot be looked at now, because its namespace asks for a pause."""
+
+
 class SyphonReader(BatchReader):
     def __init__(self, said: Mapping[str, Any]) -> None:
         self._job = TaskSettings(
@@ -232,7 +236,11 @@ class SyphonReader(BatchReader):
 
     def _look(self) -> bool:
         """Return whether a single drain finds messages to move."""
-        self._waiting = run(self._find())
+        try:
+            self._waiting = run(self._find())
+        except _Throttled:
+            self._rounds.throttled(time.monotonic())
+            return False
         if not self._waiting:
             self._rounds.nothing_there(time.monotonic())
             return False
@@ -250,10 +258,11 @@ class SyphonReader(BatchReader):
     async def _find(self) -> list[str]:
         """Return the queues that have messages. Raises TransportError when one of the namespaces cannot be reached.
 
-        PairbusError when no queue is known to have messages, and one of them refuses to say.
+        PairbusError when no queue is known to have messages, and one of them refuses to say: a single drain that took
+        that queue for an empty one would be over.
         """
         job, more = self._job, self._rounds.more
-        refused: list[str] = []
+        refused: list[PairbusError] = []
         async with Borrowed(job.primary, job.ca_file) as home, Borrowed(job.secondary, job.ca_file) as away:
             await home.connection()
             await away.connection()
@@ -263,18 +272,19 @@ class SyphonReader(BatchReader):
 
             found = await asyncio.gather(*[holds(queue) for queue in self._queues])
         if refused and not any(found):
-            raise PairbusError(refused[0])  # a single drain that took the queue for an empty one would be over
+            raise next((error for error in refused if not isinstance(error, _Throttled)), refused[0])
         return [queue for queue, there in zip(self._queues, found, strict=True) if there]
 
-    async def _peeked(self, queue: str, away: Carrier, refused: list[str]) -> bool:
+    async def _peeked(self, queue: str, away: Carrier, refused: list[PairbusError]) -> bool:
         """Return whether the queue has messages. A refusal is added to `refused`, unless there is no such queue."""
         try:
             return bool(await peek(self._job, away, queue))
         except Refused as error:
             text = f"{queue} cannot be looked at: {error}"
             logger.warning("%s", text)
-            if failure_of(error).kind is not Kind.NOT_FOUND:
-                refused.append(text)
+            kind = failure_of(error).kind
+            if kind is not Kind.NOT_FOUND:
+                refused.append(_Throttled(text) if kind is Kind.BUSY else PairbusError(text))
             return False
 
     # ── workers ──
