@@ -276,6 +276,25 @@ async def test_purge_leaves_messages_that_arrive_while_it_runs(behind_ms: int) -
             assert [described(one)["message_id"] for one in await peek(carrier, ORDERS)] == ["late"]
 
 
+async def test_purge_goes_on_when_the_namespace_was_away_for_a_moment() -> None:
+    """A purge of a large queue takes long, and a namespace may be restarted meanwhile."""
+    with BrokerThread() as broker:
+        broker.create_queue("orders")
+        outages = iter([{"for_s": 0.5}])
+
+        def cut(_: Progress) -> None:
+            for times in outages:
+                broker.namespace().faults.add("refuse", **times)
+
+        async with Carrier(broker.connection_string(), timeout_s=5.0) as carrier:
+            for number in range(3):
+                await send(carrier, "orders", [message(number)])
+                broker.clock().advance(1)  # each message has a time of its own
+            progress = await purge(carrier, ORDERS, progress=Progress(tell=cut))
+            assert (progress.done, progress.left) == (3, 0)
+            assert await peek(carrier, ORDERS) == []
+
+
 async def test_purge_beside_scheduled_messages_deletes_the_others() -> None:
     """The time of a scheduled message says nothing about the messages that wait before it."""
     async with world() as w:

@@ -78,7 +78,7 @@ def status(
     Counts come from administration, which needs the Manage claim on the secondary; without it they are counts of the
     messages that were peeked. Ages, destinations and dead-letter reasons are those of the first messages of each
     queue, as many as --peek says, in at most 100 queues. Syphons are shown with their rate over the last minute when
-    they run on this machine, as this user, and have a control socket. A namespace does not know of other syphons.
+    they run on this machine, as this user, and have a control socket. Syphons of other machines cannot be shown.
     --watch shows how the number of waiting messages changes: moved by all syphons, minus newly diverted.
     """
     # Imported when needed: the network takes a third of a second, which other commands should not pay.

@@ -13,7 +13,7 @@ from typing import Any
 from pairbus.amqp.types import Int, Timestamp
 from pairbus.errors import ConfigError, EntityError, EntityNotFound
 from pairbus.explorer.address import Address
-from pairbus.explorer.calls import explained, uninterrupted
+from pairbus.explorer.calls import RetryPatience, explained, persevere, uninterrupted
 from pairbus.explorer.choice import Choice, state_of
 from pairbus.explorer.encoding import edited
 from pairbus.explorer.message import (
@@ -279,15 +279,18 @@ async def _delete_together(carrier: Carrier, address: Address, before: Timestamp
 
     Messages that the service does not delete are received and completed afterwards, as is the youngest one.
     """
-    try:
+    patience = RetryPatience()
+    patience.succeeded()  # the namespace was reached: it has told that time
+
+    async def delete() -> int:
         management = await carrier.management(address.path)
-        while True:
-            body = {"message-count": Int(DELETE_COUNT), "enqueued-time-utc": before}
-            answer = await management.request("batch-delete-messages", body)
-            count = answer.get("message-count", 0)
-            if not count:
-                return
-            progress.step(done=int(count))
+        body = {"message-count": Int(DELETE_COUNT), "enqueued-time-utc": before}
+        answer = await management.request("batch-delete-messages", body)
+        return int(answer.get("message-count", 0))
+
+    try:
+        while count := await persevere(delete, patience):
+            progress.step(done=count)
     except Refused:
         return  # an entity with sessions, or a service that has no such request
     except TransportError as error:

@@ -106,7 +106,7 @@ class TaskPartition(InputPartition):
         self.plan = plan
 
 
-class _Throttled(PairbusError):
+class _Throttled(Exception):
     """A queue cannot be looked at now, because its namespace asks for a pause."""
 
 
@@ -262,7 +262,7 @@ class SyphonReader(BatchReader):
         that queue for an empty one would be over.
         """
         job, more = self._job, self._rounds.more
-        refused: list[PairbusError] = []
+        refused: list[Exception] = []
         async with Borrowed(job.primary, job.ca_file) as home, Borrowed(job.secondary, job.ca_file) as away:
             await home.connection()
             await away.connection()
@@ -275,7 +275,7 @@ class SyphonReader(BatchReader):
             raise next((error for error in refused if not isinstance(error, _Throttled)), refused[0])
         return [queue for queue, there in zip(self._queues, found, strict=True) if there]
 
-    async def _peeked(self, queue: str, away: Carrier, refused: list[PairbusError]) -> bool:
+    async def _peeked(self, queue: str, away: Carrier, refused: list[Exception]) -> bool:
         """Return whether the queue has messages. A refusal is added to `refused`, unless there is no such queue."""
         try:
             return bool(await peek(self._job, away, queue))

@@ -281,7 +281,7 @@ def _rules(report: Report) -> Html:
         "documented": "documented: settlements are free, so a message that was moved costs four operations",
         "strict": "strict: settlements count as operations too",
     }.get(prices.counting, prices.counting)
-    before = f"{counted(prices.operations_before, 'operation')} of the month before this ledger's first"
+    before = f"this ledger's first month begins after {counted(prices.operations_before, 'operation')}"
     if report.bill.total.operations and report.bill.total.money == report.bill.bandwidth.money:
         before += "; all operations of this ledger are included in the base charge and cost nothing"
     else:
