@@ -38,7 +38,9 @@ $(STAMP): pyproject.toml
 demo: setup
 	$(BIN)/pairbus demo
 
+# The first line compiles the tests of a new clone once; otherwise each of the eight processes compiles all of them.
 test: setup
+	@$(BIN)/pytest --collect-only -m 'not deep' > /dev/null 2>&1 || true
 	$(BIN)/pytest -n 8 --dist loadfile --no-loadscope-reorder -m 'not deep'
 
 deep: setup
