@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
 
+from pairbus.access.sas import KeyRing
+from pairbus.amqp.errors import INTERNAL_ERROR
 from pairbus.amqp.message import MESSAGE_ANNOTATIONS, sections
 from pairbus.amqp.types import decode, encode_pair
 from pairbus.broker.box import Box
 from pairbus.broker.deliveries import encode_delivery
-from pairbus.broker.description import QueueDescription
+from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.draft import Draft
 from pairbus.broker.forward import BATCH_BYTES, BATCH_MAX, HOPS_MAX, TOO_MANY_HOPS, BoxForwarder
 from pairbus.broker.messages import DEAD_LETTER_SOURCE, pair_spans
+from pairbus.broker.namespace import Namespace
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.publication import SESSION_MISSING
 from pairbus.broker.queue import Outcome, Queue
 from pairbus.broker.store import Delete, PutEntity, entity_of
 from pairbus.broker.store.memory import MemoryStore
+from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.sweep import Sweeper
+from pairbus.broker.topic import Topic
 from pairbus.errors import StoreError
 from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL, Answer
 from tests.broker.topic_world import TOPIC_ID, TopicWorld, draft, text_of
+from tests.store.common import commit
 
 
 class HandLoop:
@@ -473,3 +481,63 @@ def test_forwarded_copy_counts_towards_its_queue_alone() -> None:
     Sweeper(world.store, payloads, retry_later=lambda step: None).add(again.remains())
     world.store.commit()
     assert payloads.bytes_of(TOPIC_ID) == 0 and not list(world.store.payloads())
+
+
+@pytest.mark.parametrize("reason", ["no rule selects it", "it is a duplicate"])
+def test_forward_without_inserts_is_made_once_beside_a_send_that_finds_no_room(tmp_path: Path, reason: str) -> None:
+    """A full disk fails the send and commits the deletion in the source. A forwarder that was told of the failure of
+    the send deleted the same row again a second later, and with it the body that the other subscription shared."""
+    now = 1_790_000_000_000
+    hand = HandLoop()
+
+    async def opened() -> tuple[Namespace, SqliteStore, list[str]]:
+        loop = asyncio.get_running_loop()
+        store = SqliteStore(tmp_path, loop=loop)
+        namespace = Namespace("contoso", store, KeyRing([]), loop=loop, now_ms=lambda: now)
+        return namespace, store, namespace.recover()
+
+    def texts(namespace: Namespace, name: str) -> list[str]:
+        subscription = namespace.catalog.subscription("t", name)
+        return [text_of(message.body) for message in subscription.peek(subscription.main, 1, 10, now)]
+
+    def hinder(takes_room: bool, done: Callable[[StoreError | None], None]) -> None:
+        asyncio.get_running_loop().call_soon(done, DISK_FULL if takes_room else None)
+
+    async def history() -> None:
+        namespace, store, _ = await opened()
+        await namespace.create(TopicDescription("t"))
+        await namespace.create(SubscriptionDescription("t", "s1"))
+        await namespace.create(SubscriptionDescription("t", "s2"))
+        await namespace.create(QueueDescription("other"))
+        end: Queue | Topic
+        if reason == "it is a duplicate":
+            await namespace.create(QueueDescription("end", requires_duplicate_detection=True))
+            end = namespace.catalog.queue("end")
+            end.send([draft("precious")], now, Answer())
+        else:
+            await namespace.create(TopicDescription("end"))
+            end = namespace.catalog.topic("end")
+        namespace.catalog.topic("t").send([draft("precious")], now, Answer())
+        assert await commit(store) is None
+        source = namespace.catalog.subscription("t", "s1")
+        options: dict[str, Any] = {"find": lambda path: end, "loop": hand, "now_ms": lambda: now}
+        forwarder = BoxForwarder(source, source.main, "end", store, **options)
+        store.hindrance = hinder
+        forwarder.run()
+        answer = Answer()
+        namespace.catalog.queue("other").send([draft("x")], now, answer)
+        assert await commit(store) is DISK_FULL
+        assert answer.condition == INTERNAL_ERROR
+        store.hindrance = None
+        while calls := hand.soon + hand.later:
+            hand.soon, hand.later = [], []
+            for call in calls:
+                call()
+            assert await commit(store) is None
+        assert (texts(namespace, "s1"), texts(namespace, "s2")) == ([], ["precious"])
+        await namespace.close()
+        namespace, _, damage = await opened()
+        assert (damage, texts(namespace, "s1"), texts(namespace, "s2")) == ([], [], ["precious"])
+        await namespace.close()
+
+    asyncio.run(history())

@@ -16,7 +16,7 @@ from pairbus.broker.duplicates import Claim, DuplicateWindow
 from pairbus.broker.entity import Entity, EntityDone, Settings
 from pairbus.broker.recorder import Recorder
 from pairbus.broker.refusal import Refusal, entity_not_found, refusal_of
-from pairbus.broker.store import Delete, Forget, Remember
+from pairbus.broker.store import Delete, Done, Forget, Remember
 from pairbus.errors import StoreError
 
 DROPPED = 0
@@ -92,15 +92,21 @@ class Admission(Generic[A]):
             self._detects_duplicates and self._duplicates.claim_on([draft.message_id for draft in drafts]) is not None
         )
 
-    def send(self, drafts: Sequence[Draft], now_ms: int, done: EntityDone, *, leaving: Delete | None = None) -> None:
-        """Take all drafts or none. Raises when disabled or full; otherwise `done` is called after the commit.
+    def send(self, drafts: Sequence[Draft], now_ms: int, done: EntityDone) -> None:
+        """Take all drafts or none. Raises when disabled or full; otherwise `done` is called after the commit."""
+        self.check_room()
+        self._entity.accessed_ms = now_ms
+        self._offer(drafts, now_ms, False, done)
 
-        `leaving` is written in the same group: the place that forwarded messages leave. Nothing is written when this
-        raises, so no message leaves its place without entering here. Such drafts must not be claimed.
+    def forward(self, drafts: Sequence[Draft], now_ms: int, leaving: Delete, left: Done) -> None:
+        """Send drafts that leave another place with the same commit, which `leaving` describes.
+
+        `left` is told how that commit ended, also when no draft was written because all are duplicates. Nothing is
+        written when this raises, so no message leaves its place without entering here. The drafts must not be claimed.
         """
         self.check_room()
         self._entity.accessed_ms = now_ms
-        self._offer(drafts, now_ms, False, done, leaving=leaving)
+        self._offer(drafts, now_ms, False, _ignore, move=(leaving, left))
 
     def schedule(self, drafts: Sequence[Draft], now_ms: int, done: Callable[[Refusal | list[int]], None]) -> None:
         """Send, and answer with the sequence numbers; a dropped duplicate has 0, which no message has.
@@ -119,7 +125,7 @@ class Admission(Generic[A]):
         done: Any,
         *,
         was_parked: bool = False,
-        leaving: Delete | None = None,
+        move: tuple[Delete, Done] | None = None,
     ) -> None:
         """Write the drafts that are no duplicates; `done` (of a send or a schedule) follows.
 
@@ -131,7 +137,7 @@ class Admission(Generic[A]):
             ids = [draft.message_id for draft in drafts]
             earlier = self._duplicates.claim_on(ids)
             if earlier is not None:
-                assert leaving is None, "forwarded messages wait in their source for the claim"
+                assert move is None, "forwarded messages wait in their source for the claim"
                 earlier.parked.append((drafts, now_ms, wants_seqs, done))
                 return
             fresh = self._duplicates.fresh(ids, now_ms)
@@ -150,9 +156,12 @@ class Admission(Generic[A]):
         else:
             accepted = None
         claim = self._claim(drafts, now_ms) if self._detects_duplicates else None
-        if leaving is not None:
+        if move is None:
+            self._entity.commits.then(self._offered, (accepted, claim, seqs), done)
+        else:
+            leaving, left = move
             self._entity.store.write(leaving)
-        self._entity.commits.then(self._offered, (accepted, claim, seqs), done)
+            self._entity.commits.then(self._moved, (accepted, claim), left)
 
     def _claim(self, drafts: Sequence[Draft], now_ms: int) -> Claim:
         """Claim the message ids of drafts, and write that they are remembered."""
@@ -179,6 +188,13 @@ class Admission(Generic[A]):
             self._unpark(claim, error)
         if error is None and accepted is not None:
             self._admitted(accepted)
+
+    def _moved(self, subject: tuple[A | None, Claim | None], left: Done, error: StoreError | None) -> None:
+        """Finish a forward. The source is told of the error even when no message was written here."""
+        try:
+            self._offered((*subject, None), _ignore, error)
+        finally:
+            left(error)
 
     def _unpark(self, claim: Claim, error: StoreError | None) -> None:
         """Answer sends that repeated an id of this claim: they fail with it, or go on now that the id is known."""
@@ -216,3 +232,7 @@ class Admission(Generic[A]):
     def ends(self) -> list[int]:
         """Return when each remembered id expires, ascending."""
         return self._duplicates.ends()
+
+
+def _ignore(_answer: Refusal | list[int] | None) -> None:
+    """Take the answer to a forward: no client waits for one."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pairbus.amqp.errors import NOT_FOUND, RESOURCE_LIMIT_EXCEEDED
@@ -171,17 +172,17 @@ class BoxForwarder:
             drafts = [self._draft(message) for message in messages]
             is_claimed = destination.is_claimed(drafts)
             if not is_claimed:
-                destination.send(drafts, now_ms, lambda refusal: None, leaving=deletion(self.box, messages))
+                leaving = deletion(self.box, messages)
+                self._is_busy = True
+                destination.forward(drafts, now_ms, leaving, partial(self._forwarded, messages))
         except BaseException:  # a bug, which the loop reports; nothing was written, and the messages are tried again
+            self._is_busy = False
             self._give_back(messages)
             self._pause()
             raise
         if is_claimed:  # whether one of them is a duplicate is known after the next commit
             self._give_back(messages)
             self._store.after_commit(lambda error: self.wake())
-            return
-        self._is_busy = True
-        self._store.after_commit(lambda error: self._forwarded(messages, error))
 
     def _with_session(
         self, messages: list[StoredMessage], destination: Queue | Topic, now_ms: int

@@ -79,6 +79,7 @@ class Queue(ReceivingEntity[QueueDescription]):
         )
         self._describe(description)
         self.send, self.schedule = self._admission.send, self._admission.schedule
+        self.forward = self._admission.forward
         self.cancel_scheduled = self._schedule.cancel
         self.check_room, self.is_claimed = self._admission.check_room, self._admission.is_claimed
         self.check_send = entity.check_send

@@ -69,6 +69,7 @@ class Topic:
         )
         self._describe(description)
         self.send, self.schedule = self._admission.send, self._admission.schedule
+        self.forward = self._admission.forward
         self.cancel_scheduled = self._schedule.cancel
         self.check_room, self.is_claimed = self._admission.check_room, self._admission.is_claimed
         self.check_send, self.touch = entity.check_send, entity.touch

@@ -17,7 +17,7 @@ from pairbus.broker.locks import Lock, Locks
 from pairbus.broker.publication import Publication
 from pairbus.broker.session_service import SessionService
 from pairbus.broker.sessions import MessageSession
-from pairbus.broker.store import Delete, StoredMessage
+from pairbus.broker.store import Delete, Done, StoredMessage
 from pairbus.errors import StoreError
 
 
@@ -26,10 +26,8 @@ def acknowledges_first() -> Iterator[None]:
     """Tells a sender that its message is stored when it is written, and not yet committed."""
     genuine = Admission.send
 
-    def send(
-        admission: Admission[Any], drafts: Sequence[Draft], now_ms: int, done: Callable[[Any], None], **leaving: Any
-    ) -> None:
-        genuine(admission, drafts, now_ms, lambda refusal: None, **leaving)
+    def send(admission: Admission[Any], drafts: Sequence[Draft], now_ms: int, done: Callable[[Any], None]) -> None:
+        genuine(admission, drafts, now_ms, lambda refusal: None)
         done(None)
 
     with patch.object(Admission, "send", send):
@@ -61,22 +59,19 @@ def restores_settled() -> Iterator[None]:
 @contextmanager
 def forwards_in_two_commits() -> Iterator[None]:
     """Deletes a forwarded message in its source when its destination has committed it."""
-    genuine = Admission.send
 
-    def send(
-        admission: Admission[Any],
-        drafts: Sequence[Draft],
-        now_ms: int,
-        done: Callable[[Any], None],
-        *,
-        leaving: Delete | None = None,
-    ) -> None:
-        genuine(admission, drafts, now_ms, done)
-        if leaving is not None:
-            store = admission._entity.store
-            store.after_commit(lambda error: None if error else store.write(leaving))
+    def forward(admission: Admission[Any], drafts: Sequence[Draft], now_ms: int, leaving: Delete, left: Done) -> None:
+        store = admission._entity.store
 
-    with patch.object(Admission, "send", send):
+        def sent(error: StoreError | None) -> None:
+            if error is None:
+                store.write(leaving)
+            left(error)
+
+        admission.send(drafts, now_ms, lambda refusal: None)
+        store.after_commit(sent)
+
+    with patch.object(Admission, "forward", forward):
         yield
 
 
