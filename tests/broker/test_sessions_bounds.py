@@ -136,6 +136,38 @@ def test_expired_messages_that_cannot_be_read_are_tried_again(world: SessionWorl
     assert world.counts() == (0, 0, 0, 0)
 
 
+def test_expired_messages_are_not_removed_again_at_once_when_the_commit_fails(world: SessionWorld) -> None:
+    """The failed commit announces the session, and a receiver that waits for any session asks again. Without a pause
+    the two kept the event loop busy as long as commits failed."""
+    world.put("a", b"1", b"2", ttl_ms=100)
+    world.now += 100
+    assert world.none_available()
+    world.store.fail_next(DISK_FULL)
+    world.ready.clear()
+    world.store.commit()
+    assert world.ready, "the receiver asks again"
+    assert world.none_available() and not world.store._writes
+    world.put("b", b"3")
+    world.put("a", b"4")
+    assert [world.accept().session.id for _ in range(2)] == ["a", "b"]
+    world.pass_ms(RETRY_PAUSE_MS)
+    assert world.counts() == (2, 0, 0, 0)
+
+
+def test_session_with_a_live_message_is_given_away_past_expired_ones(world: SessionWorld) -> None:
+    """Expired messages that cannot be removed now keep no receiver from the session behind them."""
+    world.put("a", b"1", ttl_ms=100)
+    world.put("b", b"2")
+    world.restart()
+    world.now += 100
+    unreadable(world)
+    assert world.accept().session.id == "b"
+    assert world.none_available()
+    world.ready.clear()
+    world.pass_ms(RETRY_PAUSE_MS)
+    assert world.ready and world.counts() == (1, 0, 0, 0)
+
+
 @pytest.mark.parametrize("found_by", ["receiver", "clock"])
 def test_damaged_messages_of_a_session_are_left_out(world: SessionWorld, found_by: str) -> None:
     """The store reports them; the session goes on with the intact messages, or ends with the last of them."""

@@ -6,7 +6,7 @@ Settlements use this class as the `Locks` of a box with sessions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import chain
 from typing import Protocol
 
@@ -77,9 +77,9 @@ class Holds:
             return None
         return self._hold(session, holder, now_ms)
 
-    def take_next(self, holder: Holder, now_ms: int) -> Hold | None:
-        """Hold the available session with the oldest message; None: there is none."""
-        session = self._sessions.next_available()
+    def take_next(self, holder: Holder, now_ms: int, but: Set[MessageSession]) -> Hold | None:
+        """Hold the available session with the oldest message, but none of these; None: there is no other."""
+        session = self._sessions.next_available(but)
         return None if session is None else self._hold(session, holder, now_ms)
 
     def _hold(self, session: MessageSession, holder: Holder, now_ms: int) -> Hold:

@@ -34,17 +34,21 @@ class SessionService:
     def accept(self, session_id: str | None, holder: Holder, now_ms: int) -> Hold | None:
         """Hold the session of this id, or the next available one; None: not yet. Refusal: another receiver holds it.
 
-        After None, the box is announced as soon as a session becomes available.
+        After None, the box is announced as soon as a session becomes available. While due work is paused, a session
+        that has only expired messages is not given away: they are removed after the pause.
         """
         self._entity.check_receive()
         self._entity.accessed_ms = now_ms
         if session_id is not None:
             return self._holds.take(session_id, holder, now_ms)
-        try:
-            self._expire(now_ms)
-        except StoreError:  # the messages cannot be read now, which the store itself reports
-            self._entity.pause(now_ms)
-        return self._holds.take_next(holder, now_ms)
+        if self._entity.may_run_due(now_ms):
+            try:
+                self._expire(now_ms)
+            except StoreError:  # the messages cannot be read now, which the store itself reports
+                self._entity.pause(now_ms)
+        is_paused = not self._entity.may_run_due(now_ms)
+        expired = self._sessions.expired(now_ms) if is_paused else frozenset[MessageSession]()
+        return self._holds.take_next(holder, now_ms, expired)
 
     def release(self, hold: Hold) -> None:
         """End the hold because its receiver goes: another receiver may have the session."""

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left, insort
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence, Set
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -240,10 +240,15 @@ class Sessions:
         elif not session.count:
             self.drop_if_idle(session)
 
-    def next_available(self) -> MessageSession | None:
-        """Return the available session with the oldest waiting message. It stays in the heap until it is held."""
+    def next_available(self, but: Set[MessageSession] = frozenset()) -> MessageSession | None:
+        """Return the available session with the oldest waiting message, but none of these.
+
+        It stays in the heap until it is held.
+        """
         heap = self._heap
-        while heap:
+        passed: list[tuple[int, MessageSession]] = []
+        found: MessageSession | None = None
+        while heap and found is None:
             n, session = heap[0]
             if n != session.queued_n:  # the session came in again, under a lower number
                 heappop(heap)
@@ -254,9 +259,13 @@ class Sessions:
                 heappop(heap)
                 session.queued_n = 0
                 self.offer(session)
+            elif session in but:
+                passed.append(heappop(heap))
             else:
-                return session
-        return None
+                found = session
+        for entry in passed:
+            heappush(heap, entry)
+        return found
 
     def available(self, now_ms: int) -> bool:
         """Return whether some receiver may be served: a new one with a session, or a holder with a message."""
@@ -373,6 +382,11 @@ class Sessions:
 
     def next_expiry_ms(self) -> int | None:
         return self._expiry.next_ms()
+
+    def expired(self, now_ms: int) -> Set[MessageSession]:
+        """Return the sessions of which every waiting message has expired."""
+        counts = Counter(entry[1] for entry in self._expiry.due(now_ms) if _waits(entry))
+        return {session for session, count in counts.items() if count == session.waiting}
 
     def withdraw_expired(self, now_ms: int) -> list[StoredMessage]:
         """Return some waiting messages whose time to live is over; the caller may give them back."""
