@@ -240,3 +240,25 @@ async def test_dead_letters_of_a_migrated_queue_keep_their_order(folder: Path) -
         while page := queue.peek(queue.dead, seen[-1] + 1 if seen else 1, 1, now_ms):
             seen += [message.seq for message in page]
         assert seen == [7, 8, 9, 10]
+
+
+async def test_store_without_entities_is_migrated_and_salvaged_without_a_false_loss(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The numbers of the store go along even when there is no entity: the number of commits, so that no commit is
+    missed, and the highest entity id, which no later entity may get."""
+    with closing(sqlite3.connect(folder / "messages.db", isolation_level=None)) as old:
+        for [queue_id] in old.execute("SELECT queue_id FROM queues").fetchall():
+            old.execute(f"DROP TABLE box_{queue_id * 2}")
+            old.execute(f"DROP TABLE box_{queue_id * 2 + 1}")
+        old.execute("DELETE FROM queues")
+        old.execute("DELETE FROM remembered")
+        old.execute("DELETE FROM counters WHERE id != 0")
+    copy = tmp_path / "copy"
+    for path in (folder, copy):
+        store = SqliteStore(path)
+        recovered = store.recover()
+        assert (recovered.damage, recovered.entities, recovered.last_entity_id) == ([], [], 4)
+        await store.close()
+        if path is folder:
+            assert salvage(folder, copy).notes == []

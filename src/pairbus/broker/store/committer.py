@@ -101,8 +101,12 @@ class Committer:
         "Size of the log at which free disk space is checked again: checking after each commit would cost 5 % of it."
 
     def commit(self, group: CommitGroup) -> StoreError | None:
-        """Commit the whole group durably, or none of it and return the reason; answer its probes."""
-        error = self._commit_writes(group) if group.steps else None
+        """Commit the whole group durably, or none of it and return the reason; answer its probes.
+
+        An empty group is committed too: it writes the numbers of the store. Probes alone commit where there is room.
+        """
+        is_probe = group.room_check is not None and not group.steps
+        error = None if is_probe else self._commit_writes(group)
         if error is None and group.room_check is not None:
             group.room_check.error = group.room_check.error or self._probe(group)
         return error
