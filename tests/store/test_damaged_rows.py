@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
@@ -19,8 +20,13 @@ from pairbus.broker.store import (
     SetSessionState,
     StoredMessage,
     box_of,
+    read_failures,
 )
+from pairbus.broker.store.bodies import SharedBodies
 from pairbus.broker.store.committer import FOLD_COMMITS
+from pairbus.broker.store.read_failures import LASTING_S, SILENCE_MAX_S
+from pairbus.broker.store.reader import StoreReader
+from pairbus.broker.store.records import StoredRow
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.errors import StoreDamaged, StoreError
 from tests.store.common import commit, filled_store, rows_of, sample_message, unreadable
@@ -93,6 +99,95 @@ async def test_shared_body_that_cannot_be_read_now_is_not_damaged(tmp_path: Path
         store.load(BOX, [12])
     assert [each.body for each in store.load(BOX, [12])[0]] == [b"shared"]
     await store.close()
+
+
+class BadSectors:
+    """Rows and payloads whose reads fail as on a bad disk, and a clock that is moved by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.numbers: set[int] = set()
+        self.now = 1000.0
+        monkeypatch.setattr(read_failures, "monotonic", lambda: self.now)
+        rows, run = StoreReader._rows, SharedBodies._read_run
+
+        def read_rows(reader: StoreReader, ordered: list[int], *columns: str) -> list[StoredRow]:
+            self._check(ordered[0], ordered[-1])
+            return rows(reader, ordered, *columns)
+
+        def read_run(bodies: SharedBodies, first: int, last: int) -> dict[int, bytes]:
+            self._check(first, last)
+            return run(bodies, first, last)
+
+        monkeypatch.setattr(StoreReader, "_rows", read_rows)
+        monkeypatch.setattr(SharedBodies, "_read_run", read_run)
+
+    def _check(self, first: int, last: int) -> None:
+        if any(first <= n <= last for n in self.numbers):
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_READ
+            raise error
+
+    def fail_for(self, seconds: float, store: SqliteStore) -> None:
+        """Read once a second, and expect errors."""
+        end = self.now + seconds
+        while self.now < end:
+            with pytest.raises(StoreError, match="disk I/O error"):
+                store.load(BOX, range(11, 16))
+            self.now += 1
+
+
+@pytest.fixture
+async def five_rows(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    """A store with the rows 11 to 15, each with a payload of its own."""
+    store = SqliteStore(tmp_path)
+    store.recover()
+    rows = [StoredMessage(n, b"", n=n, payload=n + 10) for n in range(11, 16)]
+    payloads = [InsertPayload(n + 10, 1, b"body") for n in range(11, 16)]
+    assert await commit(store, PutEntity(1, "{}"), *payloads, Insert(BOX, rows)) is None
+    yield store
+    await store.close()
+
+
+@pytest.mark.parametrize("first", [12, 22])
+async def test_rows_on_a_bad_sector_hold_up_the_others_for_minutes_only(
+    five_rows: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, first: int
+) -> None:
+    """Two rows, or two payloads, that can never be read must not keep intact messages from receivers for ever."""
+    sectors = BadSectors(monkeypatch)
+    sectors.numbers = {first, first + 1}
+    sectors.fail_for(2 * LASTING_S, five_rows)
+    assert "until the next start" in caplog.text
+    loaded, damaged = five_rows.load(BOX, range(11, 16))
+    assert ([each.n for each in loaded], damaged) == ([11, 14, 15], [12, 13])
+    sectors.numbers = set()
+    assert len(five_rows.load(BOX, range(11, 16))[0]) == 5
+
+
+@pytest.mark.parametrize("between", ["a success", "silence"])
+async def test_read_errors_with_a_pause_between_them_do_not_last(
+    five_rows: SqliteStore, monkeypatch: pytest.MonkeyPatch, between: str
+) -> None:
+    """Two passing errors that are far apart must not hide a message."""
+    sectors = BadSectors(monkeypatch)
+    sectors.numbers = {12}
+    sectors.fail_for(LASTING_S - 1, five_rows)
+    if between == "a success":
+        sectors.numbers = set()
+        assert len(five_rows.load(BOX, range(11, 16))[0]) == 5
+        sectors.numbers = {12}
+    else:
+        sectors.now += SILENCE_MAX_S + 1
+    sectors.fail_for(LASTING_S - 1, five_rows)
+
+
+async def test_disk_that_is_away_for_long_damages_no_message(
+    five_rows: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are given up only where another one can be read."""
+    sectors = BadSectors(monkeypatch)
+    with unreadable(tmp_path):
+        sectors.fail_for(3 * LASTING_S, five_rows)
+    assert len(five_rows.load(BOX, range(11, 16))[0]) == 5
 
 
 async def test_damage_of_a_payload_is_damage_of_every_message_that_shares_it(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
+from pairbus.broker.store.read_failures import ReadFailures
 from pairbus.broker.store.records import payload_crc
-from pairbus.broker.store.schema import READ_ERRORS, raise_unless_damaged
+from pairbus.broker.store.schema import READ_ERRORS, store_error
+from pairbus.errors import StoreError
 
 logger = logging.getLogger("pairbus.broker.store")
 
@@ -23,8 +25,9 @@ KEPT_BYTES_MAX = 4 << 20
 class SharedBodies:
     """Intact bodies by the numbers of their payloads."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, failures: ReadFailures) -> None:
         self._connection = connection
+        self._failures = failures
         self._path = path
         self._kept: dict[int, bytes] = {}
         "Bodies in the order in which they were read."
@@ -52,20 +55,30 @@ class SharedBodies:
         for first, last in _runs_of(sorted(wanted)):
             try:
                 found |= self._read_run(first, last)
+                self._failures.succeeded(range(first, last + 1))
             except READ_ERRORS as error:
-                raise_unless_damaged(error, self._path)
-                logger.error("%s: payloads cannot be read: %s; trying one by one", self._path, error)
                 found |= self._read_one_by_one(range(first, last + 1))
+                logger.error("%s: payloads were read one by one after an error: %s", self._path, error)
         return found
 
     def _read_one_by_one(self, numbers: range) -> dict[int, bytes]:
         found: dict[int, bytes] = {}
+        passing: StoreError | None = None
+        is_any_lost = False
         for payload in numbers:
             try:
                 found |= self._read_run(payload, payload)
+                self._failures.succeeded([payload])
             except READ_ERRORS as error:
-                raise_unless_damaged(error, self._path)
-                logger.error("%s: the payload %d cannot be read: %s", self._path, payload, error)
+                if self._failures.is_lost(payload, error):
+                    is_any_lost = True
+                    logger.error("%s: the payload %d cannot be read: %s", self._path, payload, error)
+                    continue
+                passing = store_error(error, self._path)
+                if not is_any_lost:  # as in reader.py
+                    break
+        if passing is not None:
+            raise passing
         return found
 
     def _read_run(self, first: int, last: int) -> dict[int, bytes]:

@@ -1,11 +1,13 @@
 """Reading messages while the store runs. Every row is checked against its checksum; a damaged one is reported, and
-never returned. An error that is no damage (of the disk, no memory) may pass: it is raised, and says nothing about rows.
+never returned. An error that is no damage (of the disk, no memory) may pass: it is raised, and says nothing about rows,
+unless it lasts for minutes (see read_failures.py).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from pairbus.broker.store import (
@@ -14,6 +16,7 @@ from pairbus.broker.store import (
 )
 from pairbus.broker.store.bodies import SharedBodies
 from pairbus.broker.store.progress import PacedTelling
+from pairbus.broker.store.read_failures import ReadFailures, can_read_newest
 from pairbus.broker.store.records import (
     COLUMNS,
     StoredRow,
@@ -23,6 +26,7 @@ from pairbus.broker.store.records import (
 from pairbus.broker.store.recovery import Recovery, box_name, some_of
 from pairbus.broker.store.schema import READ_ERRORS, open_for_reading, raise_unless_damaged, store_error
 from pairbus.broker.store.statements import MAX_ROWS, padded_size
+from pairbus.errors import StoreError
 
 logger = logging.getLogger("pairbus.broker.store")
 
@@ -33,7 +37,9 @@ class StoreReader:
     def __init__(self, path: Path, progress: PacedTelling) -> None:
         self._path = path
         self._connection = open_for_reading(path)
-        self._bodies = SharedBodies(self._connection, path)
+        can_read = partial(can_read_newest, self._connection)
+        self._failures = ReadFailures(path, "row", can_read)
+        self._bodies = SharedBodies(self._connection, path, ReadFailures(path, "payload", can_read))
         self.recovery = Recovery(self._connection, path, progress)
 
     def close(self) -> None:
@@ -52,10 +58,10 @@ class StoreReader:
         bad: list[int] = []
         try:
             rows = self._rows(ordered)
+            self._failures.succeeded(ordered)
         except READ_ERRORS as error:
-            raise_unless_damaged(error, self._path)
-            logger.error("%s: %s cannot be read: %s; trying one by one", self._path, box_name(box), error)
             rows, bad = self._rows_one_by_one(ordered)
+            logger.error("%s: %s was read row by row after an error: %s", self._path, box_name(box), error)
         if ordered[-1] - ordered[0] + 1 != len(ordered):  # a range may include other numbers
             wanted = set(ordered)
             rows = [row for row in rows if row[0] in wanted]
@@ -102,15 +108,24 @@ class StoreReader:
         return rows
 
     def _rows_one_by_one(self, ordered: list[int]) -> tuple[list[StoredRow], list[int]]:
+        """Return the rows that can be read, and the numbers that are given up. StoreError: some may be read later."""
         rows: list[StoredRow] = []
-        unreadable: list[int] = []
+        lost: list[int] = []
+        passing: StoreError | None = None
         for n in ordered:
             try:
                 rows += self._rows([n])
+                self._failures.succeeded([n])
             except READ_ERRORS as error:
-                raise_unless_damaged(error, self._path)
-                unreadable.append(n)
-        return rows, unreadable
+                if self._failures.is_lost(n, error):
+                    lost.append(n)
+                    continue
+                passing = store_error(error, self._path)
+                if not lost:  # the disk may be away: each further try would cost the event loop time
+                    break
+        if passing is not None:
+            raise passing
+        return rows, lost
 
     def _log_damaged(self, box: int, numbers: list[int]) -> None:
         if numbers:
