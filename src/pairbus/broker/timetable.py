@@ -85,9 +85,14 @@ class Timetable:
         delay_s = min(max(at_ms - self._now_ms(), 0) / 1000, TIMER_MAX_S)
         self._timer = self._loop.call_later(delay_s, self.run_due)
 
+    def _drop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._timer_ms = None
+
     def run_due(self) -> None:
         """Do the work that has fallen due by now in every entity, and set the timer for the rest."""
-        self._timer = self._timer_ms = None
+        self._drop_timer()
         now_ms = self._now_ms()
         due = deque(self._agenda.pop_due(now_ms))
         try:
@@ -115,9 +120,7 @@ class Timetable:
 
         StoreError: some of the work could not be stored, and is tried again as after any other failure.
         """
-        if self._timer is not None:  # its delay was computed before the clock was moved
-            self._timer.cancel()
-            self._timer = self._timer_ms = None
+        self._drop_timer()  # its delay was computed before the clock was moved
         while not self._is_stopping:
             self._arm()
             next_ms = self._agenda.next_ms()
