@@ -46,6 +46,20 @@ def test_room_is_taken_on_every_system(tmp_path: Path, monkeypatch: pytest.Monke
     assert path.stat().st_blocks * 512 >= 3 * CHUNK_BYTES
 
 
+def test_folder_is_made_in_a_parent_that_may_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A parent that may be written and searched is enough; only the sync of the new name needs to read it."""
+
+    def refuse(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))  # tests may run as root, whom no mode stops
+
+    monkeypatch.setattr(folders, "sync_folder", refuse)
+    make_folder(tmp_path / "data")
+    assert mode(tmp_path / "data") == 0o700
+    assert f"{tmp_path / 'data'} may be missing after a power failure" in caplog.text
+
+
 def test_every_new_name_above_a_folder_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a power failure a folder is gone with everything in it when the name of one of its parents is."""
     synced: list[Path] = []

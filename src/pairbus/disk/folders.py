@@ -56,11 +56,19 @@ def tighten_folder(folder: Path, is_ours: Callable[[Path], bool]) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a private folder, with its parents where they are missing; the names of all survive a power failure."""
+    """Make a private folder, with its parents where they are missing; the names of all survive a power failure.
+
+    A parent that may be written but not read cannot be made durable: a warning says so.
+    """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     for path in missing:
-        sync_folder(path.parent)
+        try:
+            sync_folder(path.parent)
+        except PermissionError as error:
+            logger.warning(
+                "%s may be missing after a power failure: its name cannot be synced: %s", path, error.strerror
+            )
 
 
 def sync_folder(folder: Path) -> None:
