@@ -431,6 +431,27 @@ def test_dead_letters_without_a_session_go_to_a_new_destination() -> None:
     assert chain.places() == {"b": ["1", "2"]}
 
 
+def test_dead_letters_that_wait_for_another_destination_are_not_looked_for_again() -> None:
+    """The destination is looked up once a second. Without a new one there is no reason to pass over all dead letters
+    once more; after a failed commit there is."""
+    chain = Chain(dead=True, last={"requires_session": True})
+    chain.dead_letter("a", "1", "2")
+    chain.settle_down()
+    for _ in range(3):
+        [again], chain.loop.later = chain.loop.later, []
+        again()
+        assert not chain.forwarders[0].is_working
+    chain.dead_letter("a", "found", session_id="s")
+    chain.turn()
+    chain.store.fail_next(DISK_FULL)
+    chain.store.commit()
+    assert chain.places() == {"a†": ["1", "2", "found"]}
+    [again], chain.loop.later = chain.loop.later, []
+    again()
+    chain.settle_down()
+    assert chain.places() == {"a†": ["1", "2"], "b": ["found"]}
+
+
 @pytest.mark.parametrize("dead", [False, True])
 def test_batch_of_large_messages_is_small(dead: bool) -> None:
     """A batch is in memory until its commit, so a hundred messages of the largest size must not be one batch."""

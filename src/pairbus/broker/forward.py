@@ -74,6 +74,8 @@ class BoxForwarder:
         self._now_ms = now_ms
         self._is_scheduled = self._is_busy = self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
+        self._tries_again = False
+        "True when messages are to be looked for after the pause, not only the destination."
         # Rows of dead letters that are passed over, no more than the box has: about 100 bytes each.
         self._tired: set[int] = set()
         "Rows of dead letters that were forwarded too often."
@@ -248,24 +250,37 @@ class BoxForwarder:
             self.wake()  # for the dead letters behind these
             return
         logger.warning("%s: %d dead letters wait: %s", self, len(messages), text)
-        self._pause()
         if reason == SESSION_MISSING:
             self._without_session.update(message.n for message in messages)
+            self._start_timer()
             self.wake()
+        else:
+            self._pause()
 
     def _give_back(self, messages: list[StoredMessage]) -> None:
         for message in messages:
             self.box.give_back(message)
 
     def _pause(self) -> None:
-        if self._timer is None:
-            self._timer = self._loop.call_later(PAUSE_S, self._try_again)
+        self._tries_again = True
+        self._start_timer()
 
-    def _try_again(self) -> None:
+    def _start_timer(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(PAUSE_S, self._pause_is_over)
+
+    def _pause_is_over(self) -> None:
+        """Try again, unless the dead letters without a session id still have the same destination.
+
+        To pass over many of them takes long, so it is not done in vain once a second.
+        """
         self._timer = None
+        tries_again, self._tries_again = self._tries_again, False
         if self._without_session:
             if self._find(self.path) is self._requires_session:
-                self._pause()  # whether the destination is replaced is looked up again then
+                self._start_timer()
             else:
                 self._without_session.clear()
-        self.wake()
+                tries_again = True
+        if tries_again:
+            self.wake()

@@ -23,7 +23,8 @@ Promises.
  3. Callbacks run on the thread that owns the store (the event loop), in the order of their `after_commit` and `probe`
     calls.
  4. Reads see committed data only. A message whose checksum does not match is never returned; it is reported. A read
-    that fails for another reason (an error of the disk, no memory) raises a StoreError, and may succeed later.
+    that fails for another reason (an error of the disk, no memory) raises a StoreError, and may succeed later. A row
+    that fails so for minutes, while another can be read, is treated as damaged until it can be read.
  5. `RecoveredEntity.last_seq` is never smaller than a sequence number that was ever committed for the entity, and
     `number` never gives out the number of a row that was ever committed, also when all rows are long gone.
  6. A payload is deleted in the commit that deletes the last row that shares it. Reference counts are in memory and
