@@ -25,9 +25,9 @@ KEPT_BYTES_MAX = 4 << 20
 class SharedBodies:
     """Intact bodies by the numbers of their payloads."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, failures: ReadFailures) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
-        self._failures = failures
+        self._failures = ReadFailures(connection, path, "payload")
         self._path = path
         self._kept: dict[int, bytes] = {}
         "Bodies in the order in which they were read."

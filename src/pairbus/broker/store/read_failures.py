@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic
 
@@ -23,12 +23,12 @@ SILENCE_MAX_S = 60.0  # after a longer time without a try the failures are count
 
 
 class ReadFailures:
-    """Failures to read the rows of one table, by row. `can_read` tells whether another row can be read now."""
+    """Failures to read the rows of one table, by row; `kind` is the word for such a row."""
 
-    def __init__(self, path: Path, kind: str, can_read: Callable[[], bool]) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, kind: str) -> None:
+        self._connection = connection
         self._path = path
         self._kind = kind
-        self._can_read = can_read
         self._times: dict[int, tuple[float, float]] = {}
         "First and last failure of each row that cannot be read: few, because reading ends at a new one."
 
@@ -47,17 +47,16 @@ class ReadFailures:
         if now - last > SILENCE_MAX_S:
             first = now
         self._times[n] = first, now
-        if now - first < LASTING_S or not self._can_read():
+        if now - first < LASTING_S or not self._can_read_newest():
             return False
         text = "%s: the %s %d could not be read for %.0f s and is left out until the next start: %s"
         logger.error(text, self._path, self._kind, n, now - first, error)
         return True
 
-
-def can_read_newest(connection: sqlite3.Connection) -> bool:
-    """Return whether the newest message can be read."""
-    try:
-        connection.execute("SELECT head, body FROM messages ORDER BY n DESC LIMIT 1").fetchall()
-    except READ_ERRORS:
-        return False
-    return True
+    def _can_read_newest(self) -> bool:
+        """Return whether the newest message can be read."""
+        try:
+            self._connection.execute("SELECT head, body FROM messages ORDER BY n DESC LIMIT 1").fetchall()
+        except READ_ERRORS:
+            return False
+        return True

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from pairbus.broker.store import (
@@ -16,7 +15,7 @@ from pairbus.broker.store import (
 )
 from pairbus.broker.store.bodies import SharedBodies
 from pairbus.broker.store.progress import PacedTelling
-from pairbus.broker.store.read_failures import ReadFailures, can_read_newest
+from pairbus.broker.store.read_failures import ReadFailures
 from pairbus.broker.store.records import (
     COLUMNS,
     StoredRow,
@@ -37,9 +36,8 @@ class StoreReader:
     def __init__(self, path: Path, progress: PacedTelling) -> None:
         self._path = path
         self._connection = open_for_reading(path)
-        can_read = partial(can_read_newest, self._connection)
-        self._failures = ReadFailures(path, "row", can_read)
-        self._bodies = SharedBodies(self._connection, path, ReadFailures(path, "payload", can_read))
+        self._failures = ReadFailures(self._connection, path, "row")
+        self._bodies = SharedBodies(self._connection, path)
         self.recovery = Recovery(self._connection, path, progress)
 
     def close(self) -> None:
