@@ -24,7 +24,7 @@ from pairbus.broker.store import (
 )
 from pairbus.broker.store.bodies import SharedBodies
 from pairbus.broker.store.committer import FOLD_COMMITS
-from pairbus.broker.store.read_failures import LASTING_S, SILENCE_MAX_S
+from pairbus.broker.store.read_failures import LASTING_S, SILENCE_MAX_S, ReadFailures
 from pairbus.broker.store.reader import StoreReader
 from pairbus.broker.store.records import StoredRow
 from pairbus.broker.store.sqlite import SqliteStore
@@ -181,12 +181,14 @@ async def test_read_errors_with_a_pause_between_them_do_not_last(
 
 
 async def test_disk_that_is_away_for_long_damages_no_message(
-    five_rows: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    five_rows: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are given up only where another one can be read."""
     sectors = BadSectors(monkeypatch)
-    with unreadable(tmp_path):
-        sectors.fail_for(3 * LASTING_S, five_rows)
+    sectors.numbers = set(range(11, 16))
+    monkeypatch.setattr(ReadFailures, "_can_read_newest", lambda failures: False)
+    sectors.fail_for(3 * LASTING_S, five_rows)
+    sectors.numbers = set()
     assert len(five_rows.load(BOX, range(11, 16))[0]) == 5
 
 
