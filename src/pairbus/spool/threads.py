@@ -7,7 +7,7 @@ by an `atexit` function may have no other place than the disk.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -15,7 +15,6 @@ from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Piece = tuple["Future[Any]", Callable[[], Any]]
 
 
 class DiskThreads(Executor):
@@ -28,7 +27,8 @@ class DiskThreads(Executor):
     def __init__(self, threads_max: int) -> None:
         self._threads_max = threads_max
         self._changed = threading.Condition()
-        self._pieces: deque[Piece] = deque()
+        self._pieces: OrderedDict[Future[Any], Callable[[], Any]] = OrderedDict()
+        "Work that no thread has begun, oldest first."
         self._threads = 0
         self._idle = 0
         "Threads that wait for work."
@@ -37,15 +37,14 @@ class DiskThreads(Executor):
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Call the function in a thread; RuntimeError after `shutdown`."""
         future: Future[T] = Future()
-        piece: Piece = future, partial(function, *args, **kwargs)
         with self._changed:
             if self._is_shut:
                 raise RuntimeError("The threads for the disk have ended with their client.")
             if self._idle <= len(self._pieces) and self._threads < self._threads_max:
                 self._start()
-            self._pieces.append(piece)
+            self._pieces[future] = partial(function, *args, **kwargs)
             self._changed.notify()
-        future.add_done_callback(partial(self._drop, piece))
+        future.add_done_callback(self._drop)
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
@@ -64,11 +63,10 @@ class DiskThreads(Executor):
         else:
             self._threads += 1
 
-    def _drop(self, piece: Piece, future: Future[Any]) -> None:
+    def _drop(self, future: Future[Any]) -> None:
         if future.cancelled():
             with self._changed:
-                if piece in self._pieces:
-                    self._pieces.remove(piece)
+                self._pieces.pop(future, None)
 
     def _main(self) -> None:
         while True:
@@ -79,9 +77,9 @@ class DiskThreads(Executor):
                 self._idle -= 1
                 if not self._pieces:
                     return
-                piece = self._pieces.popleft()
-            _do(*piece)
-            del piece  # its arguments may be large
+                future, call = self._pieces.popitem(last=False)
+            _do(future, call)
+            del future, call  # the arguments may be large
 
 
 def _do(future: Future[Any], call: Callable[[], Any]) -> None:
@@ -91,5 +89,6 @@ def _do(future: Future[Any], call: Callable[[], Any]) -> None:
         result = call()
     except BaseException as error:
         future.set_exception(error)
+        del future, call  # the traceback of the error holds this frame: they would wait for the garbage collector
     else:
         future.set_result(result)
