@@ -1,4 +1,4 @@
-"""Primaries that are slow, but alive: nothing counts as a failure, and nothing is diverted."""
+"""Peers that are slow, but alive: nothing counts as a failure, nothing is diverted, and no backlog queue goes out."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from azure.servicebus import ServiceBusMessage, TransportType
 
 import pairbus
 import pairbus.aio
-from pairbus.pairing.events import Diverted, Event, FailedOver, Suspected
+from pairbus.pairing.events import BacklogQueueFailed, Diverted, Event, FailedOver, Suspected
 from tests.client.losses import slowness
 from tests.client.pausing import AT_ONCE, BESIDE_S, PAUSE_S
 from tests.client.world import Client, Stage, World, message
-from tests.scripted import Delay
+from tests.scripted import Delay, Silent
 from tests.scripted.endpoint import ScriptedThread
 from tests.sdk.flavours import Flavour
 
@@ -244,3 +244,27 @@ async def test_ten_seconds_without_running_are_not_the_primarys(stage: Stage) ->
     stage.primary.on("transfer", Delay(0.05), path="orders")
     await asyncio.gather(*(pause(stage, *how) for how in (("sync", 3), ("aio", 3), ("aio", 1), ("blocked", 3))))
     assert stage.secondary.received == []
+
+
+async def test_slow_backlog_queue_stores_a_send_with_little_time_once(stage: Stage, flavour: Flavour) -> None:
+    """The answer comes in the last fifth of the caller's time, when another queue could hardly answer any more."""
+    client = stage.client(flavour)
+    client.client.force_failover("orders")
+    sender = client.sender("orders")
+    await sender.send(message())
+    stage.secondary.on("transfer", Delay(1.5))
+    await sender.send(message(), timeout=1.9)
+    assert client.told(BacklogQueueFailed) == []
+    assert len(stage.secondary.received) == 2
+
+
+async def test_short_silences_between_accepted_sends_take_no_backlog_queue_out(stage: Stage, flavour: Flavour) -> None:
+    client = stage.client(flavour, attempt_timeout=1, backlog_queue_count=1)
+    client.client.force_failover("orders")
+    sender = client.sender("orders")
+    await sender.send(message())
+    for _ in range(3):
+        stage.secondary.on("transfer", Silent(), times=1)
+        assert isinstance(await sender.error(message(), timeout=0.9), pairbus.SendAvailabilityBacklogError)
+        await sender.send(message())
+    assert client.told(BacklogQueueFailed) == []

@@ -86,6 +86,15 @@ def test_queue_that_fails_again_stays_out_longer() -> None:
     assert turn.pick("b", 90.0) == ("b", [BacklogQueueBack("b")])
 
 
+def test_sends_at_the_same_time_meet_one_silence() -> None:
+    """Many sends may be in flight on one link: their silences are not longer together than one of them."""
+    turn = rotation()
+    for now in (10.0, 10.0, 10.1, 10.2):
+        assert turn.fell_silent("b", 0.75, 3.0, "silent", now) == []
+    assert turn.fell_silent("b", 2.0, 3.0, "silent", 12.1) == []
+    assert turn.fell_silent("b", 2.0, 3.0, "silent", 12.3) == [BacklogQueueFailed("b", "silent", 60.0)]
+
+
 def test_accepted_send_in_flight_brings_the_queue_back() -> None:
     turn = rotation()
     turn.failed("a", "lost", 0.0)

@@ -36,7 +36,7 @@ def test_the_spool_gets_its_part_of_the_time_when_queues_stay_silent() -> None:
     began = world.now
     assert world.send(SILENT, SILENT, SILENT, OK, timeout_s=6.0) == Receipt(Where.SPOOL, unanswered="b/0")
     silences = [command.silence_s for command in world.commands if isinstance(command, ToBacklog)]
-    assert silences == pytest.approx([3, 2.5 * 0.75, 0.625 * 0.75])
+    assert silences == pytest.approx([3, 2.5 * 0.75, 0.625 * 0.84])
     assert world.now - began <= 6.0 + 0.5
 
 

@@ -43,6 +43,7 @@ from pairbus.pairing.sending import (
     ToSpool,
     Unsent,
     Where,
+    accepted_away,
     first_attempt,
     requesting,
     sending,
@@ -96,6 +97,8 @@ class Sends:
                 reply = await self._attempt(attempt, origin, going)
                 if reply.failure is None:
                     if type(attempt) is ToBacklog:
+                        accepted_away(state.pair, attempt.queue)
+                        state.events.deliver()
                         return Receipt(Where.BACKLOG, attempt.queue)
                     self.results.direct(origin, count)
                     return IN_PRIMARY

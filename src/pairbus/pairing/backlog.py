@@ -3,11 +3,14 @@
 Laws of the rotation.
  1. A sender picks one queue at random, once, and keeps it while it works.
  2. A queue that fails is out for every sender of the client, and comes back after `retry_interval_s`.
- 3. When every queue is out, no queue can be picked: the caller decides what to do.
+ 3. Short silences of a queue add up until it accepts a send, and take it out when they are as long as a failure: a slow
+    queue must stay, and a silent one must not stay because every caller has little time.
+ 4. When every queue is out, no queue can be picked: the caller decides what to do.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed, Event
@@ -51,6 +54,8 @@ class Rotation:
         self._choose = choose
         self._out: dict[str, float] = {}
         "Path of a queue that is out → time when it comes back."
+        self._silent: dict[str, tuple[float, float]] = {}
+        "Path of a queue → (seconds of its short silences since it last accepted a send, end of the last of them)."
         self.is_lost = False
         "True: the secondary was closed or faulted, so no queue can be used any more."
 
@@ -78,17 +83,38 @@ class Rotation:
         """True when no queue is out of rotation."""
         return not self._out and not self.is_lost
 
+    @property
+    def has_choice(self) -> bool:
+        """True when more than one queue is in rotation."""
+        return len(self.queues) - len(self._out) > 1
+
+    def another(self, queue: str) -> str | None:
+        """Return a queue in rotation other than this one; None when there is none."""
+        others = [each for each in self.queues if each not in self._out and each != queue]
+        return others[self._choose(len(others))] if others else None
+
     def has(self, queue: str) -> bool:
         """Return True when the queue is in rotation."""
         return queue not in self._out
 
     def failed(self, queue: str, reason: str, now: float) -> list[Event]:
         known = queue in self._out
+        self._silent.pop(queue, None)
         self._out[queue] = now + self._retry_interval_s
         return [] if known else [BacklogQueueFailed(queue, reason, self._retry_interval_s)]
 
+    def fell_silent(self, queue: str, silence_s: float, enough_s: float, reason: str, now: float) -> list[Event]:
+        """Note that a send met a silence that ends now. The queue fails when its silences are `enough_s` together."""
+        before_s, until = self._silent.get(queue, (0.0, -math.inf))
+        total_s = before_s + min(silence_s, now - until)  # sends at the same time meet one silence
+        if total_s >= enough_s:
+            return self.failed(queue, reason, now)
+        self._silent[queue] = total_s, now
+        return []
+
     def accepted(self, queue: str) -> list[Event]:
         """Put the queue back: a send that began before the queue went out proves that it works."""
+        self._silent.pop(queue, None)
         return [] if self._out.pop(queue, None) is None else [BacklogQueueBack(queue)]
 
     def _heal(self, now: float) -> list[Event]:

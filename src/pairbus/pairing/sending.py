@@ -28,6 +28,7 @@ RETRY_PAUSES_S = (0.1, 0.4)  # between the starts of attempts that fail quickly:
 ELSEWHERE_S = 1.0  # for a backlog queue after a slow attempt on the primary: a connection and an answer
 PRIMARY_LEAST = 0.75  # of the caller's time, or of its first second: a first connection has to fit into it
 QUEUE_SHARE = 0.75  # of the time that is left: a backlog queue that is silent for longer leaves time for another one
+LAST_SHARE = 0.84  # of the time that is left, when no other queue is asked: silence is noticed up to a sixth later
 CONCLUSIVE_S = 0.5  # with a shorter silence, an attempt without an answer does not count against the peer
 LEAST_S = 0.1  # an attempt with less time is not made
 SPOOL_RESERVE_S = 0.5  # of the caller's time, kept for the local disk when there is a spool
@@ -225,14 +226,22 @@ def first_attempt(pair: Pair, sender: SenderState, timeout_s: float) -> Attempt 
     return ToBacklog(sender.queue, left_s, _silence_s(pair, left_s), False, None) if left_s >= LEAST_S else None
 
 
+def accepted_away(pair: Pair, queue: str) -> None:
+    """Note that a backlog queue accepted a send."""
+    for event in pair.rotation.accepted(queue):
+        pair.publish(event)
+
+
 def spool_reserve_s(pair: Pair) -> float:
     return SPOOL_RESERVE_S if pair.has_spool else 0.0
 
 
 def _silence_s(pair: Pair, left_s: float) -> float:
     """Return the longest silence of a backlog queue. It is always shorter than the attempt: with equal limits a silent
-    queue would be taken for a slow one, and would never leave the rotation."""
-    return min(pair.options.attempt_timeout, left_s * QUEUE_SHARE)
+    queue would be taken for a slow one, and would never leave the rotation. Another queue, which
+    may get a second copy of the message, is asked only when the rest of the time is enough for an answer."""
+    leaves_rest = pair.rotation.has_choice and left_s * (1 - QUEUE_SHARE) >= CONCLUSIVE_S
+    return min(pair.options.attempt_timeout, left_s * (QUEUE_SHARE if leaves_rest else LAST_SHARE))
 
 
 def _to_primary(
@@ -312,7 +321,7 @@ def _away(
         call.now = tried[1].now
     queue = _picked(pair, sender, call.now)
     if tried is not None and tried[1].failure is not None and queue != tried[0].queue:
-        # Another send has taken that queue out of rotation meanwhile. It may have stored this message nevertheless.
+        # Another send has left that queue meanwhile. It may have stored this message nevertheless.
         call.remember_away(tried[0].queue, tried[1].failure, began)
         tried = None
     if queue is None or (tried is None and call.left_s - spool_reserve_s(pair) < LEAST_S):
@@ -328,17 +337,16 @@ def _away(
             reply = yield attempt
         call.now, failure = reply.now, reply.failure
         if failure is None:
-            for event in pair.rotation.accepted(queue):
-                pair.publish(event)
+            accepted_away(pair, queue)
             return call.stored(Where.BACKLOG, queue)
         call.remember_away(queue, failure, started)
         if failure.kind is not Kind.COMMUNICATION or call.left_s - spool_reserve_s(pair) < LEAST_S:
             break
-    return (yield from _refused_away(pair, call, attempt, reply))
+    return (yield from _refused_away(pair, sender, call, attempt, reply))
 
 
 def _refused_away(
-    pair: Pair, call: _Call, attempt: ToBacklog, reply: Reply
+    pair: Pair, sender: SenderState, call: _Call, attempt: ToBacklog, reply: Reply
 ) -> Generator[Command, Reply, Receipt | None]:
     """Decide what follows when a backlog queue did not accept the message. None: ask for the route again."""
     failure, reserve_s = reply.failure, spool_reserve_s(pair)
@@ -352,9 +360,18 @@ def _refused_away(
         return None
     if _is_inconclusive(pair, attempt, reply):
         return (yield from _nowhere_else(pair, call, failure, Where.BACKLOG))
-    for event in pair.rotation.failed(attempt.queue, failure.text, call.now):
+    silence_s, enough_s = attempt.silence_s, pair.options.attempt_timeout
+    leaves_rest = True
+    if failure.kind is Kind.TIMEOUT and silence_s < enough_s:
+        events = pair.rotation.fell_silent(attempt.queue, silence_s, enough_s, failure.text, call.now)
+        other = pair.rotation.another(attempt.queue)
+        sender.queue = other or attempt.queue
+        leaves_rest = other is not None and silence_s <= attempt.timeout_s * QUEUE_SHARE
+    else:
+        events = pair.rotation.failed(attempt.queue, failure.text, call.now)
+    for event in events:
         pair.publish(event)
-    if call.left_s <= reserve_s:
+    if call.left_s <= reserve_s or not leaves_rest:
         return (yield from _nowhere_else(pair, call, failure, Where.BACKLOG))
     return None
 
