@@ -67,6 +67,25 @@ async def test_the_link_unused_for_longest_makes_room() -> None:
         assert await carrier.sender("b") is not b
 
 
+async def test_limits_of_an_entity_are_known_while_no_link_is_open() -> None:
+    """Batches are made in an outage too: with the limit of another tier, a large one would be an error."""
+    async with Server(Script(max_message_size=1 << 21)) as server, Carrier(server.connection_string) as carrier:
+        assert (carrier.batch_limit("orders"), carrier.message_limit("orders")) == (0, 0)
+        sender = await carrier.sender("orders", name="named")
+        limits = sender.batch_limit, 1 << 21
+        assert (carrier.batch_limit("Orders"), carrier.message_limit("Orders")) == limits
+        server.cut()
+        await until(lambda: sender.over is not None)
+        assert (carrier.batch_limit("orders"), carrier.message_limit("orders")) == limits
+
+
+async def test_limits_of_few_entities_are_remembered() -> None:
+    async with Server() as server, Carrier(server.connection_string, senders_max=3) as carrier:
+        for number in range(5):
+            await carrier.sender(f"queue-{number}")
+        assert [bool(carrier.batch_limit(f"queue-{number}")) for number in range(5)] == [False, False, True, True, True]
+
+
 async def test_a_caller_that_gives_up_leaves_the_attempt_to_the_others() -> None:
     """The shortest deadline must not decide for all callers."""
     async with Server(Script(answers_attach=False)) as server, Carrier(server.connection_string) as carrier:

@@ -160,12 +160,12 @@ class Engine:
         return cast(T, await self._sends.request(origin, going, ask, timeout_s))
 
     async def batch_limit(self, origin: Origin) -> int:
-        """Return the largest batch of the primary's link, which is opened if needed; 0 when it cannot be known now."""
+        """Return the largest batch that the primary takes; opens a link if there was none. 0: it is not known."""
         state = self.state
         state.check()
         if not state.is_paired:
             await self.pair()
-        known = self._primary.batch_limit(origin.path, origin.link_name)
+        known = self._primary.batch_limit(origin.path)
         if known or state.pair.is_away(origin.sender.entity, time.monotonic()):
             return known
         return await self._sends.batch_limit(origin, SEND_TIMEOUT_S)

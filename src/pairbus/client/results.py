@@ -118,7 +118,7 @@ class Results:
 
     def watch_size(self, origin: Origin, going: Outgoing) -> None:
         """Warn once for each entity when a message that fits the primary may not fit a backlog queue."""
-        warned, limit = self._state.warned, self._primary.message_limit(origin.path, origin.link_name) or BATCH_LIMIT
+        warned, limit = self._state.warned, self._primary.message_limit(origin.path) or BATCH_LIMIT
         needed = overhead_of(origin.path, self._state.options.ordered)
         size = max(map(len, going.payloads))
         if origin.path not in warned and limit - needed < size <= limit:

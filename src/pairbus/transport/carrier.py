@@ -192,15 +192,13 @@ class Carrier:
         connection = await self.connection(timeout_s)
         return bool(connection.peer_properties.get(HIDES_PINGS))
 
-    def batch_limit(self, path: str, name: str | None = None) -> int:
-        """Return the largest batch of the open link; 0 when none is open."""
-        known = self._senders.known((path.lower(), name, 0))
-        return 0 if known is None else known.batch_limit
+    def batch_limit(self, path: str) -> int:
+        """Return the largest batch of the entity, as its last link told; 0 when no link was open yet."""
+        return self._senders.limits.get(path.lower(), (0, 0))[0]
 
-    def message_limit(self, path: str, name: str | None = None) -> int:
-        """Return the largest message of the open link; 0 when none is open, or the peer did not tell."""
-        known = self._senders.known((path.lower(), name, 0))
-        return 0 if known is None else known.max_message_size
+    def message_limit(self, path: str) -> int:
+        """Return the largest message of the entity; 0 when no link was open yet, or the peer did not tell."""
+        return self._senders.limits.get(path.lower(), (0, 0))[1]
 
     def forget(self, path: str, name: str | None = None) -> None:
         """Make the next `sender(path)` a new link. Sends in flight on the old one, or in its line, end there."""

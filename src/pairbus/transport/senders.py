@@ -34,6 +34,8 @@ class Senders:
 
     def __init__(self, pool: Pool, where: str, links_max: int, timeout_s: float) -> None:
         self.links: OrderedDict[Key, tuple[Sender, ClientConnection]] = OrderedDict()
+        self.limits: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        "Path in lower case → largest batch and largest message of its last link; known also while no link is open."
         self._pool = pool
         self._links_max = links_max
         self._timeout_s = timeout_s
@@ -155,6 +157,7 @@ class Senders:
             self._make_room()
         self.links[key] = sender, connection
         self.links.move_to_end(key)
+        self._remember_limits(key[0], sender)
         for begun, start, until, by in waiting:
             if sender.large and key[2] == 0 and (spare := self.key_for(key, by)) != key:
                 start = partial(self._start_on_spare, path, spare, start, until, by)
@@ -166,6 +169,12 @@ class Senders:
     ) -> asyncio.Future[None]:
         """Start a send that waited for the link behind a large message of another caller."""
         return asyncio.ensure_future(self.send_on_spare(path, key, start, deadline, by))
+
+    def _remember_limits(self, path: str, sender: Sender) -> None:
+        self.limits[path] = sender.batch_limit, sender.max_message_size
+        self.limits.move_to_end(path)
+        if len(self.limits) > self._links_max:
+            self.limits.popitem(last=False)
 
     def _make_room(self) -> None:
         while len(self.links) >= self._links_max:
