@@ -194,6 +194,24 @@ async def test_links_without_credit_get_no_later_request(
         await (await connection.management("q")).schedule([Scheduled("id", b"one")], timeout_s=5)
 
 
+async def test_silent_links_are_left_when_all_their_callers_have_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers with time limits of their own cancel their requests. The silence is noticed when none is under way: each
+    caller would leave two links, a session and a user of the token behind."""
+    monkeypatch.setattr(patience, "LINK_SILENCE_S", 0.2)
+    async with Server() as server, await connect(server.connection_string) as connection:
+        silent = await connection.management("q")
+        monkeypatch.setattr(server.peers[0], "_on_delivery", lambda event: None)
+        async with asyncio.timeout(10):
+            while not silent.is_silent:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await silent.cancel([1], silence_s=0.3)
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(0)
+        assert silent.over is not None
+        assert not connection.has_links
+
+
 async def test_peer_silent_on_cbs_costs_the_silence_only() -> None:
     """A half-dead namespace shows itself in this way."""
     server = Server(Script(cbs_status=None))

@@ -80,6 +80,12 @@ class Management:
 
     def _fell_silent(self) -> None:
         self.is_silent = True
+        self._wire.loop.call_soon(self._leave_if_idle)  # not at once: the links are just being looked at
+
+    def _leave_if_idle(self) -> None:
+        """Leave silent links as soon as no request is under way: later ones go on new links."""
+        if self.is_silent and not self._requests.in_flight:
+            self._requests.leave()
 
     async def request(
         self, operation: str, body: dict[str, Any], timeout_s: float | None = None, silence_s: float | None = None
@@ -101,8 +107,7 @@ class Management:
             self.is_silent |= error.outcome_unknown
             raise
         finally:
-            if self.is_silent and not self._requests.in_flight:
-                self._requests.leave()
+            self._leave_if_idle()
         status = answer.property("statusCode")
         if not isinstance(status, int) or not 200 <= status <= 299:
             raise RequestRefused.of(name, answer)
