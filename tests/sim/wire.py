@@ -187,6 +187,9 @@ class Wire:
         except Timeout:
             self.is_silent = True
             raise
+        except Refused:
+            self.is_silent = False
+            raise
         self.is_silent = False
 
 

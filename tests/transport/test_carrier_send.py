@@ -393,6 +393,66 @@ async def test_connection_on_which_no_link_opens_gets_no_further_links(
         assert [payload for _, payload, _ in server.received] == [body("1"), body("2"), body("2")]
 
 
+async def test_silent_entity_does_not_keep_others_on_a_connection_on_which_no_link_opens() -> None:
+    """The silent entity has cost as many connections as it may. Any of them may be the one that opens no links."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string, connect_timeout_s=0.1) as carrier:
+        endpoint.on("attach", Silent(), path="orders")
+        for number in range(transport_pool.SILENT_MAX + 1):
+            await carrier.send(f"healthy-{number}", body("x"))
+            with pytest.raises(Silence):
+                await carrier.send("orders", body("x"))
+        last = max(occasion.connection for occasion in endpoint.steps)
+        endpoint.on("attach", Silent(), when=lambda occasion: occasion.connection == last)
+        await carrier.send("bills", body("x"))
+        await carrier.send("invoices", body("x"))
+
+
+async def test_fresh_connection_is_opened_beside_those_that_a_silent_entity_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first retry of a failed send is on a fresh connection, whatever other entities do."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string, connect_timeout_s=0.1) as carrier:
+        endpoint.on("attach", Silent(), path="orders")
+        for number in range(transport_pool.SILENT_MAX + 1):
+            await carrier.send(f"healthy-{number}", body("x"))
+            with pytest.raises(Silence):
+                await carrier.send("orders", body("x"))
+        last = max(occasion.connection for occasion in endpoint.steps)
+        monkeypatch.setattr(transport_pool, "FRESH_S", 0.0)
+        await carrier.send("healthy-0", body("x"), fresh=True)
+        assert endpoint.steps[-1].connection == last + 1
+
+
+async def test_carrier_is_connected_while_a_silent_connection_is_replaced() -> None:
+    """A syphon takes a primary for lost when its carrier is not connected, although sends are accepted there."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string, connect_timeout_s=0.2) as carrier:
+        await carrier.send("healthy", body("x"))
+        endpoint.on("attach", Silent(), path="orders")
+        with pytest.raises(Silence):
+            await carrier.sender("orders")
+        endpoint.on("open", Delay(0.1))
+        opening = asyncio.create_task(carrier.sender("bills"))
+        await until(lambda: sum(step.step == "open" for step in endpoint.steps) == 2)
+        await carrier.send("healthy", body("x"))
+        assert not opening.done() and carrier.is_connected
+        await opening
+        endpoint.close_connections()
+        await until(lambda: not carrier.is_connected)
+
+
+async def test_refused_link_shows_that_its_connection_is_not_silent() -> None:
+    """A refusal is an answer: the healthy links of the connection need no second one beside it."""
+    async with ScriptedEndpoint() as endpoint, await connect(endpoint.connection_string, silence_s=0.1) as connection:
+        endpoint.on("attach", Silent(), path="orders")
+        endpoint.on("attach", Reject(), path="bills")
+        with pytest.raises(Silence):
+            await connection.sender("orders")
+        assert connection.is_silent
+        with pytest.raises(Refused):
+            await connection.sender("bills")
+        assert not connection.is_silent
+
+
 @pytest.mark.parametrize("step", ["attach", "put-token"])
 async def test_management_moves_from_a_connection_on_which_no_link_opens(
     step: str, monkeypatch: pytest.MonkeyPatch
@@ -417,7 +477,7 @@ async def test_silent_entity_beside_healthy_ones_gathers_few_connections() -> No
             await carrier.send(f"healthy-{number}", body("x"))
             with pytest.raises(Silence):
                 await carrier.send("orders", body("x"))
-        assert endpoint.open_connections <= transport_pool.RETIRED_MAX + 1
+        assert endpoint.open_connections <= transport_pool.SILENT_MAX + 1
         senders = [await carrier.sender(f"healthy-{number}") for number in range(8)]
         assert all(sender.over is None for sender in senders)
         assert endpoint.link_count("healthy-0") == 1, "no link of another entity was opened again"

@@ -28,7 +28,7 @@ from pairbus.transport.cbs import TokenRefused, Tokens
 from pairbus.transport.credential import credential_for
 from pairbus.transport.dial import Ssl, context_for, dial
 from pairbus.transport.endpoint import Endpoint, open_properties
-from pairbus.transport.errors import ConnectionLost, Silence, Timeout, TransportError
+from pairbus.transport.errors import ConnectionLost, Refused, Silence, Timeout, TransportError
 from pairbus.transport.links import CLOSE_TIMEOUT_S, LinkEnd, new_session
 from pairbus.transport.management import Management
 from pairbus.transport.receiver import Receiver
@@ -241,6 +241,9 @@ class ClientConnection:
             yield
         except Silence:
             self.is_silent = True
+            raise
+        except Refused:
+            self.is_silent = False
             raise
         self.is_silent = False
 

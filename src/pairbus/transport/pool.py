@@ -4,9 +4,10 @@ Laws of this file.
  1. One connect at a time: later callers share it.
  2. A connection has room while it holds less than 900 tokens, of Azure's 1000, and the peer has channels.
  3. A retired connection takes no new link. It lives while links of it are used, and is closed when the last is gone.
- 4. A connection on which the peer left the last opening of a link unanswered is retired before the next one: the peer
-    may keep a connection, with its heartbeats, and open no more links on it. One silent entity looks the same, so
-    RETIRED_MAX limits the connections that it costs.
+ 4. A connection on which the peer left the last opening of a link unanswered is silent. The next link is opened on
+    another connection: the peer may keep a connection, with its heartbeats, and open no more links on it. One silent
+    entity looks the same, so that there are SILENT_MAX of them at most beside the one in use; then links are opened on
+    them in turns, and an answer makes one of them good again. A silent connection is closed when its last link is gone.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pairbus.transport.shared import Shared
 
 FRESH_S = 2.0  # age up to which a connection is fresh: callers whose sends fail together share one
 RETIRED_MAX = 3  # retired connections in use; then no connection is retired until one of them is closed
+SILENT_MAX = 3  # silent connections with links, beside the one in use
 LOOK_S = 0.5  # between two looks at links that were left
 
 T = TypeVar("T")
@@ -48,6 +50,11 @@ class Pool:
         self._connections = [connection for connection in self._connections if connection.loss is None]
         return self._connections
 
+    @property
+    def _best(self) -> list[ClientConnection]:
+        """Return the connections that are not lost, silent ones last."""
+        return sorted(self.good, key=lambda connection: connection.is_silent)
+
     def check(self) -> None:
         if self._closed:
             raise ConnectionLost(f"{self._where}: closed by this client")
@@ -57,21 +64,27 @@ class Pool:
         self.check()
         while not self.good:
             await self._opening.run(None, self._open, "the connection", deadline)
-        return self.good[0]
+        return self._best[0]
 
     async def place(self, path: str, deadline: float, *, fresh: bool = False) -> ClientConnection:
         """Return a connection with room for a link to the entity. `fresh`: one that was opened a moment ago."""
         self.check()
         now = asyncio.get_running_loop().time()
-        for connection in [connection for connection in self.good if connection.is_silent]:
-            if not connection.has_links or self._may_retire:
-                self._retire(connection)
         while True:
-            for connection in self.good:
+            silent = [connection for connection in self.good if connection.is_silent]
+            if silent:
+                self._look_soon()
+            may_use_silent = sum(connection.has_links for connection in silent) > SILENT_MAX
+            for connection in self._best:
+                if connection.is_silent and not may_use_silent:
+                    continue
                 if connection.has_room(path) and not (fresh and self.is_stale(connection, now)):
+                    if connection.is_silent:  # the next link goes to another one, unless this one answers
+                        self._connections.remove(connection)
+                        self._connections.append(connection)
                     return connection
             for connection in [connection for connection in self.good if not connection.has_links]:
-                self._retire(connection)  # it holds as many tokens as it may, and none is used any more
+                self._retire(connection)  # it is silent, or holds as many tokens as it may, and none is used any more
             await self._opening.run(None, self._open, "the connection", deadline)
 
     async def attach(
@@ -115,7 +128,7 @@ class Pool:
     def retire_for(self, path: str, connection: ClientConnection | None) -> None:
         """Retire the connection of an entity's link, or the connection on which its next link would be opened."""
         if connection is None:
-            connection = next((each for each in self.good if each.has_room(path)), None)
+            connection = next((each for each in self._best if each.has_room(path)), None)
         now = asyncio.get_running_loop().time()
         if connection in self.good and connection is not None and self.is_stale(connection, now):
             self._retire(connection)
@@ -151,11 +164,13 @@ class Pool:
         for sender in [sender for sender in self._left if sender.is_idle]:
             self._left.remove(sender)
             self.end(sender.close())
+        for connection in [each for each in self.good if each.is_silent and not each.has_links]:
+            self._retire(connection)
         for connection in [connection for connection in self._retired if not connection.has_links]:
             self._retired.remove(connection)
             self.end(connection.close())
         self._retired = [connection for connection in self._retired if connection.loss is None]
-        if self._left or self._retired:
+        if self._left or self._retired or any(connection.is_silent for connection in self._connections):
             self._look_soon()
 
     async def drop(self) -> None:
