@@ -47,7 +47,10 @@ class SpoolHolder:
             return
         self.open_spool = open_free(os.fspath(self._folder), pair=self._pair, max_bytes=self._max_bytes)
         if not is_needed():
-            self.close()
+            spool, self.open_spool = self.open_spool, None
+            if spool is not None:  # closed in this thread for the disk: the client may have replaced the others
+                spool.close()
+                self._note_left(spool)
 
     def close(self, *, is_last: bool = False) -> None:
         """Close the spool; waits for appends under way, five seconds at most. A later append is an error.
@@ -61,9 +64,12 @@ class SpoolHolder:
                 self.disk.submit(spool.close).result(CLOSE_S)
             except TimeoutError:
                 logger.warning("the disk of %s does not answer: its folder stays locked until it does", spool.folder)
-            self._left = spool.waiting
-            if spool.waiting and not is_last:
-                logger.warning("%d messages stay in %s for the next client", spool.waiting, spool.folder)
+            self._note_left(spool, is_told=not is_last)
         if is_last:
             disk, self.disk = self.disk, disk_threads()  # a late send gets the error that the spool is closed
             disk.shutdown(wait=False)
+
+    def _note_left(self, spool: Spool, *, is_told: bool = True) -> None:
+        self._left = spool.waiting
+        if spool.waiting and is_told:
+            logger.warning("%d messages stay in %s for the next client", spool.waiting, spool.folder)
