@@ -38,10 +38,10 @@ $(STAMP): pyproject.toml
 demo: setup
 	$(BIN)/pairbus demo
 
-# The first line compiles the tests of a new clone once; otherwise each of the eight processes compiles all of them.
+# The first line compiles the tests of a new clone once; otherwise each of the seven processes compiles all of them.
 test: setup
 	@$(BIN)/pytest --collect-only -m 'not deep' > /dev/null 2>&1 || true
-	$(BIN)/pytest -n 8 --dist loadfile --no-loadscope-reorder -m 'not deep'
+	$(BIN)/pytest -n 7 --dist loadfile --no-loadscope-reorder -m 'not deep'
 
 deep: setup
 	$(BIN)/pytest -m deep

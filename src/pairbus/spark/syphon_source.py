@@ -180,7 +180,9 @@ class SyphonReader(BatchReader):
             if (pause_s := rounds.pause_s(time.monotonic())) > 0:
                 time.sleep(min(pause_s, left_s))
             elif rounds.more or watch.arrived(left_s):
-                there = rounds.more | watch.arrived(0.0 if rounds.more else GATHER_S)
+                if not rounds.more:
+                    time.sleep(GATHER_S)
+                there = rounds.more | watch.arrived(0.0)
                 if self._begin(there):
                     watch.forget(there)
                     return True
