@@ -192,7 +192,7 @@ async def test_a_loud_loss_with_many_in_flight_is_over_soon(world: World, flavou
     took_s = await crowd.over() - began
     print(f"{flavour} {loss}: {count} in {took_s:.2f} s, slowness {slowness():.1f}")
     assert crowd.errors == {}
-    assert took_s < QUICK_S * slowness()
+    assert took_s < 2 * QUICK_S * slowness()  # a thousand sends, not one
     await client.close()
     assert len(client.diverted_ids) == count
     await assert_where_told(world, client, queue, crowd)
