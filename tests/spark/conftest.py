@@ -58,9 +58,9 @@ TOO_BUSY = "Python worker failed to connect back"
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """Run a test again, with new fixtures, when it failed because Spark found the machine too busy; twice at most."""
+    """Run a test again, with new fixtures, when Spark found the machine too busy for it; four times at most."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for tries_left in (2, 1, 0):
+    for tries_left in (4, 3, 2, 1, 0):
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
         if not tries_left or not any(report.failed and TOO_BUSY in report.longreprtext for report in reports):
             break
