@@ -393,14 +393,19 @@ async def test_connection_on_which_no_link_opens_gets_no_further_links(
         assert [payload for _, payload, _ in server.received] == [body("1"), body("2"), body("2")]
 
 
+async def fall_silent_often(endpoint: ScriptedEndpoint, carrier: Carrier) -> None:
+    """Let the entity `orders` leave its attaches unanswered until it has cost as many connections as it may."""
+    endpoint.on("attach", Silent(), path="orders")
+    for number in range(transport_pool.SILENT_MAX + 1):
+        await carrier.send(f"healthy-{number}", body("x"))
+        with pytest.raises(Silence):
+            await carrier.send("orders", body("x"))
+
+
 async def test_silent_entity_does_not_keep_others_on_a_connection_on_which_no_link_opens() -> None:
     """The silent entity has cost as many connections as it may. Any of them may be the one that opens no links."""
-    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string, connect_timeout_s=0.1) as carrier:
-        endpoint.on("attach", Silent(), path="orders")
-        for number in range(transport_pool.SILENT_MAX + 1):
-            await carrier.send(f"healthy-{number}", body("x"))
-            with pytest.raises(Silence):
-                await carrier.send("orders", body("x"))
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string, connect_timeout_s=0.5) as carrier:
+        await fall_silent_often(endpoint, carrier)
         last = max(occasion.connection for occasion in endpoint.steps)
         endpoint.on("attach", Silent(), when=lambda occasion: occasion.connection == last)
         await carrier.send("bills", body("x"))
@@ -411,12 +416,8 @@ async def test_fresh_connection_is_opened_beside_those_that_a_silent_entity_cost
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first retry of a failed send is on a fresh connection, whatever other entities do."""
-    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string, connect_timeout_s=0.1) as carrier:
-        endpoint.on("attach", Silent(), path="orders")
-        for number in range(transport_pool.SILENT_MAX + 1):
-            await carrier.send(f"healthy-{number}", body("x"))
-            with pytest.raises(Silence):
-                await carrier.send("orders", body("x"))
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string, connect_timeout_s=0.5) as carrier:
+        await fall_silent_often(endpoint, carrier)
         last = max(occasion.connection for occasion in endpoint.steps)
         monkeypatch.setattr(transport_pool, "FRESH_S", 0.0)
         await carrier.send("healthy-0", body("x"), fresh=True)
