@@ -240,6 +240,13 @@ async def test_command_switches_faults_over_the_port(monkeypatch: pytest.MonkeyP
         assert (code, "--control DIR/control.sock always answers" in err) == (1, True)
 
 
+async def test_command_without_a_broker_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first try of a reader is often the bare command."""
+    monkeypatch.delenv("PAIRBUS_CONNECTION_STRING", raising=False)
+    code, _, err = await pairbus("fault", "list")
+    assert (code, "give --control DIR, its data folder; or --connection-string" in err) == (2, True)
+
+
 async def test_command_refuses_a_wrong_fault_before_it_connects() -> None:
     code, _, err = await pairbus("fault", "add", "black-hole", "--entity", "orders", "--control", "nowhere")
     assert (code, "for one entity use stall" in err) == (1, True)

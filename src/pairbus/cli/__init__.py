@@ -54,6 +54,7 @@ def application(modules: Sequence[str] = MODULES) -> typer.Typer:
     made = typer.Typer(
         name="pairbus",
         help="Send availability for Azure Service Bus, and a durable Service Bus namespace on this machine.",
+        epilog="Begin with `pairbus demo`, or with `pairbus broker` for a namespace of your own.",
         no_args_is_help=True,
         cls=WrappingGroup,
         rich_markup_mode=None,  # its panels cut option names off in a terminal of 80 columns

@@ -67,8 +67,12 @@ def control_client(
         return ControlClient(unix, place, f"/{namespace or names[0]}", None)
     if namespace is not None:
         raise typer.BadParameter("--namespace goes with --control: a connection string names its namespace")
-    option = "--connection-string"
-    text = secrets.connection_string(connection_string, option, "PAIRBUS_CONNECTION_STRING")
+    if not connection_string:
+        raise typer.BadParameter(
+            "no broker is named: give --control DIR, its data folder; or --connection-string CS or @FILE,"
+            " or set PAIRBUS_CONNECTION_STRING"
+        )
+    text = secrets.connection_string(connection_string, "--connection-string", "PAIRBUS_CONNECTION_STRING")
     given = ConnectionString.parse(text)
     port = given.port or (DEFAULT_PORT if given.emulator else 443)
     authority = f"{in_url(given.host)}:{port}"

@@ -86,7 +86,7 @@ KINDS: dict[str, FaultKind] = {
             "black-hole",
             (CONTACT,),
             frozenset({Place.CONNECT}),
-            "Connections are accepted and nothing answers; those that are open freeze without an end.",
+            "Connections are accepted and nothing answers; those that are open freeze, and are not closed.",
             takes_entity=False,
             holds=True,
             at=_BOTH,

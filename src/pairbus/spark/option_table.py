@@ -97,8 +97,8 @@ OPTIONS = (
            "`env:PAIRBUS_STORAGE` if that variable is set on the driver, else `default`"),
     Option("maxMessagesPerBatch", "10000", "1 … 1000000", "stream", "messages in a micro-batch at most", 1, 1_000_000),
     Option("maxBytesPerBatch", None, "1 … 2⁶³-1", "stream",
-           "bytes of encoded messages in a micro-batch at most. Only a single message that is larger than its "
-           "task's part of them may exceed it", 1, LONG_MAX),
+           "bytes of encoded messages in a micro-batch at most. The limit is divided among the tasks; only a single "
+           "message that is larger than the part of its task may exceed it", 1, LONG_MAX),
     Option("idlePollSeconds", "5", "0.1 … 900", "stream",
            "pause between two looks at an empty queue; every look is a billed operation", 0.1, 900),
     Option("stageRetentionSeconds", "86400", "0 … 31536000", "stream",
