@@ -99,7 +99,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("CONTRIBUTING.md", "make setup"): "CI runs all three",
     (
         "CONTRIBUTING.md",
-        "pairbus broker --namespace a=0",
+        ".venv/bin/pairbus broker --namespace a=0",
     ): "minutes each; `make test` has these folders, with fewer rounds",
     ("docs/quickstart.md", "make setup"): "CI runs both lines as `make demo`, and tests/cli/test_demo.py the second",
     ("docs/nemesis.md", "sh"): "ten minutes; tests/nemesis/test_nemesis.py runs a shorter storm",
