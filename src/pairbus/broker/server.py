@@ -16,6 +16,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Coroutine, Sequence
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -41,6 +42,9 @@ BACKLOG = 1024  # connections that wait to be accepted
 CONNECTIONS_MAX = 5000  # per namespace, the limit of the service
 WEB_SOCKET_PROTOCOL = "AMQPWSB10"
 WEB_SOCKET_MESSAGE_MAX = 4 << 20
+
+_asking: ContextVar[object] = ContextVar("asking", default=None)
+"HTTP connection whose request is being answered in this context."
 
 
 class Port:
@@ -118,6 +122,7 @@ class Port:
         Not a middleware: aiohttp caches those of the last thousand applications, and would keep the namespace in
         memory.
         """
+        _asking.set(request.protocol)
         awaited = self._awaited.pop(request.protocol, None)
         if awaited is not None:
             awaited.cancel()
@@ -145,13 +150,16 @@ class Port:
             self._open_ports()
 
     def _cut_all(self) -> None:
+        """Cut every connection; the one whose request asked for this fault gets its answer first."""
         for task in self._tasks:
             task.cancel()
         for door in list(self.doors):
             door.abort()
         assert self._runner is not None and self._runner.server is not None
         for connection in self._runner.server.connections:
-            if connection.transport is not None:
+            if connection is _asking.get():
+                connection.close()
+            elif connection.transport is not None:
                 connection.transport.abort()
 
     async def _close_ports(self) -> None:
