@@ -31,7 +31,7 @@ def test_queue_list_imports_only_what_it_needs(broker: BrokerProcess) -> None:
         "import sys, pairbus.cli\n"
         "try: pairbus.cli.main(['queue', 'list', '--json'])\n"
         "except SystemExit: pass\n"
-        "names = ('pyspark', 'cryptography', 'pairbus.broker', 'pairbus.transport', 'pairbus.cli.syphon', 'rich')\n"
+        "names = ('pyspark', 'cryptography', 'pairbus.broker', 'pairbus.transport', 'pairbus.cli.syphon', 'rich', 'pydantic')\n"
         "print([name for name in names if name in sys.modules], file=sys.stderr)"
     )
     environment = {**os.environ, "PAIRBUS_CONNECTION_STRING": broker.connection_string("contoso")}
