@@ -37,6 +37,7 @@ from pairbus.amqp.message import (
 from pairbus.amqp.typed_text import to_text
 from pairbus.amqp.types import decode, encode
 from pairbus.explorer.times import time_text
+from pairbus.pairing.envelope import ORIGINAL_ID
 
 SEQUENCE_NUMBER, ENQUEUED_TIME = "x-opt-sequence-number", "x-opt-enqueued-time"
 PARTITION_KEY, SCHEDULED_TIME = "x-opt-partition-key", "x-opt-scheduled-enqueue-time"
@@ -209,6 +210,22 @@ def without_dead_letter_properties(payload: bytes) -> bytes:
         return payload
     kept = {name: value for name, value in application.items() if name not in (REASON, DESCRIPTION)}
     message.application_properties = kept or None
+    return message.encode()
+
+
+def with_other_id(copy: bytes, original: bytes, new_id: str) -> bytes:
+    """Return the copy with a new message id if it has that of the original; the old id becomes a property.
+
+    A message without an id stays without: no entity takes it for a duplicate.
+    """
+    message, before = Message.decode(copy), Message.decode(original).properties
+    own = message.properties
+    if before is None or own is None or own.message_id in (None, "", b""):
+        return copy
+    if _plain(own.message_id) != _plain(before.message_id):  # as texts: entities compare ids of any type as texts
+        return copy
+    message.application_properties = {ORIGINAL_ID: own.message_id} | (message.application_properties or {})
+    own.message_id = new_id
     return message.encode()
 
 

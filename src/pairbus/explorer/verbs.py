@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from typing import Any
+from uuid import uuid4
 
 from pairbus.amqp.types import Int, Timestamp
 from pairbus.errors import ConfigError, EntityError, EntityNotFound
@@ -21,6 +22,7 @@ from pairbus.explorer.message import (
     annotations_of,
     sendable,
     sequence_number_of,
+    with_other_id,
     without_dead_letter_properties,
 )
 from pairbus.explorer.pages import PAGE, extent, peek
@@ -137,11 +139,11 @@ async def move(
 ) -> Progress:
     """Move messages to a queue or topic, of this namespace or another; messages that arrive meanwhile stay.
 
-    Only the annotations of the service are removed. ConfigError when source and destination are one.
+    Only the annotations of the service are removed. ConfigError when source and destination are one, or when the
+    destination is the entity through which the messages came.
     """
-    same = source.endpoint.authority.lower() == destination.endpoint.authority.lower()
-    if same and address.path.lower() == path.strip("/").lower():
-        raise ConfigError(f"{path} is both source and destination: messages are moved to another entity or namespace")
+    if source.endpoint.authority.lower() == destination.endpoint.authority.lower():
+        _check_destination(address, path)
 
     async def act(messages: list[ReceivedMessage]) -> Acted:
         return await _forward(destination, path, messages, change)
@@ -151,6 +153,25 @@ async def move(
         return await taking.run()
     except EntityError as error:
         raise type(error)(f"{error}; {taking.progress.done} messages were moved") from error
+
+
+def _check_destination(address: Address, path: str) -> None:
+    """Raise ConfigError for a destination of the same namespace to which these messages cannot be moved.
+
+    The entity through which a message came may detect duplicates and remember its id. It would accept the copy and drop
+    it, and the message, completed at its source, would be lost.
+    """
+    to = path.strip("/").lower()
+    if to == address.path.lower():
+        raise ConfigError(f"{path} is both source and destination: messages are moved to another entity or namespace")
+    if to != address.destination.lower():
+        return
+    if address.is_dead_letter:
+        raise ConfigError(
+            f"{path} is where these dead letters came from: if it detects duplicates, it drops messages whose ids it"
+            " remembers. `pairbus redrive` sends dead letters back, and minds duplicates"
+        )
+    raise ConfigError(f"{path} is the topic of {address}: the messages would come back, or be dropped as duplicates")
 
 
 async def _forward(
@@ -187,18 +208,23 @@ async def resend(
 ) -> None:
     """Send a message again with some fields changed; the original is completed after the copy was accepted.
 
-    `path`: another queue or topic than its own. EntityNotFound when the message is gone; EntityError when the original
-    cannot be completed, so that both exist.
+    `path`: another queue or topic than its own. The copy never has the message id of its original, which an entity that
+    detects duplicates may remember: it gets a new id, unless `changes` set another one, and keeps the old id in the
+    application property `x-pairbus-original-message-id`. EntityNotFound when the message is gone; EntityError when the
+    original cannot be completed, so that both exist.
     """
     path = path or address.destination
     found = [one for one in await peek(carrier, address, number, 1) if sequence_number_of(one) == number]
     if not found:
         raise EntityNotFound(f"{address} has no message with the sequence number {number}")
 
+    new_id = uuid4().hex  # one for all attempts, so that an entity that detects duplicates stores one copy
+
     def change(payload: bytes) -> bytes:
+        original = payload
         if address.is_dead_letter and "application_properties" not in changes:
             payload = without_dead_letter_properties(payload)
-        return edited(payload, changes)
+        return with_other_id(edited(payload, changes), original, new_id)
 
     state, copy = state_of(found[0]), change(found[0])
     try:
