@@ -167,22 +167,24 @@ class MessageIntake:
 
     # ── settling ──
 
-    async def complete(self, messages: Iterable[ReceivedMessage]) -> int:
-        """Complete messages; return the number of failures: their locks were lost, and they will be received again."""
+    async def complete(self, messages: Iterable[ReceivedMessage]) -> set[int]:
+        """Complete messages; return the delivery ids of those that are not known to be completed.
+
+        Their locks were lost, so that they will be received again, or the answer was.
+        """
         messages = list(messages)
         if not messages:
-            return 0
+            return set()
         self._settlements += 1
         for message in messages:
             self._drop(message.delivery_id)
         try:
             assert self._receiver is not None
             await self._receiver.complete(messages)
-        except Refused as error:
-            return len(error.delivery_ids) or len(messages)
-        except TransportError:
-            return len(messages)
-        return 0
+        except TransportError as error:
+            refused = error.delivery_ids if isinstance(error, Refused) else ()
+            return set(refused) or {message.delivery_id for message in messages}
+        return set()
 
     async def release(self, messages: Iterable[ReceivedMessage]) -> None:
         """Release messages, as if they had never been delivered."""

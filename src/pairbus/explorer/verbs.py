@@ -274,6 +274,7 @@ async def purge(
         found = await extent(carrier, address)
         if found is None:
             progress.left = 0
+            progress.step()
             return progress
         last = found[1]
         before = await _enqueued_time(carrier, address, *found)
