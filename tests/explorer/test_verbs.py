@@ -422,6 +422,26 @@ async def test_copy_that_is_refused_leaves_the_original() -> None:
         assert await w.receivable() == numbered(0)
 
 
+@pytest.mark.parametrize("keep_original", [True, False])
+@pytest.mark.parametrize("state", ["deferred", "scheduled"])
+async def test_refused_copy_names_its_destination_and_locks_nothing(state: str, keep_original: bool) -> None:
+    """A deferred message is locked to be sent again: until its lock ended, nobody could receive it."""
+    async with world() as w:
+        later = {"scheduled_enqueue_time": "2090-01-01T00:00:00Z"} if state == "scheduled" else {}
+        await w.put(encoded({"message_id": "m0", **later}))
+        if state == "deferred":
+            receiver = await w.carrier.receiver("orders")
+            await receiver.defer(await receiver.receive(1, 5.0))
+            await receiver.close()
+        number = sequence_number_of((await peek(w.carrier, ORDERS))[0]) or 0
+        with pytest.raises(EntityNotFound, match="nowhere does not exist in"):
+            await resend(w.carrier, ORDERS, number, {}, path="nowhere", keep_original=keep_original)
+        assert await w.ids() == numbered(0)
+        if state == "deferred":
+            [got] = await (await w.carrier.management("orders")).receive_deferred([number])
+            assert got.lock_token is not None
+
+
 async def test_deferred_and_scheduled_messages_are_sent_again() -> None:
     """Deferred and scheduled messages cannot be received from a link."""
     async with world() as w:

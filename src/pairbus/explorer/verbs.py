@@ -7,7 +7,8 @@ message in both places and never in none. Interrupted verbs leave no message loc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
@@ -33,6 +34,8 @@ from pairbus.transport import Carrier, ReceivedMessage, Refused, TransportError
 
 DELETE_COUNT = 4000  # messages that the service deletes at once
 ASKED_AT_ONCE = 100  # messages that are deleted as they are delivered
+
+_TWICE = "the copy was accepted by {path}, but the original in {address} could not be completed"
 
 PayloadSource = Iterable[bytes] | AsyncIterable[bytes]
 
@@ -227,22 +230,54 @@ async def resend(
         return with_other_id(edited(payload, changes), original, new_id)
 
     state, copy = state_of(found[0]), change(found[0])
-    try:
-        if keep_original:
-            await carrier.send(path, copy)
-        elif state == "scheduled":
-            await carrier.send(path, copy)
+    if keep_original:
+        await _send_copy(carrier, path, copy)
+    elif state == "scheduled":
+        await _send_copy(carrier, path, copy)
+        with _completing(address, path):
             await (await carrier.management(address.destination)).cancel([number])
-        elif state == "deferred":
-            management = await carrier.management(address.path)
-            [deferred] = await management.receive_deferred([number])
-            assert deferred.lock_token is not None
-            await carrier.send(path, change(deferred.payload))
-            await management.update_disposition("completed", [deferred.lock_token])
-        else:
-            await _resend_active(carrier, address, number, path, change)
+    elif state == "deferred":
+        await uninterrupted(_resend_deferred(carrier, address, number, path, change))
+    else:
+        await _resend_active(carrier, address, number, path, change)
+
+
+async def _send_copy(carrier: Carrier, path: str, copy: bytes) -> None:
+    try:
+        await carrier.send(path, copy)
+    except TransportError as error:
+        raise explained(error, carrier, path) from error
+
+
+@contextmanager
+def _completing(address: Address, path: str) -> Iterator[None]:
+    """Raise EntityError that tells where the message is when its original cannot be completed or cancelled."""
+    try:
+        yield
+    except TransportError as error:
+        raise EntityError(f"{_TWICE.format(path=path, address=address)}: {error}") from error
+
+
+async def _resend_deferred(
+    carrier: Carrier, address: Address, number: int, path: str, change: Callable[[bytes], bytes]
+) -> None:
+    """Lock the message and send its copy; then complete it, or give it back when the copy was not accepted."""
+    try:
+        management = await carrier.management(address.path)
+        [deferred] = await management.receive_deferred([number])
     except TransportError as error:
         raise explained(error, carrier, address.path) from error
+    assert deferred.lock_token is not None
+    is_accepted = False
+    try:
+        await _send_copy(carrier, path, change(deferred.payload))
+        is_accepted = True
+    finally:
+        if not is_accepted:
+            with suppress(TransportError):  # if this fails, the lock runs out by itself
+                await management.update_disposition("abandoned", [deferred.lock_token])
+    with _completing(address, path):
+        await management.update_disposition("completed", [deferred.lock_token])
 
 
 async def _resend_active(
@@ -253,7 +288,7 @@ async def _resend_active(
 
     progress = await Taking(carrier, address, Choice(numbers=[number]), act, Progress(), 1).run()
     if progress.uncompleted:
-        raise EntityError(f"the copy was accepted by {path}, but the original in {address} could not be completed")
+        raise EntityError(_TWICE.format(path=path, address=address))
     if not progress.done:
         raise EntityError(f"message {number} of {address} did not come: another receiver may have it; nothing was sent")
 
