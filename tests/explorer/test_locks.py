@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from pairbus.explorer import Address, Choice, described, peek, purge, sequence_number_of, taking
+from pairbus.explorer import intake as intake_of_explorer
 from pairbus.explorer.calls import RetryPatience
-from pairbus.explorer.intake import MessageIntake
+from pairbus.explorer.intake import BATCH, MessageIntake
 from pairbus.transport import Carrier, ReceivedMessage
 from tests.explorer.world import LETTERS, ORDERS, World, message, world
 
@@ -84,6 +85,35 @@ async def test_message_that_arrives_again_replaces_its_lost_delivery() -> None:
             [again] = await taken(intake, 1)
             assert again.delivery_id != got[0].delivery_id
             assert sorted(intake.held) == sorted(one.delivery_id for one in (again, *got[1:]))
+
+
+async def test_messages_passed_over_are_held_without_their_bytes() -> None:
+    """To find one message, a verb may pass over 20 000 others, of up to 100 MB each."""
+    async with world() as w:
+        await w.put(*(message(number, bytes(1000)) for number in range(300)))
+        async with MessageIntake(w.carrier, ORDERS) as intake:
+            async for _ in intake.batches(RetryPatience()):
+                if len(intake.held) == 300:
+                    break
+            held = [len(one.payload) for one in intake.held.values()]
+            assert sum(size > 0 for size in held) <= BATCH
+        assert len(await w.receivable()) == 300
+
+
+async def test_bytes_that_arrive_ahead_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hundred messages ahead are too many when they are large."""
+    monkeypatch.setattr(intake_of_explorer, "BYTES_AHEAD_MAX", 100_000)
+    ahead: list[int] = []
+    async with world() as w:
+        await w.put(*(message(number, bytes(10_000)) for number in range(100)))
+        async with MessageIntake(w.carrier, ORDERS) as intake:
+            async for batch in intake.batches(RetryPatience()):
+                await asyncio.sleep(0.02)  # as long as a verb acts, messages arrive
+                assert intake._receiver is not None
+                ahead.append(sum(len(one.payload) for one in (*batch, *intake._receiver._buffer)))
+        assert len(intake.held) == 0
+        assert max(ahead) <= 2 * 100_000
+        assert max(ahead) > 50_000
 
 
 async def taken(intake: MessageIntake, count: int) -> list[ReceivedMessage]:

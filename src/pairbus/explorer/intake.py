@@ -3,7 +3,8 @@
 Laws of this file.
  1. Every message that was received is completed, released, or lost with its link, when `close` returns.
  2. Locks of messages that are held for long are renewed.
- 3. A link that breaks is opened again; its messages are received again when their locks have run out.
+ 3. Bytes of messages are kept until the caller has acted upon their batch; of those passed over, only the lock is held.
+ 4. A link that breaks is opened again; its messages are received again when their locks have run out.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from pairbus.explorer.message import LOCKED_UNTIL, annotations_of, sequence_numb
 from pairbus.explorer.sessions import session_ids
 from pairbus.transport import Carrier, ClientConnection, ReceivedMessage, Receiver, Refused, TransportError
 
-CREDIT = 200  # messages locked ahead
+CREDIT = 200  # messages locked ahead, if they are small
 BATCH = 100
+BYTES_AHEAD_MAX = (
+    32 << 20
+)  # messages that arrive ahead, and as much in the batch that is acted upon: 64 MiB, or one each
 WAIT_S = 1.0  # wait for the next message before the entity counts as empty
 RENEWED_AT_ONCE = 500
 RENEW_MIN_S, RENEW_MAX_S = 1.0, 20.0
@@ -59,6 +63,8 @@ class MessageIntake:
         self._settlements = 0
         "Calls that completed or released messages."
         self._is_next_wanted = False
+        self._ahead = 1  # the first message tells how large messages are
+        self._average_size = 0.0
         self.held: dict[int, ReceivedMessage] = {}
         "Messages that are locked by this intake, by delivery id."
         self._numbers: dict[int, int] = {}
@@ -76,7 +82,10 @@ class MessageIntake:
         await uninterrupted(self.close())
 
     async def batches(self, patience: RetryPatience) -> AsyncIterator[list[ReceivedMessage]]:
-        """Yield messages as they arrive, until none arrives for a moment; session by session if there are sessions."""
+        """Yield messages as they arrive, until none arrives for a moment; session by session if there are sessions.
+
+        When the caller asks for the next batch, messages of this one that it has not settled lose their payload.
+        """
         if self._session is not None:
             async for batch in self._link_batches(self._session, patience):
                 yield batch
@@ -106,7 +115,7 @@ class MessageIntake:
                         return
                     until_s = clock() + self._wait_s
                 assert self._receiver is not None
-                messages = await self._receiver.receive(min(BATCH, self._credit), max(until_s - clock(), 0.0))
+                messages = await self._receiver.receive(min(BATCH, self._ahead), max(until_s - clock(), 0.0))
             except TransportError as error:
                 if not is_passing(error):
                     raise
@@ -123,7 +132,11 @@ class MessageIntake:
                 return
             is_progress, settlements = self._hold(messages), self._settlements
             self._note_lock(messages[0])
+            self._receiver.credit = self._ahead = self._credit_for(messages)
             yield messages
+            for message in messages:
+                if message.delivery_id in self.held:
+                    message.payload = b""
             # Messages that come again after their locks were lost, and are passed over again, do not prolong the wait.
             if is_progress or self._settlements > settlements:
                 until_s = clock() + self._wait_s
@@ -131,6 +144,12 @@ class MessageIntake:
                 self._is_next_wanted = False
                 await uninterrupted(self.close())
                 return
+
+    def _credit_for(self, messages: list[ReceivedMessage]) -> int:
+        """Return how many messages may be ahead, if they are as large as the last ones."""
+        average = sum(len(message.payload) for message in messages) / len(messages)
+        self._average_size = max(average, self._average_size / 2, 1.0)  # one small batch does not forget large ones
+        return max(min(self._credit, int(BYTES_AHEAD_MAX / self._average_size)), 1)
 
     def _hold(self, messages: list[ReceivedMessage]) -> bool:
         """Note locked messages; return True when one of them is new, False when all have been delivered before."""
@@ -153,7 +172,7 @@ class MessageIntake:
             await uninterrupted(self.close())
         try:
             self._connection = await self._carrier.connection()
-            self._receiver = await self._connection.receiver(self._address.path, credit=self._credit, session=session)
+            self._receiver = await self._connection.receiver(self._address.path, credit=self._ahead, session=session)
         except Refused as error:
             if error.condition != SESSION_CANNOT_BE_LOCKED:
                 raise
