@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from typing import Self
 
@@ -45,12 +45,18 @@ class MessageIntake:
         address: Address,
         *,
         session: str | None = None,
+        sessions: Sequence[str] | None = None,
         credit: int = CREDIT,
         wait_s: float = WAIT_S,
     ) -> None:
+        """`sessions`: those to visit, if the entity requires sessions; None: all."""
         self._carrier = carrier
         self._address = address
-        self._session = session
+        # Dead letters keep their session ids, but their queue does not require sessions, and has none to lock.
+        self._session = None if address.is_dead_letter else session
+        self._sessions = sessions
+        self.session: str | None = None
+        "Session that this intake has locked now."
         self._credit = credit
         self._wait_s = wait_s
         self._connection: ClientConnection | None = None
@@ -97,7 +103,8 @@ class MessageIntake:
         except Refused as error:
             if error.condition != NOT_ALLOWED or self._address.is_dead_letter:
                 raise
-        for session in await session_ids(self._carrier, self._address):
+        sessions = await session_ids(self._carrier, self._address) if self._sessions is None else self._sessions
+        for session in sessions:
             async for batch in self._link_batches(session, patience):
                 yield batch
 
@@ -178,6 +185,7 @@ class MessageIntake:
                 raise
             self.locked_sessions.append(session or "")
             return False
+        self.session = session
         self._first_lock = asyncio.Event()
         if session is not None:
             self._first_lock.set()  # the lock of a session begins with the link
@@ -239,7 +247,7 @@ class MessageIntake:
         self._numbers.clear()
         self._deliveries.clear()
         self._highest.clear()
-        self._receiver = None
+        self._receiver = self.session = None
         with suppress(TransportError):
             await receiver.close(CLOSE_S)
 

@@ -235,6 +235,15 @@ def sequence_number_of(payload: bytes) -> int | None:
     return int(value) if isinstance(value, int) else None
 
 
+def session_id_of(payload: bytes) -> str | None:
+    """Return the session id of a message; None when it has none, or the bytes are not a message."""
+    try:
+        properties = Message.decode(payload).properties
+    except (ProtocolError, ValueError, TypeError, IndexError):
+        return None
+    return None if properties is None else _plain(properties.group_id)
+
+
 def annotations_of(payload: bytes) -> dict[Any, Any]:
     """Return the message annotations; empty when the bytes are not a message."""
     try:

@@ -13,6 +13,7 @@ Laws of this file.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ from pairbus.explorer.address import Address
 from pairbus.explorer.calls import RetryPatience, explained, is_passing, uninterrupted
 from pairbus.explorer.choice import Choice, state_of
 from pairbus.explorer.intake import CREDIT, WAIT_S, MessageIntake
-from pairbus.explorer.message import sequence_number_of
+from pairbus.explorer.message import sequence_number_of, session_id_of
 from pairbus.explorer.pages import NUMBER_MAX, extent, peek, search, walk
 from pairbus.explorer.progress import Progress
 from pairbus.transport import Carrier, ReceivedMessage, TransportError
@@ -60,8 +61,10 @@ class Taking:
     "True: messages that arrive after the beginning are not touched."
     last: int | None = None
     "Highest sequence number at the beginning, where the caller knows it; None: that of the first look."
-    _wanted: set[int] | None = None
-    "Sequence numbers of the chosen messages; None: all."
+    _wanted: dict[int, str | None] | None = None
+    "Sequence numbers of the chosen messages that are not completed, and their sessions; None: all messages."
+    _wanted_in: Counter[str | None] = field(default_factory=Counter)
+    "Number of these messages by session."
     _uncompleted: set[int] = field(default_factory=set)
     "Sequence numbers of messages that were acted upon, and are not known to be completed."
     _last: int = NUMBER_MAX
@@ -80,7 +83,12 @@ class Taking:
                     patience.succeeded()  # the look has reached the namespace
                 wait_s = max(self.wait_s, CHOSEN_WAIT_S) if self.choice.numbers else self.wait_s
                 async with MessageIntake(
-                    self.carrier, self.address, session=self.choice.session, credit=credit, wait_s=wait_s
+                    self.carrier,
+                    self.address,
+                    session=self.choice.session,
+                    sessions=self._sessions(),
+                    credit=credit,
+                    wait_s=wait_s,
                 ) as intake:
                     await self._take(intake, patience)
                 for session in intake.locked_sessions:
@@ -102,7 +110,7 @@ class Taking:
             return False
         if self.choice.is_all:
             return True
-        wanted: set[int] = set()
+        wanted: dict[int, str | None] = {}
         others = 0
         self.choice.last = min(self._last, NUMBER_MAX if self.choice.last is None else self.choice.last)
         async for page in search(self.carrier, self.address, self.choice, bodies=False):
@@ -111,12 +119,17 @@ class Taking:
                 if state_of(payload) != "active":
                     others += 1
                 elif number is not None:
-                    wanted.add(number)
+                    wanted[number] = session_id_of(payload)
         if others:
             self.progress.note(f"{others} of the chosen messages are deferred or scheduled, and cannot be received")
-        self._wanted = wanted
+        self._wanted, self._wanted_in = wanted, Counter(wanted.values())
         self.progress.total = min(len(wanted), self._left)
         return bool(wanted)
+
+    def _sessions(self) -> list[str] | None:
+        """Return the sessions of the chosen messages; None when all sessions are to be visited."""
+        found = [session for session in self._wanted_in if session is not None]
+        return found if self._wanted is not None and len(found) == len(self._wanted_in) else None
 
     async def _take(self, intake: MessageIntake, patience: RetryPatience) -> None:
         async for messages in intake.batches(patience):
@@ -150,6 +163,8 @@ class Taking:
         await self._complete(intake, [*again, *acted.done])
         done = {message.delivery_id for message in acted.done}
         await intake.release(message for message in chosen if message.delivery_id not in done)
+        if self._wanted is not None and intake.session is not None and not self._wanted_in[intake.session]:
+            intake.skip_rest()
         self._left -= len(acted.done)
         self.progress.step(done=len(acted.done), passed=len(messages) - len(chosen) - len(again))
         return acted
@@ -166,8 +181,8 @@ class Taking:
 
     def _note_gone(self, number: int) -> None:
         self._uncompleted.discard(number)
-        if self._wanted is not None:
-            self._wanted.discard(number)
+        if self._wanted is not None and number in self._wanted:
+            self._wanted_in[self._wanted.pop(number)] -= 1
 
     def _is_chosen(self, number: int, payload: bytes) -> bool:
         return number in self._wanted if self._wanted is not None else self.choice.takes(payload)
