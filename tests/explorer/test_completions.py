@@ -21,7 +21,7 @@ async def numbers(w: World) -> list[int]:
 async def test_message_that_could_not_be_completed_counts_as_left(
     monkeypatch: pytest.MonkeyPatch, limit: int | None, is_chosen: bool
 ) -> None:
-    """Its lock was lost while the verb acted: somebody has deferred it."""
+    """A message loses its lock while the verb acts: somebody has deferred it."""
     monkeypatch.setattr(taking, "CHOSEN_WAIT_S", 1.0)
     told: list[int | None] = []
     progress = Progress(tell=lambda one: told.append(one.left))

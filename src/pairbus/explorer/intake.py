@@ -37,7 +37,10 @@ SESSION_CANNOT_BE_LOCKED = "com.microsoft:session-cannot-be-locked"
 
 
 class MessageIntake:
-    """A receiver of an entity. Use it as a context manager; one task at a time."""
+    """A receiver of an entity. Use it as a context manager; one task at a time.
+
+    `sessions`: those to visit, if the entity requires sessions and no single `session` is given; None: all.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,6 @@ class MessageIntake:
         credit: int = CREDIT,
         wait_s: float = WAIT_S,
     ) -> None:
-        """`sessions`: those to visit, if the entity requires sessions; None: all."""
         self._carrier = carrier
         self._address = address
         # Dead letters keep their session ids, but their queue does not require sessions, and has none to lock.
