@@ -155,7 +155,7 @@ def test_move_between_namespaces_and_purge(
 
 
 def test_dead_letters_are_reached_by_option_and_by_path(
-    messages: Messages, queue_name: str, broker: BrokerProcess
+    messages: Messages, queue_name: str, make_queue: MakeQueue, broker: BrokerProcess
 ) -> None:
     """The reason of a dead letter is a column of the table."""
     with ServiceBusClient.from_connection_string(broker.connection_string("contoso")) as client:
@@ -168,8 +168,11 @@ def test_dead_letters_are_reached_by_option_and_by_path(
     assert (shown["dead_letter_reason"], shown["body"]) == ("Poison", "bad")
     assert "Poison" in messages.done("peek", f"{queue_name}/$DeadLetterQueue")
     where = ("--where", "DeadLetterReason = 'Poison'")
-    assert messages.done("move", queue_name, queue_name, "-d", *where) == "moved 1 message\n"
-    assert messages.bodies(queue_name) == ["bad"]
+    back = messages("move", queue_name, queue_name, "-d", *where)
+    assert (back.code, "`pairbus redrive` sends dead letters back" in back.err) == (1, True)
+    other = make_queue()
+    assert messages.done("move", queue_name, other, "-d", *where) == "moved 1 message\n"
+    assert messages.bodies(other) == ["bad"]
 
 
 @pytest.mark.parametrize(

@@ -37,14 +37,20 @@ from pairbus.explorer import (
     walk,
 )
 from pairbus.explorer.taking import Acted, Taking
+from pairbus.pairing.envelope import ORIGINAL_ID
 from pairbus.proxy import Proxy
 from pairbus.testing import BrokerThread
 from pairbus.transport import Carrier, Endpoint, ReceivedMessage
-from tests.explorer.world import LETTERS, MEETINGS, ORDERS, OTHER, World, message, world
+from tests.explorer.world import LETTERS, MEETINGS, ORDERS, OTHER, REMEMBERING, World, message, world
 
 
 def numbered(*numbers: int) -> list[str]:
     return [f"m{number}" for number in numbers]
+
+
+def original_ids(payloads: list[bytes]) -> list[str]:
+    """Read the ids that messages had before they were sent again."""
+    return [described(one)["application_properties"][ORIGINAL_ID]["value"] for one in payloads]
 
 
 # ── looking ──
@@ -165,6 +171,26 @@ async def test_move_onto_itself_is_refused() -> None:
     async with world() as w:
         with pytest.raises(ConfigError, match="both source and destination"):
             await move(w.carrier, ORDERS, w.carrier, "Orders")
+
+
+@pytest.mark.parametrize(
+    ("address", "path", "hint"),
+    [
+        (LETTERS, "Orders", "`pairbus redrive` sends dead letters back"),
+        (
+            Address("events/Subscriptions/all", is_dead_letter=True),
+            "events",
+            "`pairbus redrive` sends dead letters back",
+        ),
+        (Address("events/Subscriptions/all"), "events", "the messages would come back"),
+    ],
+    ids=["queue", "subscription", "messages of a subscription"],
+)
+async def test_move_back_to_the_own_entity_is_refused(address: Address, path: str, hint: str) -> None:
+    """An entity that detects duplicates remembers the ids: it would drop the copies, and the originals be completed."""
+    async with world() as w:
+        with pytest.raises(ConfigError, match=hint):
+            await move(w.carrier, address, w.carrier, path)
 
 
 async def test_move_to_a_missing_entity_gives_everything_back() -> None:
@@ -316,11 +342,44 @@ async def test_message_is_edited_and_sent_again() -> None:
         assert number is not None
         await resend(w.carrier, ORDERS, number, {"body": "right"})
         shown = [described(one) for one in await peek(w.carrier, ORDERS)]
-        assert [one["message_id"] for one in shown] == numbered(0, 2, 1)
+        assert [one["message_id"] for one in shown[:2]] == numbered(0, 2)
         assert (shown[2]["body"], shown[2]["subject"]) == ("right", "s")
-        assert shown[2]["application_properties"] == {"number": {"type": "long", "value": "1"}}
+        assert shown[2]["application_properties"] == {
+            "number": {"type": "long", "value": "1"},
+            ORIGINAL_ID: {"type": "string", "value": "m1"},
+        }
         with pytest.raises(EntityNotFound, match="no message with the sequence number"):
             await resend(w.carrier, ORDERS, number, {})
+
+
+@pytest.mark.parametrize("state", ["active", "dead-lettered", "deferred", "scheduled"])
+async def test_copy_is_not_dropped_as_a_duplicate_of_its_original(state: str) -> None:
+    """An entity that remembers the id would accept the copy and drop it; the original would then be completed."""
+    async with world() as w:
+        later = {"scheduled_enqueue_time": "2090-01-01T00:00:00Z"} if state == "scheduled" else {}
+        await w.put(encoded({"message_id": "m0", "body": "wrong", **later}), path="remembering")
+        if state == "dead-lettered":
+            await w.dead_letter(1, "Poison", REMEMBERING)
+        if state == "deferred":
+            receiver = await w.carrier.receiver("remembering")
+            await receiver.defer(await receiver.receive(1, 5.0))
+            await receiver.close()
+        source = Address("remembering", is_dead_letter=state == "dead-lettered")
+        [original] = await peek(w.carrier, source)
+        await resend(w.carrier, source, sequence_number_of(original) or 0, {"body": "right", "message_id": "m0"})
+        shown = [described(one) for one in await peek(w.carrier, REMEMBERING)]
+        assert [one["body"] for one in shown] == ["right"]
+        assert original_ids(await peek(w.carrier, REMEMBERING)) == ["m0"]
+
+
+async def test_copy_gets_the_id_that_the_caller_sets() -> None:
+    """Only the id of the original is not kept: a caller may choose any other."""
+    async with world() as w:
+        await w.put(message(0))
+        number = sequence_number_of((await peek(w.carrier, ORDERS))[0]) or 0
+        await resend(w.carrier, ORDERS, number, {"message_id": "chosen"})
+        [copy] = [described(one) for one in await peek(w.carrier, ORDERS)]
+        assert (copy["message_id"], set(copy["application_properties"])) == ("chosen", {"number"})
 
 
 @pytest.mark.slow
@@ -363,6 +422,26 @@ async def test_copy_that_is_refused_leaves_the_original() -> None:
         assert await w.receivable() == numbered(0)
 
 
+@pytest.mark.parametrize("keep_original", [True, False])
+@pytest.mark.parametrize("state", ["deferred", "scheduled"])
+async def test_refused_copy_names_its_destination_and_locks_nothing(state: str, keep_original: bool) -> None:
+    """A deferred message is locked to be sent again: until its lock ended, nobody could receive it."""
+    async with world() as w:
+        later = {"scheduled_enqueue_time": "2090-01-01T00:00:00Z"} if state == "scheduled" else {}
+        await w.put(encoded({"message_id": "m0", **later}))
+        if state == "deferred":
+            receiver = await w.carrier.receiver("orders")
+            await receiver.defer(await receiver.receive(1, 5.0))
+            await receiver.close()
+        number = sequence_number_of((await peek(w.carrier, ORDERS))[0]) or 0
+        with pytest.raises(EntityNotFound, match="nowhere does not exist in"):
+            await resend(w.carrier, ORDERS, number, {}, path="nowhere", keep_original=keep_original)
+        assert await w.ids() == numbered(0)
+        if state == "deferred":
+            [got] = await (await w.carrier.management("orders")).receive_deferred([number])
+            assert got.lock_token is not None
+
+
 async def test_deferred_and_scheduled_messages_are_sent_again() -> None:
     """Deferred and scheduled messages cannot be received from a link."""
     async with world() as w:
@@ -377,7 +456,8 @@ async def test_deferred_and_scheduled_messages_are_sent_again() -> None:
         await resend(w.carrier, ORDERS, shown["deferred"]["sequence_number"], {"subject": "again"})
         change = {"scheduled_enqueue_time": None}
         await resend(w.carrier, ORDERS, shown["scheduled"]["sequence_number"], change)
-        assert sorted(await w.receivable()) == numbered(0, 1)
+        assert sorted(original_ids(await peek(w.carrier, ORDERS))) == numbered(0, 1)
+        assert len(await w.receivable()) == 2
 
 
 async def test_scheduled_messages_are_listed_and_cancelled() -> None:
@@ -447,5 +527,5 @@ async def test_dead_letter_is_sent_again_without_its_reason() -> None:
         number = sequence_number_of((await peek(w.carrier, LETTERS))[0]) or 0
         await resend(w.carrier, LETTERS, number, {"body": "repaired"})
         [shown] = [described(one) for one in await peek(w.carrier, ORDERS)]
-        assert (shown["body"], set(shown["application_properties"])) == ("repaired", {"number"})
+        assert (shown["body"], set(shown["application_properties"])) == ("repaired", {"number", ORIGINAL_ID})
         assert len(await w.ids(LETTERS)) == 4

@@ -13,6 +13,7 @@ from pairbus.explorer import Address, described, peek, send
 from pairbus.transport import Carrier
 
 ORDERS, OTHER, MEETINGS = Address("orders"), Address("other"), Address("meetings")
+REMEMBERING = Address("remembering")
 LETTERS = Address("orders", is_dead_letter=True)
 
 
@@ -68,6 +69,7 @@ async def world(*, lock_s: float = 60.0, **options: Any) -> AsyncIterator[World]
         QueueDescription("orders", lock_duration_ms=lock_ms),
         QueueDescription("other"),
         QueueDescription("meetings", requires_session=True),
+        QueueDescription("remembering", requires_duplicate_detection=True, duplicate_window_ms=600_000),
     )
     namespaces = [
         NamespaceOptions("contoso", queues=queues, **options),

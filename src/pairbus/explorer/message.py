@@ -37,6 +37,7 @@ from pairbus.amqp.message import (
 from pairbus.amqp.typed_text import to_text
 from pairbus.amqp.types import decode, encode
 from pairbus.explorer.times import time_text
+from pairbus.pairing.envelope import ORIGINAL_ID
 
 SEQUENCE_NUMBER, ENQUEUED_TIME = "x-opt-sequence-number", "x-opt-enqueued-time"
 PARTITION_KEY, SCHEDULED_TIME = "x-opt-partition-key", "x-opt-scheduled-enqueue-time"
@@ -212,10 +213,35 @@ def without_dead_letter_properties(payload: bytes) -> bytes:
     return message.encode()
 
 
+def with_other_id(copy: bytes, original: bytes, new_id: str) -> bytes:
+    """Return the copy with a new message id if it has that of the original; the old id becomes a property.
+
+    A message without an id stays without: no entity takes it for a duplicate.
+    """
+    message, before = Message.decode(copy), Message.decode(original).properties
+    own = message.properties
+    if before is None or own is None or own.message_id in (None, "", b""):
+        return copy
+    if _plain(own.message_id) != _plain(before.message_id):  # as texts: entities compare ids of any type as texts
+        return copy
+    message.application_properties = {ORIGINAL_ID: own.message_id} | (message.application_properties or {})
+    own.message_id = new_id
+    return message.encode()
+
+
 def sequence_number_of(payload: bytes) -> int | None:
     """Return the sequence number of a message that was peeked or received."""
     value = annotations_of(payload).get(SEQUENCE_NUMBER)
     return int(value) if isinstance(value, int) else None
+
+
+def session_id_of(payload: bytes) -> str | None:
+    """Return the session id of a message; None when it has none, or the bytes are not a message."""
+    try:
+        properties = Message.decode(payload).properties
+    except (ProtocolError, ValueError, TypeError, IndexError):
+        return None
+    return None if properties is None else _plain(properties.group_id)
 
 
 def annotations_of(payload: bytes) -> dict[Any, Any]:

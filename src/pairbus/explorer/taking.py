@@ -8,10 +8,12 @@ Laws of this file.
  1. A message is completed only after `act` has returned it.
  2. A batch is acted upon and completed to its end, or released: also when the caller is cancelled.
  3. Messages that arrive after the beginning are not touched.
+ 4. A message that comes again after `act` has returned it is completed, and not acted upon once more.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -19,8 +21,8 @@ from pairbus.explorer.address import Address
 from pairbus.explorer.calls import RetryPatience, explained, is_passing, uninterrupted
 from pairbus.explorer.choice import Choice, state_of
 from pairbus.explorer.intake import CREDIT, WAIT_S, MessageIntake
-from pairbus.explorer.message import sequence_number_of
-from pairbus.explorer.pages import NUMBER_MAX, extent, search, walk
+from pairbus.explorer.message import sequence_number_of, session_id_of
+from pairbus.explorer.pages import NUMBER_MAX, extent, peek, search, walk
 from pairbus.explorer.progress import Progress
 from pairbus.transport import Carrier, ReceivedMessage, TransportError
 
@@ -59,8 +61,12 @@ class Taking:
     "True: messages that arrive after the beginning are not touched."
     last: int | None = None
     "Highest sequence number at the beginning, where the caller knows it; None: that of the first look."
-    _wanted: set[int] | None = None
-    "Sequence numbers of the chosen messages; None: all."
+    _wanted: dict[int, str | None] | None = None
+    "Sequence numbers of the chosen messages that are not completed, and their sessions; None: all messages."
+    _wanted_in: Counter[str | None] = field(default_factory=Counter)
+    "Number of these messages by session."
+    _uncompleted: set[int] = field(default_factory=set)
+    "Sequence numbers of messages that were acted upon, and are not known to be completed."
     _last: int = NUMBER_MAX
     _left: int = NUMBER_MAX
     _held_too_many: bool = False
@@ -77,7 +83,12 @@ class Taking:
                     patience.succeeded()  # the look has reached the namespace
                 wait_s = max(self.wait_s, CHOSEN_WAIT_S) if self.choice.numbers else self.wait_s
                 async with MessageIntake(
-                    self.carrier, self.address, session=self.choice.session, credit=credit, wait_s=wait_s
+                    self.carrier,
+                    self.address,
+                    session=self.choice.session,
+                    sessions=self._sessions(),
+                    credit=credit,
+                    wait_s=wait_s,
                 ) as intake:
                     await self._take(intake, patience)
                 for session in intake.locked_sessions:
@@ -99,7 +110,7 @@ class Taking:
             return False
         if self.choice.is_all:
             return True
-        wanted: set[int] = set()
+        wanted: dict[int, str | None] = {}
         others = 0
         self.choice.last = min(self._last, NUMBER_MAX if self.choice.last is None else self.choice.last)
         async for page in search(self.carrier, self.address, self.choice, bodies=False):
@@ -108,12 +119,17 @@ class Taking:
                 if state_of(payload) != "active":
                     others += 1
                 elif number is not None:
-                    wanted.add(number)
+                    wanted[number] = session_id_of(payload)
         if others:
             self.progress.note(f"{others} of the chosen messages are deferred or scheduled, and cannot be received")
-        self._wanted = wanted
+        self._wanted, self._wanted_in = wanted, Counter(wanted.values())
         self.progress.total = min(len(wanted), self._left)
         return bool(wanted)
+
+    def _sessions(self) -> list[str] | None:
+        """Return the sessions of the chosen messages; None when all sessions are to be visited."""
+        found = [session for session in self._wanted_in if session is not None]
+        return found if self._wanted is not None and len(found) == len(self._wanted_in) else None
 
     async def _take(self, intake: MessageIntake, patience: RetryPatience) -> None:
         async for messages in intake.batches(patience):
@@ -134,45 +150,71 @@ class Taking:
 
     async def _batch(self, intake: MessageIntake, messages: list[ReceivedMessage]) -> Acted:
         chosen: list[ReceivedMessage] = []
+        again: list[ReceivedMessage] = []
         for message in messages:
             number = sequence_number_of(message.payload) or 0
-            if self.only_present and number > self._last:
+            if number in self._uncompleted:
+                again.append(message)
+            elif self.only_present and number > self._last:
                 intake.skip_rest()
             elif len(chosen) < self._left and self._is_chosen(number, message.payload):
                 chosen.append(message)
         acted = await self.act(chosen) if chosen else Acted()
-        uncompleted = await intake.complete(acted.done)
+        await self._complete(intake, [*again, *acted.done])
         done = {message.delivery_id for message in acted.done}
         await intake.release(message for message in chosen if message.delivery_id not in done)
-        if self._wanted is not None:
-            self._wanted -= {sequence_number_of(message.payload) or 0 for message in acted.done}
+        if self._wanted is not None and intake.session is not None and not self._wanted_in[intake.session]:
+            intake.skip_rest()
         self._left -= len(acted.done)
-        self.progress.uncompleted += uncompleted
-        self.progress.step(done=len(acted.done), passed=len(messages) - len(chosen))
+        self.progress.step(done=len(acted.done), passed=len(messages) - len(chosen) - len(again))
         return acted
+
+    async def _complete(self, intake: MessageIntake, messages: list[ReceivedMessage]) -> None:
+        failed = await intake.complete(messages)
+        for message in messages:
+            number = sequence_number_of(message.payload) or 0
+            if message.delivery_id in failed:
+                self._uncompleted.add(number)
+            else:
+                self._note_gone(number)
+        self.progress.uncompleted = len(self._uncompleted)
+
+    def _note_gone(self, number: int) -> None:
+        self._uncompleted.discard(number)
+        if self._wanted is not None and number in self._wanted:
+            self._wanted_in[self._wanted.pop(number)] -= 1
 
     def _is_chosen(self, number: int, payload: bytes) -> bool:
         return number in self._wanted if self._wanted is not None else self.choice.takes(payload)
 
     async def _count_left(self) -> None:
         progress = self.progress
-        if not self.only_present or progress.left is not None:
+        await self._look_for_uncompleted()
+        if not self.only_present:
             return
-        if self._wanted is not None:
-            progress.left = len(self._wanted) if self._left > 0 else 0
-        elif self._left > 0:
-            progress.left = await self._look_for_rest()
-        else:
-            progress.left = 0
+        if progress.left is None:
+            progress.left = len(self._uncompleted)
+            if self._left > 0:
+                progress.left = await self._look_for_rest() if self._wanted is None else len(self._wanted)
         if self._held_too_many:
             progress.note(f"more than {HELD_MAX} messages that were not chosen lie before those that are left")
+        progress.step()
+
+    async def _look_for_uncompleted(self) -> None:
+        """Find out which of the messages that are not known to be completed are still there."""
+        for number in sorted(self._uncompleted):
+            found = await peek(self.carrier, self.address, number, 1, bodies=False)
+            if not any(sequence_number_of(payload) == number for payload in found):
+                self._note_gone(number)
+        self.progress.uncompleted = len(self._uncompleted)
 
     async def _look_for_rest(self) -> int:
-        left = 0
+        left = len(self._uncompleted)
         async for page in walk(self.carrier, self.address, last=self._last, bodies=False):
-            left += sum(state_of(payload) == "active" for payload in page)
-            others = sum(state_of(payload) != "active" for payload in page)
-            if others:
+            rest = [payload for payload in page if sequence_number_of(payload) not in self._uncompleted]
+            active = sum(state_of(payload) == "active" for payload in rest)
+            left += active
+            if active < len(rest):
                 self.progress.note("deferred and scheduled messages are left: they cannot be received")
             if left >= LEFT_MAX:
                 self.progress.note(f"more than {LEFT_MAX} messages are left")

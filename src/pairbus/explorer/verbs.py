@@ -7,8 +7,10 @@ message in both places and never in none. Interrupted verbs leave no message loc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
+from uuid import uuid4
 
 from pairbus.amqp.types import Int, Timestamp
 from pairbus.errors import ConfigError, EntityError, EntityNotFound
@@ -21,6 +23,7 @@ from pairbus.explorer.message import (
     annotations_of,
     sendable,
     sequence_number_of,
+    with_other_id,
     without_dead_letter_properties,
 )
 from pairbus.explorer.pages import PAGE, extent, peek
@@ -31,6 +34,8 @@ from pairbus.transport import Carrier, ReceivedMessage, Refused, TransportError
 
 DELETE_COUNT = 4000  # messages that the service deletes at once
 ASKED_AT_ONCE = 100  # messages that are deleted as they are delivered
+
+_TWICE = "the copy was accepted by {path}, but the original in {address} could not be completed"
 
 PayloadSource = Iterable[bytes] | AsyncIterable[bytes]
 
@@ -137,11 +142,11 @@ async def move(
 ) -> Progress:
     """Move messages to a queue or topic, of this namespace or another; messages that arrive meanwhile stay.
 
-    Only the annotations of the service are removed. ConfigError when source and destination are one.
+    Only the annotations of the service are removed. ConfigError when source and destination are one, or when the
+    destination is the entity through which the messages came.
     """
-    same = source.endpoint.authority.lower() == destination.endpoint.authority.lower()
-    if same and address.path.lower() == path.strip("/").lower():
-        raise ConfigError(f"{path} is both source and destination: messages are moved to another entity or namespace")
+    if source.endpoint.authority.lower() == destination.endpoint.authority.lower():
+        _check_destination(address, path)
 
     async def act(messages: list[ReceivedMessage]) -> Acted:
         return await _forward(destination, path, messages, change)
@@ -151,6 +156,25 @@ async def move(
         return await taking.run()
     except EntityError as error:
         raise type(error)(f"{error}; {taking.progress.done} messages were moved") from error
+
+
+def _check_destination(address: Address, path: str) -> None:
+    """Raise ConfigError for a destination of the same namespace to which these messages cannot be moved.
+
+    The entity through which a message came may detect duplicates and remember its id. It would accept the copy and drop
+    it, and the message, completed at its source, would be lost.
+    """
+    to = path.strip("/").lower()
+    if to == address.path.lower():
+        raise ConfigError(f"{path} is both source and destination: messages are moved to another entity or namespace")
+    if to != address.destination.lower():
+        return
+    if address.is_dead_letter:
+        raise ConfigError(
+            f"{path} is where these dead letters came from: if it detects duplicates, it drops messages whose ids it"
+            " remembers. `pairbus redrive` sends dead letters back, and minds duplicates"
+        )
+    raise ConfigError(f"{path} is the topic of {address}: the messages would come back, or be dropped as duplicates")
 
 
 async def _forward(
@@ -187,36 +211,73 @@ async def resend(
 ) -> None:
     """Send a message again with some fields changed; the original is completed after the copy was accepted.
 
-    `path`: another queue or topic than its own. EntityNotFound when the message is gone; EntityError when the original
-    cannot be completed, so that both exist.
+    `path`: another queue or topic than its own. The copy never has the message id of its original, which an entity that
+    detects duplicates may remember: it gets a new id, unless `changes` set another one, and keeps the old id in the
+    application property `x-pairbus-original-message-id`. EntityNotFound when the message is gone; EntityError when the
+    original cannot be completed, so that both exist.
     """
     path = path or address.destination
     found = [one for one in await peek(carrier, address, number, 1) if sequence_number_of(one) == number]
     if not found:
         raise EntityNotFound(f"{address} has no message with the sequence number {number}")
 
+    new_id = uuid4().hex  # one for all attempts, so that an entity that detects duplicates stores one copy
+
     def change(payload: bytes) -> bytes:
+        original = payload
         if address.is_dead_letter and "application_properties" not in changes:
             payload = without_dead_letter_properties(payload)
-        return edited(payload, changes)
+        return with_other_id(edited(payload, changes), original, new_id)
 
     state, copy = state_of(found[0]), change(found[0])
-    try:
-        if keep_original:
-            await carrier.send(path, copy)
-        elif state == "scheduled":
-            await carrier.send(path, copy)
+    if keep_original:
+        await _send_copy(carrier, path, copy)
+    elif state == "scheduled":
+        await _send_copy(carrier, path, copy)
+        with _completing(address, path):
             await (await carrier.management(address.destination)).cancel([number])
-        elif state == "deferred":
-            management = await carrier.management(address.path)
-            [deferred] = await management.receive_deferred([number])
-            assert deferred.lock_token is not None
-            await carrier.send(path, change(deferred.payload))
-            await management.update_disposition("completed", [deferred.lock_token])
-        else:
-            await _resend_active(carrier, address, number, path, change)
+    elif state == "deferred":
+        await uninterrupted(_resend_deferred(carrier, address, number, path, change))
+    else:
+        await _resend_active(carrier, address, number, path, change)
+
+
+async def _send_copy(carrier: Carrier, path: str, copy: bytes) -> None:
+    try:
+        await carrier.send(path, copy)
+    except TransportError as error:
+        raise explained(error, carrier, path) from error
+
+
+@contextmanager
+def _completing(address: Address, path: str) -> Iterator[None]:
+    """Raise EntityError that tells where the message is when its original cannot be completed or cancelled."""
+    try:
+        yield
+    except TransportError as error:
+        raise EntityError(f"{_TWICE.format(path=path, address=address)}: {error}") from error
+
+
+async def _resend_deferred(
+    carrier: Carrier, address: Address, number: int, path: str, change: Callable[[bytes], bytes]
+) -> None:
+    """Lock the message and send its copy; then complete it, or give it back when the copy was not accepted."""
+    try:
+        management = await carrier.management(address.path)
+        [deferred] = await management.receive_deferred([number])
     except TransportError as error:
         raise explained(error, carrier, address.path) from error
+    assert deferred.lock_token is not None
+    is_accepted = False
+    try:
+        await _send_copy(carrier, path, change(deferred.payload))
+        is_accepted = True
+    finally:
+        if not is_accepted:
+            with suppress(TransportError):  # if this fails, the lock runs out by itself
+                await management.update_disposition("abandoned", [deferred.lock_token])
+    with _completing(address, path):
+        await management.update_disposition("completed", [deferred.lock_token])
 
 
 async def _resend_active(
@@ -227,7 +288,7 @@ async def _resend_active(
 
     progress = await Taking(carrier, address, Choice(numbers=[number]), act, Progress(), 1).run()
     if progress.uncompleted:
-        raise EntityError(f"the copy was accepted by {path}, but the original in {address} could not be completed")
+        raise EntityError(_TWICE.format(path=path, address=address))
     if not progress.done:
         raise EntityError(f"message {number} of {address} did not come: another receiver may have it; nothing was sent")
 
@@ -248,6 +309,7 @@ async def purge(
         found = await extent(carrier, address)
         if found is None:
             progress.left = 0
+            progress.step()
             return progress
         last = found[1]
         before = await _enqueued_time(carrier, address, *found)
