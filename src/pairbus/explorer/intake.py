@@ -24,9 +24,7 @@ from pairbus.transport import Carrier, ClientConnection, ReceivedMessage, Receiv
 
 CREDIT = 200  # messages locked ahead, if they are small
 BATCH = 100
-BYTES_AHEAD_MAX = (
-    32 << 20
-)  # messages that arrive ahead, and as much in the batch that is acted upon: 64 MiB, or one each
+BYTES_AHEAD_MAX = 32 << 20  # of messages that arrive ahead; as much is in the batch that is acted upon
 WAIT_S = 1.0  # wait for the next message before the entity counts as empty
 RENEWED_AT_ONCE = 500
 RENEW_MIN_S, RENEW_MAX_S = 1.0, 20.0
