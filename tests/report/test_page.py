@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pairbus.report.model import PARTS, Amount, BillLine, Damage, EntityAvailability, EntityOutage, Report
 from pairbus.report.page import render, summary
 from pairbus.report.page.costs import COLUMNS_MAX, by_time
-from pairbus.report.page.findings import GOOD, PLAIN, figures, headline
+from pairbus.report.page.findings import GOOD, PLAIN, figures, headline, lost
 from pairbus.report.page.scales import duration_ticks, number_ticks, time_ticks
 from pairbus.report.page.tables import fitting_table, table
 from pairbus.report.page.words import Calendar, count, duration, listed, money, percent, shortened, size
@@ -176,6 +176,24 @@ def test_nothing_is_called_lost_or_not_where_rows_are_missing() -> None:
     report = example_report()
     assert "none lost" not in headline(replace(report, source=replace(report.source, damaged=0, lost_rows=1)))
     assert "none lost" not in headline(replace(report, source=replace(report.source, damaged=1, lost_rows=0)))
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_missing"),
+    [
+        ("the file cannot be read: Permission denied", True),
+        ("the table is not a ledger: it has no run", True),
+        ("the file is empty", False),
+        ("3 damaged lines were left out by compaction", False),
+    ],
+)
+def test_unread_file_counts_as_missing(reason: str, is_missing: bool) -> None:
+    """Its rows may tell of a message that never came home. The lines that compaction left out are counted as lines."""
+    report = example_report()
+    unread = replace(report, source=replace(report.source, damage=(Damage("7.jsonl", 0, reason),)))
+    assert ("none lost" not in headline(unread)) == is_missing
+    words = lost(unread).words.replace("\u00a0", " ")
+    assert ("1 file of it could not be read or written" in words) == is_missing
 
 
 def test_money_is_called_an_estimate_wherever_it_stands(report: Report) -> None:

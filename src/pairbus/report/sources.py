@@ -12,12 +12,11 @@ from pairbus.ledger_table.lines import NAMES
 from pairbus.ledger_table.listing import LEDGER, TABLE_SUFFIX, LedgerFile, find_here, find_there, is_here
 from pairbus.ledger_table.manifest import Manifest, read_manifest
 from pairbus.ledger_table.names import source_key
-from pairbus.report.model import Damage
+from pairbus.report.model import EMPTY, LEFT_OUT, Damage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EMPTY = "the file is empty"
 SMALL_BYTES = 50_000_000  # 200 000 rows
 DRIVER_BYTES = 320_000_000  # 1 200 000 rows, whose messages take 300 MB of the driver's memory
 TABLE_WEIGHT = 10  # a byte of a table holds as much as so many bytes of lines
@@ -133,7 +132,7 @@ def _manifests(
 def _left_out(manifests: Sequence[Manifest]) -> tuple[tuple[Damage, ...], int]:
     """Return files with damaged lines that are in no table, and the number of these lines."""
     files = [entry for manifest in manifests for entry in manifest.files.values() if entry.damaged]
-    shown = (Damage(entry.path, 0, f"{entry.damaged} damaged lines were left out by compaction") for entry in files)
+    shown = (Damage(entry.path, 0, f"{entry.damaged} damaged lines were {LEFT_OUT}") for entry in files)
     return tuple(shown), sum(entry.damaged for entry in files)
 
 
