@@ -94,6 +94,7 @@ def test_bandwidth_base_and_geo_replication_are_those_of_the_sheets(world: World
     geo = (
         Fraction(world.geo.messaging_unit_per_hour) * 2 * hours + Fraction(world.geo.replication_per_gb) * sent / 10**9
     )
+    assert bill.geo_replication is not None
     assert abs(Fraction(bill.geo_replication) - geo) <= NEAR
     assert bill.with_pairing == bill.total.money + bill.base
 
@@ -209,6 +210,18 @@ def test_strict_counting_pays_for_settlements_and_documented_does_not() -> None:
     assert totals == [3, 8]
     with pytest.raises(ConfigError, match="documented, strict"):
         Tariffs(sheet, geo, "free", None)
+
+
+def test_sheets_of_different_currencies_are_not_compared(tmp_path: Path) -> None:
+    """The price sheet of geo-replication is in USD; its amount is no number of euros."""
+    sheet, geo = load("standard"), load("geo-replication")
+    euros = Tariffs(replace(sheet, currency="EUR"), geo, "documented", None)
+    bill, _ = make_bill([cell()], [], [], [], euros, 3_600_000)
+    assert bill.geo_replication is None
+    assert make_bill([cell()], [], [], [], Tariffs(sheet, geo, "documented", None), 0)[0].geo_replication == 0
+    report = replace(example_report(), bill=bill)
+    write_json(report, tmp_path / "report.json")
+    assert read_json(tmp_path / "report.json") == report
 
 
 def test_price_tier_that_ends_mid_ledger_is_shared_by_all() -> None:

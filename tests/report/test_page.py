@@ -106,6 +106,7 @@ def bill_numbers(report: Report) -> Iterator[str]:
         yield count(amount.operations)
         yield money(amount.money, currency)
     for sum_ in (bill.bandwidth.money, bill.base, bill.geo_replication, bill.with_pairing):
+        assert sum_ is not None
         yield money(sum_, currency)
     yield from (size(bill.bandwidth.bytes), size(bill.total.bytes), count(report.prices.operations_before))
     yield from (report.prices.sheet, currency, report.prices.date, report.prices.source, report.prices.counting)
@@ -208,6 +209,14 @@ def test_money_is_called_an_estimate_wherever_it_stands(report: Report) -> None:
             continue
         for piece in re.split(r"</h1>|</p>|</div>", part):
             assert "stimate" in piece or not re.search(r"\$\d", piece), piece
+
+
+def test_geo_replication_in_another_currency_is_left_out() -> None:
+    """Its amount would stand in the currency of the user's own price sheet."""
+    report = example_report()
+    alone = replace(report, bill=replace(report.bill, geo_replication=None))
+    assert "eo-replication" in render(report) and "eo-replication" in summary(report).plain
+    assert "eo-replication" not in render(alone) and "eo-replication" not in summary(alone).plain
 
 
 def test_an_empty_report_is_made_of_sentences() -> None:

@@ -112,8 +112,8 @@ class Bill:
     "Fixed cost of the namespaces for the period; not in the total."
     lines: tuple[BillLine, ...]
     outages: tuple[OutageBill, ...]
-    geo_replication: Decimal
-    "Cost of Azure's geo-replication for the same period and traffic."
+    geo_replication: Decimal | None
+    "Cost of Azure's geo-replication for the same period and traffic; None: its price sheet has another currency."
     with_pairing: Decimal
     "Sum of `total` and `base`, to compare with `geo_replication`."
 

@@ -162,13 +162,13 @@ def _delay(report: Report) -> Figure:
 
 
 def comparison(report: Report) -> str:
-    """Return a sentence that compares the cost with that of geo-replication."""
+    """Return a sentence that compares the cost with that of geo-replication, where both have the same currency."""
     bill, currency = report.bill, report.prices.currency
     ours, theirs = bill.with_pairing, bill.geo_replication
-    said = (
-        f"By estimate this period cost {money(ours, currency)} with the base charge of its namespaces; "
-        f"Azure's geo-replication would have cost {money(theirs, currency)} for the same period and traffic"
-    )
+    said = f"By estimate this period cost {money(ours, currency)} with the base charge of its namespaces"
+    if theirs is None:
+        return f"{said}."
+    said += f"; Azure's geo-replication would have cost {money(theirs, currency)} for the same period and traffic"
     if ours > 0 and theirs > ours:
         return f"{said}: {times(theirs, ours)} times as much."
     if theirs > 0 and ours > theirs:
