@@ -17,6 +17,7 @@ from pairbus.ledger_table.compaction import _rows_of
 from pairbus.ledger_table.lines import NAMES, fields_of, usable
 from pairbus.ledger_table.manifest import Manifest, ManifestEntry, read_manifest
 from pairbus.ledger_table.names import source_key
+from pairbus.pairing import events
 from tests.report.conftest import BEFORE, NOW_S
 from tests.report.worlds import BROKEN, NOON_S, ODD_BUT_WHOLE, RandomWorld, Writer, hand_ledger
 
@@ -187,6 +188,45 @@ def test_views_tell_what_the_report_tells(spark: SparkSession, sheet: PriceSheet
     totals = spark.sql("SELECT sum(operations), count(*) FROM bill_lines WHERE kind <> 'complete'").collect()[0]
     assert tuple(totals) == (made.bill.total.operations, len(made.bill.lines))
     assert spark.sql("SELECT count_if(moves > 1) FROM moves").collect()[0][0] == made.availability.total.duplicated
+
+
+@pytest.mark.spark
+def test_outages_keep_the_order_in_which_they_were_written(
+    spark: SparkSession, sheet: PriceSheet, tmp_path: Path
+) -> None:
+    """The clock goes back during the outage, so that the recovery has the earliest time. Table and views know the order
+    too, also when only the first rows of a file are in the table."""
+    from pairbus.ledger_table import compact_ledgers, register_views
+
+    ledger, place = tmp_path / "ledger", tmp_path / "table"
+    first, last = (Writer("api", 1, "aaaaaaaa") for _ in range(2))
+    first.meter(NOON_S - 3600, "send", "orders")
+    first.event(NOON_S, events.Suspected("orders", "no answer", 60.0))
+    first.write(ledger, 9)
+    last.event(NOON_S + 60, events.FailedOver("orders", 60.0, 2, "no answer"))
+    last.write(ledger, 10)
+    compact_ledgers(spark, [ledger], place)
+    last.event(NOON_S - 30, events.Recovered("orders", 30.0, 4, "a ping"))
+    last.write(ledger, 10)
+    expected = [("orders", ms_of(NOON_S), ms_of(NOON_S + 60), ms_of(NOON_S + 60))]
+    for sources in ((ledger,), (ledger, place)):
+        assert outages_of(report_of(spark, sheet, *sources)) == expected
+    compact_ledgers(spark, [ledger], place)
+    assert outages_of(report_of(spark, sheet, place)) == expected
+    register_views(spark, place)
+    times = ", ".join(f"unix_millis({name})" for name in ("begins", "failed_over", "recovered"))
+    assert [tuple(row) for row in spark.sql(f"SELECT entity, {times} FROM outages").collect()] == expected
+
+
+def ms_of(at_s: float) -> int:
+    return round(at_s * 1000)
+
+
+def outages_of(report: Report) -> list[tuple[str, int, int | None, int | None]]:
+    return [
+        (each.entity, ms(each.begins), each.failed_over and ms(each.failed_over), each.recovered and ms(each.recovered))
+        for each in report.availability.outages
+    ]
 
 
 def is_newer(line: bytes) -> bool:

@@ -127,7 +127,7 @@ class TaskSums:
             if left is None:
                 return
             read = left
-        self._add(read, time_ms, self._lines)
+        self._add(read, time_ms, self._path, self._offset)
 
     def row(self, values: dict[str, Any], number: int) -> None:
         """Count a row of a table; `number` is its number within the file."""
@@ -140,7 +140,9 @@ class TaskSums:
         except ValueError as error:
             self._damage(number + 1, str(error)[:REASON_MAX])
             return
-        self._add(values, time_ms_of(values["time"]), number)
+        source = values.get("source")
+        place = (self._path, number) if source is None else (source, values["position"] or 0)
+        self._add(values, time_ms_of(values["time"]), *place)
 
     def fit(self) -> None:
         """Keep memory in bounds; called once for a batch."""
@@ -155,7 +157,7 @@ class TaskSums:
             self._shown += 1
             self.out.append(LinePlace(self._path, reason, self._block, line, back_ms))
 
-    def _add(self, read: dict[str, Any], time_ms: int, line: int) -> None:
+    def _add(self, read: dict[str, Any], time_ms: int, path: str, line: int) -> None:
         get, run, kind = read.get, read["run"], read["kind"]
         if self._choice.worse and (run, time_ms // DAY_MS, self._is_table) in self._choice.worse:
             return
@@ -181,7 +183,7 @@ class TaskSums:
             told = read.get("details") or {}
             entity, reason = (get("entity") or "").lower(), text_of_detail(told.get("reason")) or ""
             forced = int(told.get("forced") in (True, "true"))
-            self.out.append(StateChange(run, entity, event, reason, self._path, time_ms, forced, self._block, line))
+            self.out.append(StateChange(run, entity, event, reason, path, time_ms, forced, self._block, line))
 
     def _step(self, name: str, read: dict[str, Any], time_ms: int) -> None:
         get = read.get
@@ -258,7 +260,7 @@ def tally_lines(choice: RowsElsewhere, batches: Iterator[pyarrow.RecordBatch]) -
 
 
 def tally_rows(choice: RowsElsewhere, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Tally rows of tables; columns path, id and the fields of a row, and with limits source and position."""
+    """Tally rows of tables; columns path, id, the fields of a row, and the source and position that it needs."""
     tally, path = TaskSums(choice, is_table=True), ""
     for batch in batches:
         names = [*NAMES, *(name for name in ("source", "position") if name in batch.schema.names)]
