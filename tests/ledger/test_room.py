@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from pairbus.ledger import Ledger
+from pairbus.ledger.room import sums_of
 from pairbus.ledger.rows import encode, removed_files
 from tests.ledger.world import CHILD_S, FLUSH_S, NOON_S, Clock, rows_of, send
 
@@ -107,6 +108,20 @@ def test_sums_of_removed_files_keep_their_names(tmp_path: Path) -> None:
     assert sum(sums.billable_operations for sums in names.values()) == sum(row.billable_operations or 0 for row in lost)
     assert len(names) > len(lost)
     assert max(len(encode(row)) for row in lost) < FILE
+
+
+def test_sums_leave_a_torn_last_line_out(tmp_path: Path) -> None:
+    """After a failed write the whole row is in the next file: it would be billed twice. A table that has all whole
+    lines of the file has all of it."""
+    assert filled(tmp_path, 2).close(FLUSH_S)
+    [file] = tmp_path.iterdir()
+    whole = sums_of(file, 10)
+    first, *_ = file.read_bytes().splitlines(keepends=True)
+    with file.open("ab") as out:
+        out.write(first[:-2])
+    assert sums_of(file, 10) == whole
+    file.write_bytes(first[:-1])
+    assert not sums_of(file, 10).files
 
 
 def test_names_of_removed_files_have_a_bound(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class RemovedFile(NamedTuple):
     """Sums of a file that was removed from a full folder: an entry of `details.removed` in a row of lost rows."""
 
     size: int
-    "Bytes of the file."
+    "Bytes of the file's whole lines."
     rows: int
     counted: int
     billable_operations: int
