@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pairbus.errors import ConfigError, LedgerNewer
-from pairbus.ledger.rows import LOST_ROWS, RemovedFile
+from pairbus.ledger.rows import LOST_ROWS, SETTLED, SETTLEMENTS, RemovedFile
 from pairbus.ledger_table.lines import NAMES, NUMBERS, fields_of
 from pairbus.ledger_table.listing import (
     SUFFIX,
@@ -55,6 +55,10 @@ READ_DDL = f"{TABLE_DDL}, end bigint, damaged bigint, newer bigint"
 
 _NAMES_FILES = f"kind = '{LOST_ROWS}' and details like '%\"removed\":%'"
 "Condition of rows that name removed files."
+
+_SETTLED = f"""case kind when '{SETTLED}' then billable_operations
+    when '{LOST_ROWS}' then try_cast(get_json_object(details, '$.{SETTLEMENTS}') as bigint) end"""
+"Settlements among the billable operations of a row."
 
 Batches = Iterator["pyarrow.RecordBatch"]
 
@@ -319,6 +323,8 @@ def _sums_of(rows: DataFrame, names: Sequence[str]) -> dict[str, RemovedFile]:
     from pyspark.sql import functions as F
 
     own = rows.where(F.col("source").isin(list(names)) & ~F.coalesce(F.expr(_NAMES_FILES), F.lit(False)))
-    amounts = [F.sum(F.coalesce(name, F.lit(0))).alias(name) for name in ("count", "billable_operations", "bytes")]
+    amounts = [
+        F.sum(F.coalesce(F.expr(each), F.lit(0))) for each in ("`count`", "billable_operations", "bytes", _SETTLED)
+    ]
     sums = own.groupBy("source").agg(F.count("*").alias("found"), *amounts).collect()
     return {row["source"]: RemovedFile(0, *row[1:]) for row in sums}

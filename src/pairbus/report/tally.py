@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from pairbus.ledger.rows import FAILED_SEND, LOST_ROWS
+from pairbus.ledger.rows import FAILED_SEND, LOST_ROWS, SETTLED
 from pairbus.ledger_table.lines import NAMES, REASON_MAX, check_values, fields_of, time_ms_of
-from pairbus.ledger_table.lost import files_named, without
+from pairbus.ledger_table.lost import files_named, settlements_of, without
 from pairbus.ledger_table.names import source_key
 from pairbus.report.availability import TRANSITIONS
 from pairbus.report.cells import Cells, begin_of
@@ -172,8 +172,12 @@ class TaskSums:
         self._rates.row(read, time_ms)
         operations = get("billable_operations")
         if operations is not None:
-            key = get("namespace"), get("side"), get("entity"), kind, get("cause"), get("outcome") == "ok"
-            self._cells.add((*key, _hour(self._cells, time_ms)), get("count") or 0, operations, get("bytes") or 0)
+            count, place = get("count") or 0, (get("namespace"), get("side"), get("entity"))
+            why = get("cause"), get("outcome") == "ok", _hour(self._cells, time_ms)
+            if kind == LOST_ROWS and (settled := settlements_of(read)):
+                self._cells.add((*place, SETTLED, *why), settled, settled, 0)
+                count, operations = max(count - settled, 0), operations - settled
+            self._cells.add((*place, kind, *why), count, operations, get("bytes") or 0)
         if kind in _STEPS_BY_KIND:
             self._step(kind, read, time_ms)
         event = get("event")
@@ -216,7 +220,8 @@ def _hour(cells: Cells, time_ms: int) -> int:
 def _details_of(values: dict[str, Any]) -> dict[str, Any] | None:
     """Parse the details of a row of a table where the report needs them; ValueError when they are no object."""
     event, text = values["event"], values["details"]
-    if text is None or (event not in _STEPS_BY_EVENT and event not in _TRANSITIONS):
+    is_needed = event in _STEPS_BY_EVENT or event in _TRANSITIONS or values["kind"] == LOST_ROWS
+    if text is None or not is_needed:
         return None
     details = json.loads(text)
     if not isinstance(details, dict):
