@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -13,6 +14,7 @@ import pytest
 
 from pairbus.cost.pricing import PriceSheet, load
 from pairbus.errors import ConfigError, LedgerNewer
+from pairbus.ledger.rows import RemovedFile
 from pairbus.ledger_table.compaction import _rows_of
 from pairbus.ledger_table.lines import NAMES, fields_of, usable
 from pairbus.ledger_table.manifest import Manifest, ManifestEntry, read_manifest
@@ -87,6 +89,10 @@ def test_highest_round_that_can_be_read_is_the_state(tmp_path: Path) -> None:
         text = json.dumps({"version": 1, "round": number, "format": "parquet", "files": files, "pending": [NAME]})
         (folder / "part-0.txt").write_text(text[: len(text) - cut] + "\n")
     assert read_manifest(None, str(tmp_path)) == Manifest(4, "parquet", {NAME: ManifestEntry("/x", 9, 7)}, (NAME,))
+    sums = RemovedFile(0, 5, 4, 3, 2, 1)
+    text = json.dumps({"version": 1, **asdict(Manifest(6, "parquet", {NAME: ManifestEntry("/x", 9, 7, 0, sums)}))})
+    (tmp_path / "_pairbus" / "manifest-0" / "part-0.txt").write_text(text + "\n")
+    assert read_manifest(None, str(tmp_path)) == Manifest(6, "parquet", {NAME: ManifestEntry("/x", 9, 7, 0, sums)})
     (tmp_path / "_pairbus" / "manifest-1" / "part-0.txt").write_text('{"version": 2}')
     with pytest.raises(LedgerNewer):
         read_manifest(None, str(tmp_path))
@@ -134,12 +140,12 @@ def test_compaction_adds_every_row_once_whatever_is_killed(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("every", [28, 70], ids=lambda every: f"every {every} rows")
+@pytest.mark.parametrize("every", [28, 70, 100], ids=lambda every: f"every {every} rows")
 def test_operations_of_removed_files_are_billed_once(
     spark: SparkSession, sheet: PriceSheet, tmp_path: Path, every: int
 ) -> None:
     """A full folder removes files that the table may have already, wholly, in part or not at all, and later also the
-    files in which it noted their sums."""
+    files in which it noted their sums. The table has a part of one removed file when the report is made (100)."""
     from pairbus.ledger import Ledger
     from pairbus.ledger_table import compact_ledgers, register_views
 

@@ -103,6 +103,10 @@ class RemovedFile(NamedTuple):
     settlements: int = 0
     "Settlements among the billable operations, which not every way of counting bills."
 
+    def plus(self, other: RemovedFile) -> RemovedFile:
+        """Add sums; the size stays."""
+        return RemovedFile(self.size, *(mine + its for mine, its in zip(self[1:], other[1:], strict=True)))
+
     def minus(self, other: RemovedFile) -> RemovedFile:
         """Subtract sums, never below zero; the size stays."""
         return RemovedFile(self.size, *(max(mine - its, 0) for mine, its in zip(self[1:], other[1:], strict=True)))

@@ -10,10 +10,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pairbus.ledger.rows import LOST_ROWS, RemovedFile, lost_details, lost_settlements, removed_files
+from pairbus.ledger.rows import LOST_ROWS, SETTLED, RemovedFile, lost_details, lost_settlements, removed_files
 
 AMOUNTS = ("rows", "count", "billable_operations", "bytes")
 "Fields of a row that a `RemovedFile` has, in its order; it has settlements too, which are in the details of a row."
+
+NO_SUMS = RemovedFile(0, 0, 0, 0, 0)
 
 
 def files_named(values: Mapping[str, Any]) -> dict[str, RemovedFile]:
@@ -24,6 +26,16 @@ def files_named(values: Mapping[str, Any]) -> dict[str, RemovedFile]:
 def settlements_of(values: Mapping[str, Any]) -> int:
     """Return the settlements among the operations of a row of lost rows."""
     return min(lost_settlements(_details(values)), values.get("billable_operations") or 0)
+
+
+def sums_of_row(values: Mapping[str, Any]) -> RemovedFile:
+    """Return the sums that a row adds to those of its file, should that be removed: without the files that it names."""
+    rows, *amounts = (values.get(name) or 0 for name in AMOUNTS)
+    settled = values.get("billable_operations") or 0 if values["kind"] == SETTLED else settlements_of(values)
+    sums = RemovedFile(0, rows or 1, *amounts, settled)
+    for named in files_named(values).values():
+        sums = sums.minus(named)
+    return sums
 
 
 def _details(values: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -8,6 +8,7 @@ from os import PathLike, fspath
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from pairbus.ledger.rows import RemovedFile
 from pairbus.ledger_table.lines import NAMES
 from pairbus.ledger_table.listing import LEDGER, TABLE_SUFFIX, LedgerFile, find_here, find_there, is_here
 from pairbus.ledger_table.manifest import Manifest, read_manifest
@@ -45,6 +46,8 @@ class Sources:
     compacted: int = 0
     "Files that are not read, because a table has all their lines."
     taken: dict[str, int] = field(default_factory=dict)
+    sums: dict[str, RemovedFile] = field(default_factory=dict)
+    "Key of a file → sums of its rows that are in a table."
     limits: dict[str, int] = field(default_factory=dict)
     left_out: tuple[Damage, ...] = ()
     "Files of which compaction left damaged lines out."
@@ -92,6 +95,8 @@ def find_sources(ledgers: Sequence[str | PathLike[str]], spark: SparkSession | N
             for path in find_here(name):
                 _sort_in(str(path.resolve()), *_looked_at(path.absolute()), files, damage)
     taken = {key: entry.position for manifest in manifests for key, entry in manifest.files.items()}
+    known = ((key, entry.sums) for manifest in manifests for key, entry in manifest.files.items())
+    sums = {key: each for key, each in known if each is not None}
     limits = {key: limit for manifest in manifests for key, limit in manifest.limits().items()}
     tables = [file for file in files.values() if file.path.endswith(TABLE_SUFFIX)]
     lines = [file for file in files.values() if not file.path.endswith(TABLE_SUFFIX)]
@@ -105,6 +110,7 @@ def find_sources(ledgers: Sequence[str | PathLike[str]], spark: SparkSession | N
         tuple(others),
         len(lines) - len(left),
         taken,
+        sums,
         limits,
         *_left_out(manifests),
         is_known,

@@ -66,7 +66,7 @@ def choose(spark: SparkSession, sources: Sources) -> RowsElsewhere:
         for (run, day), (in_lines, in_tables) in counts.items():
             if in_lines and in_tables:
                 worse.add((run, day, in_tables <= in_lines))
-    return RowsElsewhere(sources.taken, sources.limits, frozenset(worse))
+    return RowsElsewhere(sources.taken, sources.limits, frozenset(worse), sources.sums)
 
 
 def pass_over(spark: SparkSession, sources: Sources, choice: RowsElsewhere) -> DataFrame:

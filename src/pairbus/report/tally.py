@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from pairbus.ledger.rows import FAILED_SEND, LOST_ROWS, SETTLED
+from pairbus.ledger.rows import FAILED_SEND, LOST_ROWS, SETTLED, RemovedFile
 from pairbus.ledger_table.lines import NAMES, REASON_MAX, check_values, fields_of, time_ms_of
 from pairbus.ledger_table.lost import files_named, settlements_of, without
 from pairbus.ledger_table.names import source_key
@@ -59,6 +59,13 @@ class RowsElsewhere:
     "Key of a file → first position that does not count in tables, because its compaction was not finished."
     worse: frozenset[tuple[str, int, bool]] = frozenset()
     "Run, day and form (True: table) of which the other form has as many rows or more."
+    sums: Mapping[str, RemovedFile] = field(default_factory=dict)
+    "Key of a file → sums of its rows that are in a table: those of a removed file are not counted again."
+
+    def of_removed(self, named: Mapping[str, RemovedFile]) -> dict[str, RemovedFile]:
+        """Return the sums of removed files that are in a table: of the whole file, or of a part."""
+        whole = {name: sums for name, sums in named.items() if self.taken.get(name, 0) >= sums.size}
+        return {name: self.sums[name] for name in named if name in self.sums} | whole
 
 
 class TaskSums:
@@ -122,8 +129,7 @@ class TaskSums:
             self._show(self._lines, None, self._below_ms - time_ms)
         self._below_ms = time_ms
         if read["kind"] == LOST_ROWS and self._choice.taken:
-            taken, named = self._choice.taken, files_named(read)
-            left = without(read, {name: sums for name, sums in named.items() if taken.get(name, 0) >= sums.size})
+            left = without(read, self._choice.of_removed(files_named(read)))
             if left is None:
                 return
             read = left
