@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from pairbus.ledger.rows import FAILED_SEND, LOST_ROWS, SETTLED, RemovedFile
-from pairbus.ledger_table.lines import NAMES, REASON_MAX, check_values, fields_of, time_ms_of
+from pairbus.ledger_table.lines import NAMES, REASON_MAX, check_texts, check_values, fields_of, time_ms_of
 from pairbus.ledger_table.lost import files_named, settlements_of, without
 from pairbus.ledger_table.names import source_key
 from pairbus.report.availability import TRANSITIONS
@@ -232,6 +232,7 @@ def _details_of(values: dict[str, Any]) -> dict[str, Any] | None:
     details = json.loads(text)
     if not isinstance(details, dict):
         raise ValueError(f"details is {text}")
+    check_texts(details)
     return details
 
 
