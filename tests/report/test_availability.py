@@ -234,7 +234,7 @@ def test_clock_that_goes_back_does_not_keep_an_outage_open() -> None:
 
 
 def test_times_decide_where_a_file_has_another_name() -> None:
-    """Somebody put several files together: the order of their lines says nothing."""
+    """Several files may have been put together: the order of their lines says nothing."""
     sums = RowSums()
     for record in (change("Recovered", 190, "/all.jsonl", 1), change("FailedOver", 130, "/all.jsonl", 2)):
         sums.add(record)

@@ -228,9 +228,9 @@ def ms_of(at_s: float) -> int:
     return round(at_s * 1000)
 
 
-def outages_of(report: Report) -> list[tuple[str, int, int | None, int | None]]:
+def outages_of(report: Report) -> list[tuple[object, ...]]:
     return [
-        (each.entity, ms(each.begins), each.failed_over and ms(each.failed_over), each.recovered and ms(each.recovered))
+        (each.entity, *(time and ms(time) for time in (each.begins, each.failed_over, each.recovered)))
         for each in report.availability.outages
     ]
 

@@ -189,7 +189,7 @@ def test_nothing_is_called_lost_or_not_where_rows_are_missing() -> None:
     ],
 )
 def test_unread_file_counts_as_missing(reason: str, is_missing: bool) -> None:
-    """Its rows may tell of a message that never came home. The lines that compaction left out are counted as lines."""
+    """The file may tell of a message that never came home. Lines that compaction left out are counted as lines."""
     report = example_report()
     unread = replace(report, source=replace(report.source, damage=(Damage("7.jsonl", 0, reason),)))
     assert ("none lost" not in headline(unread)) == is_missing
@@ -212,7 +212,7 @@ def test_money_is_called_an_estimate_wherever_it_stands(report: Report) -> None:
 
 
 def test_geo_replication_in_another_currency_is_left_out() -> None:
-    """Its amount would stand in the currency of the user's own price sheet."""
+    """The amount would stand in the currency of the user's own price sheet."""
     report = example_report()
     alone = replace(report, bill=replace(report.bill, geo_replication=None))
     assert "eo-replication" in render(report) and "eo-replication" in summary(report).plain

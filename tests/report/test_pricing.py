@@ -306,7 +306,7 @@ def test_a_sheet_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -
 
 def test_sheet_that_cannot_be_looked_for_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder may be closed to this user, and a name too long for the file system."""
-    with pytest.raises(ConfigError, match="one of basic|File name too long"):
+    with pytest.raises(ConfigError, match=r"one of basic|File name too long"):
         load("x" * 300)
 
     def refuse(path: Path) -> bool:

@@ -56,7 +56,7 @@ def usable(line: bytes) -> Row:
 
 
 def check_texts(values: object) -> None:
-    """Check the texts in a value of JSON; ValueError when one has half of a surrogate pair, which Spark cannot store."""
+    """Check the texts in a value of JSON; ValueError when one has half of a surrogate pair: Spark cannot store it."""
     try:
         json.dumps(values, ensure_ascii=False).encode()
     except UnicodeEncodeError:

@@ -30,12 +30,17 @@ def settlements_of(values: Mapping[str, Any]) -> int:
 
 def sums_of_row(values: Mapping[str, Any]) -> RemovedFile:
     """Return the sums that a row adds to those of its file, should that be removed: without the files that it names."""
-    rows, *amounts = (values.get(name) or 0 for name in AMOUNTS)
-    settled = values.get("billable_operations") or 0 if values["kind"] == SETTLED else settlements_of(values)
-    sums = RemovedFile(0, rows or 1, *amounts, settled)
+    sums = _sums(values)
+    sums = sums._replace(rows=sums.rows or 1)
+    if values["kind"] == SETTLED:
+        sums = sums._replace(settlements=sums.billable_operations)
     for named in files_named(values).values():
         sums = sums.minus(named)
     return sums
+
+
+def _sums(values: Mapping[str, Any]) -> RemovedFile:
+    return RemovedFile(0, *(values.get(name) or 0 for name in AMOUNTS))._replace(settlements=settlements_of(values))
 
 
 def _details(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -52,7 +57,7 @@ def without(values: Mapping[str, Any], there: Mapping[str, RemovedFile]) -> dict
     both = {name: there[name] for name in named if name in there}
     if not both:
         return dict(values)
-    left = RemovedFile(0, *(values.get(name) or 0 for name in AMOUNTS), settlements_of(values))
+    left = _sums(values)
     for sums in both.values():
         left = left.minus(sums)
     if not any(left[1:5]):

@@ -60,7 +60,8 @@ _OUTAGES = f"""
 WITH runs AS (
   SELECT run, max({_TIME}) AS last_at FROM {ROWS} GROUP BY run
 ), placed AS (
-  SELECT run, lower(coalesce(entity, '')) AS entity, event, {_TIME} AS time, source, position, {_FILE} AS number_of_file,
+  SELECT run, lower(coalesce(entity, '')) AS entity, event, {_TIME} AS time, source, position,
+         {_FILE} AS number_of_file,
          get_json_object(details, '$.reason') AS reason,
          coalesce(get_json_object(details, '$.forced') = 'true', false) AS forced
   FROM {ROWS} WHERE event IN ('Suspected', 'FailedOver', 'Recovered', 'PairingCleared')

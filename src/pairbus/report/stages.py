@@ -93,10 +93,10 @@ def pass_over(spark: SparkSession, sources: Sources, choice: RowsElsewhere) -> D
 
 def _columns(choice: RowsElsewhere) -> list[str]:
     """Return the columns of a row; with its origin only where that decides: for transitions, or for all rows."""
-    origin = ("source", "position")
+    origin = ["source", "position"]
     if not choice.limits:
         events = ", ".join(f"'{event}'" for event in TRANSITIONS)
-        origin = tuple(f"if(event in ({events}), {name}, null) as {name}" for name in origin)
+        origin = [f"if(event in ({events}), {name}, null) as {name}" for name in origin]
     return [*(f"`{name}`" for name in NAMES), *origin]
 
 
