@@ -44,6 +44,13 @@ def test_a_pipe_gets_tables_of_tab_separated_cells(capsys: pytest.CaptureFixture
     assert "Note: 5 101 connections" in shown
 
 
+def test_drain_that_takes_ages_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """The time has more digits than a Decimal could hold with nine decimal places."""
+    assert run("--rate", "100000/s", "--budget", "0.000001/d", "--outage", "1h") == 0
+    [drained] = [row for row in tables(capsys.readouterr().out)["The outage"] if row[0].startswith("drained")]
+    assert int(drained[1].split()[0]) == pytest.approx(360 * 10**12)  # days, for 3600 s × 100 000 messages
+
+
 def test_a_terminal_gets_aligned_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Large numbers have gaps, and lines have at most 80 columns."""
     for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "80")):

@@ -48,18 +48,20 @@ def test_rows_dropped_during_a_disk_failure_are_reported_later(tmp_path: Path) -
     ledger.record(diverted("lost", FILL), NOON_S + 5)
     for number in range(FILL):
         ledger.meter("primary", "contoso", f"entity{number}", "send", 200_000)
+    ledger.meter("primary", "contoso", "orders", "complete", 0, 7)
     clock.now_s += 10  # all sums of that second are dropped together
     send(ledger)
     assert not ledger.flush(FLUSH_S)
-    assert f"lost={2 * FILL}" in repr(ledger)
+    assert f"lost={2 * FILL + 1}" in repr(ledger)
     (tmp_path / "mount").unlink()
     assert ledger.close(FLUSH_S)
     rows = rows_of(folder)
     [lost] = [row for row in rows if row.kind == "lost rows"]
-    assert (lost.rows, lost.since) == (2 * FILL, "2026-03-01T12:00:05.000Z")
-    assert (lost.count, lost.billable_operations, lost.bytes) == (FILL, 4 * FILL, 200_000 * FILL)
+    assert (lost.rows, lost.since) == (2 * FILL + 1, "2026-03-01T12:00:05.000Z")
+    assert (lost.count, lost.billable_operations, lost.bytes) == (FILL + 7, 4 * FILL + 7, 200_000 * FILL)
+    assert lost.details == {"settlements": 7}, "not every way of counting bills them"
     assert sum(row.kind == "diverted" for row in rows) == FILL
-    assert sum(row.count or 0 for row in rows) == FILL + 1
+    assert sum(row.count or 0 for row in rows) == FILL + 7 + 1
 
 
 def test_a_folder_that_is_removed_under_us_is_made_again(tmp_path: Path) -> None:

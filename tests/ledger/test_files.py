@@ -103,6 +103,7 @@ def test_a_last_line_cut_anywhere_costs_only_itself(tmp_path: Path) -> None:
         b'{"schema":"1"}\n',
         b'{"schema":1}\n',
         b"\xff\xfe\n",
+        b"[" * 100_000 + b"\n",
         b'{"schema":1,"time":"t","client":"c","pid":1,"run":"r","kind":"send","count":"many"}\n',
         b'{"schema":1,"time":"t","client":"c","pid":true,"run":"r","kind":"send"}\n',
     ],

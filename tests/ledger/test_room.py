@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 from pairbus.ledger import Ledger
-from pairbus.ledger.rows import encode, removed_files
-from tests.ledger.world import CHILD_S, FLUSH_S, NOON_S, Clock, rows_of, send
+from pairbus.ledger.room import sums_of
+from pairbus.ledger.rows import encode, lost_settlements, removed_files
+from tests.ledger.world import CHILD_S, FLUSH_S, HOST, NOON_S, Clock, rows_of, send
 
 FILE = 4096
 FOLDER = 5 * FILE
@@ -107,6 +108,46 @@ def test_sums_of_removed_files_keep_their_names(tmp_path: Path) -> None:
     assert sum(sums.billable_operations for sums in names.values()) == sum(row.billable_operations or 0 for row in lost)
     assert len(names) > len(lost)
     assert max(len(encode(row)) for row in lost) < FILE
+
+
+def test_sums_leave_a_torn_last_line_out(tmp_path: Path) -> None:
+    """After a failed write the whole row is in the next file: it would be billed twice. A table that has all whole
+    lines of the file has all of it."""
+    assert filled(tmp_path, 2).close(FLUSH_S)
+    [file] = tmp_path.iterdir()
+    whole = sums_of(file, 10)
+    first, *_ = file.read_bytes().splitlines(keepends=True)
+    with file.open("ab") as out:
+        out.write(first[:-2])
+    assert sums_of(file, 10) == whole
+    file.write_bytes(first[:-1])
+    assert not sums_of(file, 10).files
+
+
+def test_sums_tell_settlements_apart(tmp_path: Path) -> None:
+    """Not every way of counting bills them. They are told also when the file that told them first is removed."""
+    clock = Clock()
+    ledger = Ledger(tmp_path, client="c", clock=clock, max_file_bytes=FILE, max_folder_bytes=2 * FILE)
+    for _ in range(300):
+        send(ledger)
+        ledger.meter("primary", HOST, "orders", "complete", 0, 3)
+        clock.now_s += 1
+        assert ledger.flush(FLUSH_S)
+    assert ledger.close(FLUSH_S)
+    rows = rows_of(tmp_path)
+    lost = [row for row in rows if row.kind == "lost rows"]
+    kept = sum(row.billable_operations or 0 for row in rows if row.kind == "complete")
+    assert sum(lost_settlements(row.details) for row in lost) + kept == 900
+    for row in lost:
+        files = removed_files(row.details).values()
+        assert lost_settlements(row.details) == sum(sums.settlements for sums in files) > 0
+        assert all(sums.settlements <= sums.billable_operations for sums in files)
+
+
+def test_removed_files_without_settlements_are_read() -> None:
+    """Rows that name removed files had five numbers for each file at first."""
+    [sums] = removed_files({"files": 1, "removed": {"a": [900, 5, 4, 3, 2]}}).values()
+    assert (sums.bytes, sums.settlements) == (2, 0)
 
 
 def test_names_of_removed_files_have_a_bound(tmp_path: Path) -> None:

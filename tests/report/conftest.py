@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,7 +86,7 @@ def make_world(spark: SparkSession, sheet: PriceSheet, tmp_path_factory: pytest.
         else:
             RandomWorld(int(name.removeprefix("seed "))).write(folder)
         counting = "strict" if name == "seed 3" else "documented"
-        geo = load("geo-replication")
+        geo = replace(load("geo-replication"), currency=sheet.currency)
         report = make_report(
             spark, [folder], prices=sheet, geo=geo, counting=counting, operations_before=BEFORE, now_s=NOW_S
         )

@@ -5,10 +5,11 @@ Written from `docs/report.md`, and sharing nothing with `pairbus.report` but the
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from fractions import Fraction
 from functools import cached_property
@@ -58,6 +59,7 @@ def read(folder: Path) -> Read:
                 at = ms(row.time)
                 if any(not 0 <= (value or 0) <= 10**15 for value in (row.count, row.billable_operations, row.bytes)):
                     raise ValueError("not possible")
+                json.dumps(asdict(row), ensure_ascii=False).encode()
             except (ValueError, LedgerNewer):
                 found.damaged.append((str(path), number))
                 continue

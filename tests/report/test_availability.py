@@ -9,6 +9,8 @@ import pytest
 
 from pairbus.report.availability import Transition, UnhealthyTime, merged, spans, states
 from pairbus.report.model import Delay, EntityAvailability
+from pairbus.report.records import RunEnd, StateChange
+from pairbus.report.sums import RowSums
 from tests.report import plain
 from tests.report.conftest import World
 
@@ -212,6 +214,38 @@ def test_process_that_dies_in_an_outage_does_not_keep_it_open() -> None:
     first, second = merged(views)
     assert (first.ends_ms, first.is_over) == (9000, True)
     assert (second.begins_ms, second.ends_ms, second.is_over) == (20_000, 30_000, False)
+
+
+def change(event: str, at_s: float, file: str, line: int) -> StateChange:
+    return StateChange("aaaaaaaa", "orders", event, "no answer", file, round(at_s * 1000), 0, 0, line)
+
+
+def test_clock_that_goes_back_does_not_keep_an_outage_open() -> None:
+    """A process writes its rows in their order. File 10 was written after file 9, though its name sorts before."""
+    sums = RowSums()
+    files = [f"file:///ledger/2026-03-01-api-1-aaaaaaaa-{number}.jsonl" for number in (9, 10)]
+    for record in (change("Recovered", 100, files[1], 7), change("Suspected", 130, files[0], 9)):
+        sums.add(record)
+    sums.add(change("FailedOver", 190, files[0], 30))
+    sums.add(RunEnd("aaaaaaaa", 500_000))
+    (outage,) = merged(spans(*sums.transitions()))
+    assert (outage.begins_ms, outage.failed_over_ms, outage.ends_ms) == (130_000, 190_000, 190_000)
+    assert outage.is_over
+
+
+def test_times_decide_where_a_file_has_another_name() -> None:
+    """Several files may have been put together: the order of their lines says nothing."""
+    sums = RowSums()
+    for record in (change("Recovered", 190, "/all.jsonl", 1), change("FailedOver", 130, "/all.jsonl", 2)):
+        sums.add(record)
+    (outage,) = merged(spans(*sums.transitions()))
+    assert (outage.begins_ms, outage.ends_ms, outage.is_over) == (130_000, 190_000, True)
+
+
+def test_outage_does_not_divert_before_it_begins() -> None:
+    """The clock went back between the first failure and the failover."""
+    (outage,) = seen(step("Suspected", 20), step("FailedOver", 11), step("Recovered", 15))
+    assert (outage.begins_ms, outage.failed_over_ms, outage.ends_ms) == (20_000, 20_000, 20_000)
 
 
 def test_clearing_the_pairing_ends_every_outage_of_the_process() -> None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from pairbus.cost.estimate import Counting
 from pairbus.cost.pricing import PriceSheet, load
 from pairbus.errors import ConfigError, LedgerNewer
+from pairbus.ledger.rows import Author, encode
 from pairbus.report.bill import Cell, Tariffs, make_bill, part_of
 from pairbus.report.cells import DAILY, HOURLY, MONTHLY, begin_of
 from pairbus.report.files import read_json, write_json, write_parquet
 from pairbus.report.model import PARTS, Amount
+from pairbus.report.records import CellSum
+from pairbus.report.sums import RowSums, gathered
+from pairbus.report.tally import RowsElsewhere, TaskSums
 from tests.report import plain
-from tests.report.conftest import BEFORE, World
+from tests.report.conftest import BEFORE, NOW_S, World
 from tests.report.example import example_report
 
 NEAR = Fraction(1, 10**9)  # amounts are shown with nine digits
@@ -94,6 +101,7 @@ def test_bandwidth_base_and_geo_replication_are_those_of_the_sheets(world: World
     geo = (
         Fraction(world.geo.messaging_unit_per_hour) * 2 * hours + Fraction(world.geo.replication_per_gb) * sent / 10**9
     )
+    assert bill.geo_replication is not None
     assert abs(Fraction(bill.geo_replication) - geo) <= NEAR
     assert bill.with_pairing == bill.total.money + bill.base
 
@@ -209,6 +217,36 @@ def test_strict_counting_pays_for_settlements_and_documented_does_not() -> None:
     assert totals == [3, 8]
     with pytest.raises(ConfigError, match="documented, strict"):
         Tariffs(sheet, geo, "free", None)
+
+
+@pytest.mark.parametrize("is_table", [False, True], ids=["lines", "table"])
+def test_settlements_in_lost_rows_are_counted_like_others(is_table: bool) -> None:
+    """A full folder must not make documented counting dearer; a row that does not tell them is billed as a whole."""
+    sums = TaskSums(RowsElsewhere(), is_table=is_table)
+    author, values = Author("c", 1, "aaaaaaaa"), {"count": 9, "billable_operations": 10, "bytes": 5, "rows": 2}
+    for details in ({"files": 1, "removed": {"a": [900, 2, 9, 10, 5, 4]}, "settlements": 4}, None):
+        row = author.row(NOW_S, "lost rows", **values, since="2026-03-01T00:00:00.000Z", details=details)
+        if is_table:
+            sums.row({**asdict(row), "details": details and json.dumps(details)}, 0)
+        else:
+            sums.line(encode(row)[:-1])
+    sums.finish()
+    cells = gathered([record for record in sums.out if isinstance(record, CellSum)], RowSums()).cells()
+    tariffs = [Tariffs(load("standard"), load("geo-replication"), counting, None) for counting in get_args(Counting)]
+    bills = [make_bill(cells, [], [], [], each, 0)[0].total for each in tariffs]
+    assert [(total.operations, total.bytes) for total in bills] == [(16, 10), (20, 10)]
+
+
+def test_sheets_of_different_currencies_are_not_compared(tmp_path: Path) -> None:
+    """The price sheet of geo-replication is in USD; its amount is no number of euros."""
+    sheet, geo = load("standard"), load("geo-replication")
+    euros = Tariffs(replace(sheet, currency="EUR"), geo, "documented", None)
+    bill, _ = make_bill([cell()], [], [], [], euros, 3_600_000)
+    assert bill.geo_replication is None
+    assert make_bill([cell()], [], [], [], Tariffs(sheet, geo, "documented", None), 0)[0].geo_replication == 0
+    report = replace(example_report(), bill=bill)
+    write_json(report, tmp_path / "report.json")
+    assert read_json(tmp_path / "report.json") == report
 
 
 def test_price_tier_that_ends_mid_ledger_is_shared_by_all() -> None:

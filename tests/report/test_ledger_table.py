@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -13,10 +14,12 @@ import pytest
 
 from pairbus.cost.pricing import PriceSheet, load
 from pairbus.errors import ConfigError, LedgerNewer
+from pairbus.ledger.rows import RemovedFile
 from pairbus.ledger_table.compaction import _rows_of
 from pairbus.ledger_table.lines import NAMES, fields_of, usable
 from pairbus.ledger_table.manifest import Manifest, ManifestEntry, read_manifest
 from pairbus.ledger_table.names import source_key
+from pairbus.pairing import events
 from tests.report.conftest import BEFORE, NOW_S
 from tests.report.worlds import BROKEN, NOON_S, ODD_BUT_WHOLE, RandomWorld, Writer, hand_ledger
 
@@ -86,6 +89,10 @@ def test_highest_round_that_can_be_read_is_the_state(tmp_path: Path) -> None:
         text = json.dumps({"version": 1, "round": number, "format": "parquet", "files": files, "pending": [NAME]})
         (folder / "part-0.txt").write_text(text[: len(text) - cut] + "\n")
     assert read_manifest(None, str(tmp_path)) == Manifest(4, "parquet", {NAME: ManifestEntry("/x", 9, 7)}, (NAME,))
+    sums = RemovedFile(0, 5, 4, 3, 2, 1)
+    text = json.dumps({"version": 1, **asdict(Manifest(6, "parquet", {NAME: ManifestEntry("/x", 9, 7, 0, sums)}))})
+    (tmp_path / "_pairbus" / "manifest-0" / "part-0.txt").write_text(text + "\n")
+    assert read_manifest(None, str(tmp_path)) == Manifest(6, "parquet", {NAME: ManifestEntry("/x", 9, 7, 0, sums)})
     (tmp_path / "_pairbus" / "manifest-1" / "part-0.txt").write_text('{"version": 2}')
     with pytest.raises(LedgerNewer):
         read_manifest(None, str(tmp_path))
@@ -133,12 +140,12 @@ def test_compaction_adds_every_row_once_whatever_is_killed(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("every", [28, 70], ids=lambda every: f"every {every} rows")
+@pytest.mark.parametrize("every", [28, 70, 100], ids=lambda every: f"every {every} rows")
 def test_operations_of_removed_files_are_billed_once(
     spark: SparkSession, sheet: PriceSheet, tmp_path: Path, every: int
 ) -> None:
     """A full folder removes files that the table may have already, wholly, in part or not at all, and later also the
-    files in which it noted their sums."""
+    files in which it noted their sums. The table has a part of one removed file when the report is made (100)."""
     from pairbus.ledger import Ledger
     from pairbus.ledger_table import compact_ledgers, register_views
 
@@ -187,6 +194,45 @@ def test_views_tell_what_the_report_tells(spark: SparkSession, sheet: PriceSheet
     totals = spark.sql("SELECT sum(operations), count(*) FROM bill_lines WHERE kind <> 'complete'").collect()[0]
     assert tuple(totals) == (made.bill.total.operations, len(made.bill.lines))
     assert spark.sql("SELECT count_if(moves > 1) FROM moves").collect()[0][0] == made.availability.total.duplicated
+
+
+@pytest.mark.spark
+def test_outages_keep_the_order_in_which_they_were_written(
+    spark: SparkSession, sheet: PriceSheet, tmp_path: Path
+) -> None:
+    """The clock goes back during the outage, so that the recovery has the earliest time. Table and views know the order
+    too, also when only the first rows of a file are in the table."""
+    from pairbus.ledger_table import compact_ledgers, register_views
+
+    ledger, place = tmp_path / "ledger", tmp_path / "table"
+    first, last = (Writer("api", 1, "aaaaaaaa") for _ in range(2))
+    first.meter(NOON_S - 3600, "send", "orders")
+    first.event(NOON_S, events.Suspected("orders", "no answer", 60.0))
+    first.write(ledger, 9)
+    last.event(NOON_S + 60, events.FailedOver("orders", 60.0, 2, "no answer"))
+    last.write(ledger, 10)
+    compact_ledgers(spark, [ledger], place)
+    last.event(NOON_S - 30, events.Recovered("orders", 30.0, 4, "a ping"))
+    last.write(ledger, 10)
+    expected = [("orders", ms_of(NOON_S), ms_of(NOON_S + 60), ms_of(NOON_S + 60))]
+    for sources in ((ledger,), (ledger, place)):
+        assert outages_of(report_of(spark, sheet, *sources)) == expected
+    compact_ledgers(spark, [ledger], place)
+    assert outages_of(report_of(spark, sheet, place)) == expected
+    register_views(spark, place)
+    times = ", ".join(f"unix_millis({name})" for name in ("begins", "failed_over", "recovered"))
+    assert [tuple(row) for row in spark.sql(f"SELECT entity, {times} FROM outages").collect()] == expected
+
+
+def ms_of(at_s: float) -> int:
+    return round(at_s * 1000)
+
+
+def outages_of(report: Report) -> list[tuple[object, ...]]:
+    return [
+        (each.entity, *(time and ms(time) for time in (each.begins, each.failed_over, each.recovered)))
+        for each in report.availability.outages
+    ]
 
 
 def is_newer(line: bytes) -> bool:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pairbus.report.model import PARTS, Amount, BillLine, Damage, EntityAvailability, EntityOutage, Report
 from pairbus.report.page import render, summary
 from pairbus.report.page.costs import COLUMNS_MAX, by_time
-from pairbus.report.page.findings import GOOD, PLAIN, figures, headline
+from pairbus.report.page.findings import GOOD, PLAIN, figures, headline, lost
 from pairbus.report.page.scales import duration_ticks, number_ticks, time_ticks
 from pairbus.report.page.tables import fitting_table, table
 from pairbus.report.page.words import Calendar, count, duration, listed, money, percent, shortened, size
@@ -106,6 +106,7 @@ def bill_numbers(report: Report) -> Iterator[str]:
         yield count(amount.operations)
         yield money(amount.money, currency)
     for sum_ in (bill.bandwidth.money, bill.base, bill.geo_replication, bill.with_pairing):
+        assert sum_ is not None
         yield money(sum_, currency)
     yield from (size(bill.bandwidth.bytes), size(bill.total.bytes), count(report.prices.operations_before))
     yield from (report.prices.sheet, currency, report.prices.date, report.prices.source, report.prices.counting)
@@ -178,6 +179,24 @@ def test_nothing_is_called_lost_or_not_where_rows_are_missing() -> None:
     assert "none lost" not in headline(replace(report, source=replace(report.source, damaged=1, lost_rows=0)))
 
 
+@pytest.mark.parametrize(
+    ("reason", "is_missing"),
+    [
+        ("the file cannot be read: Permission denied", True),
+        ("the table is not a ledger: it has no run", True),
+        ("the file is empty", False),
+        ("3 damaged lines were left out by compaction", False),
+    ],
+)
+def test_unread_file_counts_as_missing(reason: str, is_missing: bool) -> None:
+    """The file may tell of a message that never came home. Lines that compaction left out are counted as lines."""
+    report = example_report()
+    unread = replace(report, source=replace(report.source, damage=(Damage("7.jsonl", 0, reason),)))
+    assert ("none lost" not in headline(unread)) == is_missing
+    words = lost(unread).words.replace("\u00a0", " ")
+    assert ("1 file of it could not be read or written" in words) == is_missing
+
+
 def test_money_is_called_an_estimate_wherever_it_stands(report: Report) -> None:
     """One section has a badge for it; elsewhere the same sentence or tile says so."""
     text = render(report)
@@ -190,6 +209,14 @@ def test_money_is_called_an_estimate_wherever_it_stands(report: Report) -> None:
             continue
         for piece in re.split(r"</h1>|</p>|</div>", part):
             assert "stimate" in piece or not re.search(r"\$\d", piece), piece
+
+
+def test_geo_replication_in_another_currency_is_left_out() -> None:
+    """The amount would stand in the currency of the user's own price sheet."""
+    report = example_report()
+    alone = replace(report, bill=replace(report.bill, geo_replication=None))
+    assert "eo-replication" in render(report) and "eo-replication" in summary(report).plain
+    assert "eo-replication" not in render(alone) and "eo-replication" not in summary(alone).plain
 
 
 def test_an_empty_report_is_made_of_sentences() -> None:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pairbus.ledger.rows import decode
+from pairbus.pairing import events
 from pairbus.report import backlog
 from pairbus.report.availability import merged, spans
 from pairbus.report.backlog import Block, FirstLook, Question, backlog_and_delays
 from pairbus.report.cells import DAILY, HOURLY, MONTHLY, Cells
 from pairbus.report.messages import Outages, sums_of
 from pairbus.report.places import find_places
-from pairbus.report.records import Sum, Wait, records_of
+from pairbus.report.records import FilePiece, Sum, Wait, records_of, to_batch
 from pairbus.report.stages import _block_of
 from pairbus.report.sums import MessageSums, RowSums, gathered
-from pairbus.report.tally import RowsElsewhere, tally_lines
+from pairbus.report.tally import RowsElsewhere, TaskSums, tally_lines
 from tests.report import plain
-from tests.report.worlds import RandomWorld
+from tests.report.worlds import NOON_S, RandomWorld, Writer
 
 SEED = 1
 
@@ -65,6 +68,19 @@ def passed(folder: Path, rng: random.Random | None = None) -> RowSums:
         made += records_of(tally_lines(RowsElsewhere(), iter(batches)))
     sums: RowSums = gathered(made, RowSums())
     return sums
+
+
+def test_row_of_a_table_with_half_a_surrogate_pair_is_damaged() -> None:
+    """Workers pass on texts in UTF-8, which has no such text. Tables store details as JSON, where it is escaped."""
+    writer = Writer("api", 1, "aaaaaaaa")
+    writer.event(NOON_S, events.Suspected("orders", "no answer", 60.0))
+    values = asdict(decode(writer.lines[0])) | {"details": '{"reason":"a\\ud83d"}'}
+    sums = TaskSums(RowsElsewhere(), is_table=True)
+    sums.begin("/table", 0)
+    sums.row(values, 0)
+    sums.finish()
+    [piece] = [each for each in records_of([to_batch(sums.out)]) if isinstance(each, FilePiece)]
+    assert (piece.damaged, piece.rows) == (1, 0)
 
 
 class Parts:

@@ -274,6 +274,8 @@ def test_a_file_of_ones_own_is_a_sheet(tmp_path: Path) -> None:
         ("connection_tiers = []", "connection_tiers = 3", "connection_tiers is 3; it must be a list of tables"),
         ("replication_per_gb", "replication_per_gigabyte", "replication_per_gigabyte is not a field of a price sheet"),
         ('"our contract"', "our contract", "is not TOML"),
+        ("included_operations = 10", f"included_operations = {'1' * 5000}", "is not TOML: Exceeds the limit"),
+        ("connection_tiers = []", f"connection_tiers = {'[' * 100_000}", "is not TOML"),
     ],
 )
 def test_a_wrong_file_is_told_by_file_field_and_what_was_expected(
@@ -300,6 +302,19 @@ def test_a_sheet_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -
     for name in ("gold", tmp_path):
         with pytest.raises(ConfigError, match="one of basic, geo-replication, premium, standard"):
             load(name)
+
+
+def test_sheet_that_cannot_be_looked_for_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder may be closed to this user, and a name too long for the file system."""
+    with pytest.raises(ConfigError, match=r"one of basic|File name too long"):
+        load("x" * 300)
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(ConfigError, match=r"contract\.toml cannot be read: Permission denied"):
+        load(tmp_path / "contract.toml")
 
 
 def test_a_file_that_is_not_text_is_told(tmp_path: Path) -> None:

@@ -35,6 +35,11 @@ BROKEN = [
     + b"0" * 30
     + b"}",
     b"\0" * 100,
+    b'{"schema":1,"time":"2026-03-01T12:00:05.000Z","client":"api","pid":1,"run":"aa","kind":"moved",'
+    b'"message_id":"a\\ud83d"}',
+    b'{"schema":1,"time":"2026-03-01T12:00:05.000Z","client":"api","pid":1,"run":"aa","kind":"event",'
+    b'"event":"Suspected","details":{"reason":"\\uDE00"}}',
+    b'{"schema":1,"time":"2026-03-01T12:00:05.000Z","client":"\xed\xa0\xbd","pid":1,"run":"aa","kind":"send"}',
 ]
 "Lines that are not usable, one of each kind."
 
@@ -46,6 +51,7 @@ ODD_BUT_WHOLE = [
     b'{"schema":1,"time":"2026-03-01T12:00:31.000Z","client":"api","pid":9,"run":"bb","kind":"event","event":"Odd",'
     b'"details":{"entity":5,"reason":"} \\"time\\":1"}}',
     b'{"schema":1,"time":"2026-03-01T12:00:32.000Z","client":"api","pid":9,"run":"bb","kind":"x","entity":null}',
+    b'{"schema":1,"time":"2026-03-01T12:00:33.000Z","client":"\\uD83D\\uDE00","pid":9,"run":"bb","kind":"x"}',
 ]
 "Lines that look strange and are rows."
 

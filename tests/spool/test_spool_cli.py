@@ -17,6 +17,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.cli import main
 from pairbus.cli.draining import DrainWays
+from pairbus.ledger import read
 from pairbus.pairing import forwarding
 from pairbus.pairing.envelope import unwrap
 from pairbus.pairing.forwarding import PRIMARY, Way
@@ -29,6 +30,8 @@ from tests.scripted.script import Reject
 from tests.spool.entries import entries, entry, number_of
 
 NAME = "contoso"
+FOUND = [("orders", 0), ("orders", 1), ("orders", 2), ("orders", 3), ("bills", 0)]
+"Path and number of each message in the spools of `folder`."
 NOBODY = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=v;UseDevelopmentEmulator=true"
 
 
@@ -114,6 +117,26 @@ def test_a_drain_brings_everything_home(
     assert run("drain", folder, "--primary", f"@{file}") == 0
     assert capsys.readouterr().out == "forwarded 0 messages\n"
     assert len(endpoint.stored("bills")) == 1
+
+
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_drain_writes_a_ledger(
+    by: str, folder: Path, endpoint: ScriptedThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report must find that the messages which a client spooled are home, and what their sends cost."""
+    ledger = tmp_path / "ledger"
+    options = ["--ledger", ledger] if by == "option" else []
+    if by == "variable":
+        monkeypatch.setenv("PAIRBUS_LEDGER", str(ledger))
+    assert run("drain", folder, "--primary", endpoint.connection_string, *options) == 0
+    rows = list(read(ledger))
+    home = [(row.entity, row.message_id) for row in rows if row.event == "SpoolForwarded"]
+    assert sorted(home) == sorted((path, f"m{number}") for path, number in FOUND)
+    sends = [row for row in rows if row.kind == "send"]
+    assert sum(row.billable_operations or 0 for row in sends) == len(FOUND)
+    assert {(row.client, row.side, row.cause, row.outcome) for row in sends} == {
+        ("spool-drain", "primary", "spool", "ok")
+    }
 
 
 def test_a_drain_fills_topics_and_session_queues(

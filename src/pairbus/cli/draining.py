@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 from pairbus.cli.backlogs import carrier_of
 from pairbus.cli.standard import ProgressLine, one_line, say
 from pairbus.client.sides import Side
+from pairbus.ledger import Ledger
 from pairbus.pairing.backlog import Rotation, queue_path
 from pairbus.pairing.events import Event, SpoolForwarded, SpoolRefused
 from pairbus.pairing.forwarding import PRIMARY, Way
@@ -16,6 +19,9 @@ from pairbus.pairing.policy import Failure, FailurePolicy, Kind, Reaction
 from pairbus.spool import Spool
 from pairbus.spool.forwarder import Forwarder
 
+CLIENT = "spool-drain"
+"Client in the rows of the ledger."
+LEDGER_CLOSE_S = 2.0
 OUT_FOR_GOOD_S = 1e9  # a backlog queue that fails during a drain is not tried again in it
 
 
@@ -55,13 +61,20 @@ class SpoolDrain:
         primary_name: str,
         backlog_queue_count: int,
         patience_s: float,
+        ledger: Path | None = None,
     ) -> None:
         self.forwarded = 0
         self._home = home
         self._away = away
         self._queues = [] if away is None else [queue_path(primary_name, index) for index in range(backlog_queue_count)]
         self._patience_s = patience_s
+        self._ledger = None if ledger is None else Ledger(ledger, client=CLIENT)
         self._line = ProgressLine()
+
+    def close(self) -> None:
+        """Write the last rows of the ledger."""
+        if self._ledger is not None:
+            self._ledger.close(LEDGER_CLOSE_S)
 
     def run(self, spool: Spool) -> dict[str, str]:
         """Drain a spool; return why messages are left, by their path in lower case."""
@@ -77,10 +90,14 @@ class SpoolDrain:
             secondary = None
             if self._away is not None:
                 secondary = await open_carriers.enter_async_context(carrier_of(self._away))
-            forwarder = Forwarder(spool, DrainWays(self._queues), primary, secondary, publish=self._tell)
+            meter = None if self._ledger is None else self._ledger.meter
+            ways = DrainWays(self._queues)
+            forwarder = Forwarder(spool, ways, primary, secondary, publish=self._tell, meter=meter)
             return await forwarder.drain_once(self._patience_s)
 
     def _tell(self, event: Event) -> None:
+        if self._ledger is not None:
+            self._ledger.record(event, time.time())
         if isinstance(event, SpoolForwarded):
             self.forwarded += event.count
             self._line.show(f"forwarded {self.forwarded}, {event.waiting} waiting")

@@ -97,6 +97,10 @@ def drain(
     ] = 30,
     retry_refused: Annotated[bool, typer.Option("--retry-refused", help="Also retry refused messages.")] = False,
     any_pair: Annotated[bool, typer.Option("--any-pair", help="Also forward messages of another pair.")] = False,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(envvar="PAIRBUS_LEDGER", metavar="DIR", help="Write a ledger of every operation."),
+    ] = None,
 ) -> None:
     """Adopt a spool whose client is gone, and forward its messages in order to the primary.
 
@@ -116,29 +120,30 @@ def drain(
     away = None if secondary is None else namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
     namespaces.check()
     name = primary_name_of(home.authority) if primary_name is None else _checked(primary_name)
-    drained = SpoolDrain(home, away, name, backlog_queue_count, timeout)
+    drained = SpoolDrain(home, away, name, backlog_queue_count, timeout, ledger)
     left: list[list[object]] = []
     spools, skipped = _spools(folder), 0
-    for path in spools:
-        try:
-            with closing(Spool(path)) as spool:
-                if not any_pair:
-                    spool.demand(name)
-                if retry_refused:
-                    spool.retry_refused()
-                reasons = drained.run(spool)
-        except SpoolOfAnotherPair as error:
-            skipped += 1
-            typer.echo(f"{error} Drain it with --primary-name {spool.pair}, or with --any-pair.", err=True)
-            continue
-        except SpoolError as error:  # in use, and its owner forwards by itself; or damaged
-            if len(spools) == 1:
-                raise
-            skipped += 1
-            typer.echo(f"{error} This spool is skipped.", err=True)
-            continue
-        pair, found = look(path)
-        left += [[str(path), pair or "-", *_cells(each, reasons.get(each.path.lower(), ""))] for each in found]
+    with closing(drained):
+        for path in spools:
+            try:
+                with closing(Spool(path)) as spool:
+                    if not any_pair:
+                        spool.demand(name)
+                    if retry_refused:
+                        spool.retry_refused()
+                    reasons = drained.run(spool)
+            except SpoolOfAnotherPair as error:
+                skipped += 1
+                typer.echo(f"{error} Drain it with --primary-name {spool.pair}, or with --any-pair.", err=True)
+                continue
+            except SpoolError as error:  # in use, and its owner forwards by itself; or damaged
+                if len(spools) == 1:
+                    raise
+                skipped += 1
+                typer.echo(f"{error} This spool is skipped.", err=True)
+                continue
+            pair, found = look(path)
+            left += [[str(path), pair or "-", *_cells(each, reasons.get(each.path.lower(), ""))] for each in found]
     typer.echo(f"forwarded {drained.forwarded} message{'' if drained.forwarded == 1 else 's'}")
     if left:
         print_table(HEADS, left)

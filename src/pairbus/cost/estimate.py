@@ -293,7 +293,9 @@ def _notes(given: Assumptions, diverted: int) -> Iterator[str]:
 
 def _ceil(value: Decimal) -> int:
     # A rate such as 1000/d is rounded in its last decimal digit; this must not add a message.
-    return int(round(value, 9).to_integral_value(rounding=ROUND_CEILING))
+    # Numbers from 10¹⁵ on have no such digit: nine decimal places could be more digits than a Decimal has.
+    rounded = round(value, 9) if value < 10**15 else value
+    return int(rounded.to_integral_value(rounding=ROUND_CEILING))
 
 
 def _spaced(count: int) -> str:

@@ -114,7 +114,11 @@ def load(name_or_path: str | PathLike[str]) -> PriceSheet:
     if text in names():
         return _parsed(_folder() / f"{text}.toml", text)
     path = Path(name_or_path)
-    if not path.is_file():
+    try:
+        is_there = path.is_file()
+    except OSError as error:  # its folder cannot be read, or the name is too long
+        raise _unreadable(text, error) from None
+    if not is_there:
         raise ConfigError(f"There is no price sheet {text!r}: give a file, or one of {', '.join(names())}.")
     return _parsed(path, text)
 
@@ -164,10 +168,10 @@ def _parsed(file: Traversable, shown: str) -> PriceSheet:
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"The price sheet {shown} cannot be read: {error.strerror or error}") from None
+        raise _unreadable(shown, error) from None
     except UnicodeDecodeError:
         raise ConfigError(f"The price sheet {shown} is not text in UTF-8.") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, a number of thousands of digits, deep nesting
         raise ConfigError(f"The price sheet {shown} is not TOML: {error}") from None
     try:
         sheet = PriceSheet(**_values(table, _FIELDS))
@@ -175,6 +179,10 @@ def _parsed(file: Traversable, shown: str) -> PriceSheet:
     except ValueError as error:
         raise ConfigError(f"The price sheet {shown}: {error}") from None
     return sheet
+
+
+def _unreadable(shown: str, error: OSError) -> ConfigError:
+    return ConfigError(f"The price sheet {shown} cannot be read: {error.strerror or error}")
 
 
 def _values(table: dict[str, Any], readers: Mapping[str, Callable[[Any], Any]], where: str = "") -> dict[str, Any]:

@@ -30,6 +30,7 @@ from pairbus.ledger.rows import (
     BILLING_UNIT_BYTES,
     FAILED_SEND,
     LOST_ROWS,
+    SETTLED,
     UNREACHED,
     Author,
     Cause,
@@ -40,6 +41,7 @@ from pairbus.ledger.rows import (
     day_of,
     encode,
     event_lines,
+    lost_details,
     time_text,
 )
 from pairbus.process.forks import call_in_forked_child
@@ -412,7 +414,7 @@ class _Lost:
     """Sums of rows that had to be dropped, and of files that had to be removed."""
 
     def __init__(self) -> None:
-        self.rows = self.count = self.billable = self.size_bytes = 0
+        self.rows = self.count = self.billable = self.size_bytes = self.settlements = 0
         self.files: dict[str, RemovedFile] = {}
         self.since = ""
 
@@ -423,10 +425,11 @@ class _Lost:
         self.since = self.since if self.rows else time_text(at_s)
         self.rows += rows
         if isinstance(what, dict):
-            for count, billable, size_bytes in what.values():
+            for (_, _, _, kind, _, _), (count, billable, size_bytes) in what.items():
                 self.count += count
                 self.billable += billable
                 self.size_bytes += size_bytes
+                self.settlements += billable if kind == SETTLED else 0
 
     def add_removed(self, removed: Removed) -> None:
         self.since = min(filter(None, (self.since, removed.since)), default="")
@@ -438,7 +441,9 @@ class _Lost:
         rows = []
         for at in range(0, len(names) or 1, FILES_OF_ROW_MAX):
             files = {name: self.files[name] for name in names[at : at + FILES_OF_ROW_MAX]}
-            dropped = (0, self.rows, self.count, self.billable, self.size_bytes) if at == 0 else (0, 0, 0, 0, 0)
+            dropped = RemovedFile(0, 0, 0, 0, 0)
+            if at == 0:
+                dropped = RemovedFile(0, self.rows, self.count, self.billable, self.size_bytes, self.settlements)
             sums = RemovedFile(*map(sum, zip(dropped, *files.values(), strict=True)))
             rows.append(
                 author.row(
@@ -449,7 +454,7 @@ class _Lost:
                     bytes=sums.bytes,
                     rows=sums.rows,
                     since=self.since or time_text(at_s),
-                    details={"files": len(files), "removed": files} if files else None,
+                    details=lost_details(files, sums.settlements),
                 )
             )
         return rows

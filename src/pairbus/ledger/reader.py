@@ -31,7 +31,7 @@ class Rows(Iterator[Row]):
                         row = decode(line)
                     except LedgerNewer as newer:
                         raise LedgerNewer(f"{path}, line {number}: {newer}") from None
-                    except ValueError:  # torn by a kill or a full disk, or not ours
+                    except (ValueError, RecursionError):  # torn by a kill or a full disk, or not ours
                         self.skipped += 1
                     else:
                         yield row

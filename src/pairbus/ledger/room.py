@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pairbus.disk.locks import is_in_use
-from pairbus.ledger.rows import RemovedFile, removed_files
+from pairbus.ledger.rows import SETTLED, SETTLEMENTS, RemovedFile, removed_files
 
 SUFFIX = ".jsonl"
 _NAME = re.compile(r"\d{4}-\d\d-\d\d-(?P<run>.+)-(?P<number>\d+)\.jsonl")
 _SUMS = re.compile(rb'"count":(\d+),"billable_operations":(\d+),"bytes":(\d+)(?:,"rows":(\d+),"since":"([^"]{24})")?')
 _TIME = re.compile(rb'"time":"([^"]{24})"')
+_SETTLED = f'"kind":"{SETTLED}"'.encode()
+_SETTLEMENTS = re.compile(rf'"{SETTLEMENTS}":(\d+)'.encode())
 _NAMED = b'"removed":{'
 NAME_SHARE_BYTES = 4096  # of the folder, for each name that is kept: some 80 bytes, so names have 2 % of it at most
 
@@ -50,9 +52,11 @@ def sums_of(path: Path, names_max: int) -> Removed:
     At most `names_max` earlier files keep their names; the sums of further ones belong to this file.
     """
     found = Removed()
-    size = rows = count = billable = size_bytes = 0
+    size = rows = count = billable = size_bytes = settlements = 0
     with path.open("rb") as file:
         for line in file:
+            if not line.endswith(b"\n"):
+                break  # torn: readers skip it, and after a failed write the whole row is in the next file
             sums = _SUMS.search(line)
             size += len(line)
             rows += 1
@@ -60,14 +64,16 @@ def sums_of(path: Path, names_max: int) -> Removed:
                 count += int(sums[1])
                 billable += int(sums[2])
                 size_bytes += int(sums[3])
+                settlements += int(sums[2]) if _SETTLED in line else 0
                 if sums[4] is not None:  # rows that were lost before
                     rows += int(sums[4]) - 1
                     found.began(sums[5].decode())
                     found.files |= _named_in(line)
+                    settlements += int(told[1]) if (told := _SETTLEMENTS.search(line)) is not None else 0
             if not found.since and (time := _TIME.search(line)) is not None:
                 found.began(time[1].decode())
     found.files = dict(list(found.files.items())[-names_max:])
-    own = RemovedFile(size, rows, count, billable, size_bytes)
+    own = RemovedFile(size, rows, count, billable, size_bytes, settlements)
     for earlier in found.files.values():
         own = own.minus(earlier)
     if own.rows:

@@ -28,6 +28,9 @@ Cause = Literal["application", "failover", "syphon", "spool", "pairing"]
 "Cause of an operation: without pairing only operations of the application would be billed."
 
 LOST_ROWS = "lost rows"
+SETTLED: MeterKind = "complete"
+SETTLEMENTS = "settlements"
+"Name in the details of a row of lost rows."
 EVENT = "event"
 KIND_OF_EVENT = {"Diverted": "diverted", "Moved": "moved"}
 "Events of single messages, with their own kinds; all other events are of kind `event`."
@@ -92,11 +95,17 @@ class RemovedFile(NamedTuple):
     """Sums of a file that was removed from a full folder: an entry of `details.removed` in a row of lost rows."""
 
     size: int
-    "Bytes of the file."
+    "Bytes of the file's whole lines."
     rows: int
     counted: int
     billable_operations: int
     bytes: int
+    settlements: int = 0
+    "Settlements among the billable operations, which not every way of counting bills."
+
+    def plus(self, other: RemovedFile) -> RemovedFile:
+        """Add sums; the size stays."""
+        return RemovedFile(self.size, *(mine + its for mine, its in zip(self[1:], other[1:], strict=True)))
 
     def minus(self, other: RemovedFile) -> RemovedFile:
         """Subtract sums, never below zero; the size stays."""
@@ -108,9 +117,21 @@ def removed_files(details: Mapping[str, Any] | None) -> dict[str, RemovedFile]:
     named = (details or {}).get("removed")
     found = {}
     for name, sums in named.items() if isinstance(named, dict) else ():
-        if isinstance(sums, list) and len(sums) == len(RemovedFile._fields) and all(type(one) is int for one in sums):
+        if isinstance(sums, list) and 5 <= len(sums) <= 6 and all(type(one) is int for one in sums):
             found[name] = RemovedFile(*sums)
     return found
+
+
+def lost_details(files: Mapping[str, RemovedFile], settlements: int) -> dict[str, Any] | None:
+    """Return the details of a row of lost rows: the removed files, and the settlements among all its operations."""
+    details: dict[str, Any] = {"files": len(files), "removed": files} if files else {}
+    return details | ({SETTLEMENTS: settlements} if settlements else {}) or None
+
+
+def lost_settlements(details: Mapping[str, Any] | None) -> int:
+    """Return the settlements among the operations of a row of lost rows; 0 where the row does not tell."""
+    settlements = (details or {}).get(SETTLEMENTS)
+    return settlements if type(settlements) is int and settlements > 0 else 0
 
 
 @dataclass(frozen=True, slots=True)

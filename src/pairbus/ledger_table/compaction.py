@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pairbus.errors import ConfigError, LedgerNewer
-from pairbus.ledger.rows import LOST_ROWS, RemovedFile
+from pairbus.ledger.rows import LOST_ROWS, SETTLED, SETTLEMENTS, RemovedFile
 from pairbus.ledger_table.lines import NAMES, NUMBERS, fields_of
 from pairbus.ledger_table.listing import (
     SUFFIX,
@@ -37,7 +37,7 @@ from pairbus.ledger_table.listing import (
     literally,
     whole_files,
 )
-from pairbus.ledger_table.lost import files_named, without
+from pairbus.ledger_table.lost import NO_SUMS, files_named, sums_of_row, without
 from pairbus.ledger_table.manifest import Manifest, ManifestEntry, read_manifest, write_manifest
 from pairbus.ledger_table.names import source_key
 
@@ -50,11 +50,15 @@ NEWER = "unknown version"
 ROW_DDL = ", ".join(f"`{name}` {'bigint' if name in NUMBERS else 'string'}" for name in NAMES)
 TABLE_DDL = f"{ROW_DDL}, source string, position bigint, day string"
 TABLE_NAMES = (*NAMES, "source", "position", "day")
-READ_DDL = f"{TABLE_DDL}, end bigint, damaged bigint, newer bigint"
-"Columns of a table, and of the mark behind the rows of a file: its `end`, and the number of lines left out."
+READ_DDL = f"{TABLE_DDL}, end bigint, damaged bigint, newer bigint, sums string"
+"Columns of a table, and of the mark behind the rows of a file: its `end`, lines that were left out, sums of its rows."
 
 _NAMES_FILES = f"kind = '{LOST_ROWS}' and details like '%\"removed\":%'"
 "Condition of rows that name removed files."
+
+_SETTLED = f"""case kind when '{SETTLED}' then billable_operations
+    when '{LOST_ROWS}' then try_cast(get_json_object(details, '$.{SETTLEMENTS}') as bigint) end"""
+"Settlements among the billable operations of a row."
 
 Batches = Iterator["pyarrow.RecordBatch"]
 
@@ -212,6 +216,7 @@ class _File:
         self._key, self._position, self._size = key, position, size
         self._offset = self._damaged = self._newer = 0
         self._end = position
+        self._sums = NO_SUMS
 
     def rows(self, line: bytes) -> list[dict[str, Any]]:
         """Return the row of a line; none when the table has it, or when the line was not complete or is damaged."""
@@ -225,12 +230,14 @@ class _File:
             self._damaged += 1
             self._newer += str(error).startswith(NEWER)
             return []
+        self._sums = self._sums.plus(sums_of_row(read))
         details = read.get("details")
         text = None if details is None else json.dumps(details, separators=(",", ":"))
         return [read | {"details": text, "source": self._key, "position": begin, "day": read["time"][:10]}]
 
     def mark(self) -> dict[str, Any]:
-        return {"source": self._key, "end": self._end, "damaged": self._damaged, "newer": self._newer}
+        sums = json.dumps(self._sums)
+        return {"source": self._key, "end": self._end, "damaged": self._damaged, "newer": self._newer, "sums": sums}
 
 
 def _batch(rows: Sequence[Mapping[str, Any]]) -> pyarrow.RecordBatch:
@@ -256,7 +263,11 @@ def _marks(read: DataFrame) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _entry(file: LedgerFile, before: ManifestEntry | None, mark: Any) -> ManifestEntry:
-    return ManifestEntry(file.path, file.size, mark["end"], mark["damaged"] + (0 if before is None else before.damaged))
+    sums: RemovedFile | None = RemovedFile(*json.loads(mark["sums"]))
+    if before is None:
+        return ManifestEntry(file.path, file.size, mark["end"], mark["damaged"], sums)
+    sums = None if before.sums is None or sums is None else before.sums.plus(sums)
+    return ManifestEntry(file.path, file.size, mark["end"], mark["damaged"] + before.damaged, sums)
 
 
 # ── adding ──
@@ -270,7 +281,7 @@ def _add(spark: SparkSession, read: DataFrame, place: str, state: Manifest, lost
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
-    rows = read.where("end is null").drop("end", "damaged", "newer")
+    rows = read.where("end is null").drop("end", "damaged", "newer", "sums")
     table: DataFrame | None = None
     if state.pending or lost:
         with suppress(AnalysisException):  # there is no table before the first row
@@ -319,6 +330,8 @@ def _sums_of(rows: DataFrame, names: Sequence[str]) -> dict[str, RemovedFile]:
     from pyspark.sql import functions as F
 
     own = rows.where(F.col("source").isin(list(names)) & ~F.coalesce(F.expr(_NAMES_FILES), F.lit(False)))
-    amounts = [F.sum(F.coalesce(name, F.lit(0))).alias(name) for name in ("count", "billable_operations", "bytes")]
+    amounts = [
+        F.sum(F.coalesce(F.expr(each), F.lit(0))) for each in ("`count`", "billable_operations", "bytes", _SETTLED)
+    ]
     sums = own.groupBy("source").agg(F.count("*").alias("found"), *amounts).collect()
     return {row["source"]: RemovedFile(0, *row[1:]) for row in sums}

@@ -51,7 +51,18 @@ def usable(line: bytes) -> Row:
             raise ValueError(f"{name} is {getattr(row, name)}")
     if not -(2**63) <= row.pid < 2**63:
         raise ValueError(f"pid is {row.pid}")
+    check_texts([getattr(row, name) for name in NAMES])
     return row
+
+
+def check_texts(values: object) -> None:
+    """Check the texts in a value of JSON; ValueError when one has half of a surrogate pair: Spark cannot store it."""
+    try:
+        json.dumps(values, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text has half of a surrogate pair") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def time_ms_of(text: str) -> int:
@@ -73,6 +84,8 @@ def fields_of(line: bytes) -> dict[str, Any]:
         text = line.decode()
         read, end = _scan(text, 0)
     except (StopIteration, ValueError, RecursionError):
+        return _slowly(line)
+    if b"\\ud" in line or b"\\uD" in line:  # an escaped surrogate
         return _slowly(line)
     if end != len(text) or type(read) is not dict or not _is_fine(read):
         return _slowly(line)

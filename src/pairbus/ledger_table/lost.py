@@ -10,18 +10,45 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pairbus.ledger.rows import LOST_ROWS, RemovedFile, removed_files
+from pairbus.ledger.rows import LOST_ROWS, SETTLED, RemovedFile, lost_details, lost_settlements, removed_files
 
 AMOUNTS = ("rows", "count", "billable_operations", "bytes")
-"Fields of a row that a `RemovedFile` has, in its order."
+"Fields of a row that a `RemovedFile` has, in its order; it has settlements too, which are in the details of a row."
+
+NO_SUMS = RemovedFile(0, 0, 0, 0, 0)
 
 
 def files_named(values: Mapping[str, Any]) -> dict[str, RemovedFile]:
     """Return the removed files that a row names; `details` is an object, or its text in a table."""
+    return removed_files(_details(values))
+
+
+def settlements_of(values: Mapping[str, Any]) -> int:
+    """Return the settlements among the operations of a row of lost rows."""
+    return min(lost_settlements(_details(values)), values.get("billable_operations") or 0)
+
+
+def sums_of_row(values: Mapping[str, Any]) -> RemovedFile:
+    """Return the sums that a row adds to those of its file, should that be removed: without the files that it names."""
+    sums = _sums(values)
+    sums = sums._replace(rows=sums.rows or 1)
+    if values["kind"] == SETTLED:
+        sums = sums._replace(settlements=sums.billable_operations)
+    for named in files_named(values).values():
+        sums = sums.minus(named)
+    return sums
+
+
+def _sums(values: Mapping[str, Any]) -> RemovedFile:
+    return RemovedFile(0, *(values.get(name) or 0 for name in AMOUNTS))._replace(settlements=settlements_of(values))
+
+
+def _details(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
     details = values.get("details")
     if values.get("kind") != LOST_ROWS or details is None:
-        return {}
-    return removed_files(json.loads(details) if isinstance(details, str) else details)
+        return None
+    found: Mapping[str, Any] = json.loads(details) if isinstance(details, str) else details
+    return found
 
 
 def without(values: Mapping[str, Any], there: Mapping[str, RemovedFile]) -> dict[str, Any] | None:
@@ -30,14 +57,14 @@ def without(values: Mapping[str, Any], there: Mapping[str, RemovedFile]) -> dict
     both = {name: there[name] for name in named if name in there}
     if not both:
         return dict(values)
-    left = RemovedFile(0, *(values.get(name) or 0 for name in AMOUNTS))
+    left = _sums(values)
     for sums in both.values():
         left = left.minus(sums)
-    if not any(left):
+    if not any(left[1:5]):
         return None
     files = {name: sums.minus(both[name]) if name in both else sums for name, sums in named.items()}
     files = {name: sums for name, sums in files.items() if any(sums[1:])}
-    details = {"files": len(files), "removed": files} if files else None
+    details = lost_details(files, left.settlements)
     is_text = isinstance(values["details"], str)
     shown = json.dumps(details, separators=(",", ":")) if details is not None and is_text else details
-    return {**values, **dict(zip(AMOUNTS, left[1:], strict=True)), "details": shown}
+    return {**values, **dict(zip(AMOUNTS, left[1:], strict=False)), "details": shown}

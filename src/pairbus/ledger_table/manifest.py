@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pairbus.errors import LedgerNewer
+from pairbus.ledger.rows import RemovedFile
 from pairbus.ledger_table.listing import address, is_here
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class ManifestEntry:
     "Bytes of the file that are in the table: the end of its last whole line."
     damaged: int = 0
     "Lines among them that cannot be used, and are not in the table."
+    sums: RemovedFile | None = None
+    "Sums of its rows that are in the table; None: a manifest of an earlier version does not have them."
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,12 @@ def _manifest(read: dict[str, Any]) -> Manifest:
         raise LedgerNewer(
             f"a table has version {read['version']}, and this version of Pairbus knows {VERSION}: upgrade it"
         )
-    files = {key: ManifestEntry(**entry) for key, entry in read["files"].items()}
+    files = {key: _entry(**entry) for key, entry in read["files"].items()}
     return Manifest(read["round"], read["format"], files, tuple(read["pending"]))
+
+
+def _entry(*, sums: list[int] | None = None, **facts: Any) -> ManifestEntry:
+    return ManifestEntry(**facts, sums=None if sums is None else RemovedFile(*sums))
 
 
 def _lines_here(folder: str) -> list[str]:

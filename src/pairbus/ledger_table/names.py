@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-_OWN = re.compile(r"\d{4}-\d\d-\d\d-.+-\d+-[0-9a-f]{8}-\d+\.jsonl", re.ASCII)
+_OWN = re.compile(r"\d{4}-\d\d-\d\d-.+-\d+-[0-9a-f]{8}-(\d+)\.jsonl", re.ASCII)
 
 
 def source_key(path: str) -> str:
@@ -15,3 +15,9 @@ def source_key(path: str) -> str:
     """
     name = PurePosixPath(path).name
     return name if _OWN.fullmatch(name) else path
+
+
+def file_number(path: str) -> int | None:
+    """Return the number of a file among those that its process wrote, in their order; None: no ledger gave the name."""
+    match = _OWN.fullmatch(PurePosixPath(path).name)
+    return None if match is None else int(match[1])

@@ -17,6 +17,10 @@ ROWS = "ledger_rows"
 "View of the table itself, which the other views use."
 
 _TIME = "to_timestamp(time)"
+_FILE = "try_cast(regexp_extract(source, '^[0-9-]{10}-.+-[0-9]+-[0-9a-f]{8}-([0-9]+)[.]jsonl$', 1) AS int)"
+"Number of a row's file among those of its process; null when no ledger gave the file its name."
+_PLACE = "file, time_without_file, source, position"
+"Order in which a process wrote its rows; by time when not all of them have the number of their file."
 _STARTS, _ENDS = "('Suspected', 'FailedOver')", "('Recovered', 'PairingCleared')"
 
 _OPERATIONS = f"""
@@ -55,32 +59,38 @@ FROM messages WHERE moved_at IS NOT NULL
 _OUTAGES = f"""
 WITH runs AS (
   SELECT run, max({_TIME}) AS last_at FROM {ROWS} GROUP BY run
-), changes AS (
+), placed AS (
   SELECT run, lower(coalesce(entity, '')) AS entity, event, {_TIME} AS time, source, position,
+         {_FILE} AS number_of_file,
          get_json_object(details, '$.reason') AS reason,
          coalesce(get_json_object(details, '$.forced') = 'true', false) AS forced
   FROM {ROWS} WHERE event IN ('Suspected', 'FailedOver', 'Recovered', 'PairingCleared')
+), changes AS (
+  SELECT *, if(has_place, number_of_file, null) AS file, if(has_place, null, time) AS time_without_file
+  FROM (SELECT *, count_if(number_of_file IS NULL) OVER (PARTITION BY run) = 0 AS has_place FROM placed)
 ), seen AS (
   SELECT DISTINCT run, entity FROM changes WHERE event IN {_STARTS}
 ), steps AS (
-  SELECT * FROM changes WHERE event <> 'PairingCleared'
+  SELECT run, entity, event, time, reason, forced, {_PLACE} FROM changes WHERE event <> 'PairingCleared'
   UNION ALL
-  SELECT c.run, s.entity, c.event, c.time, c.source, c.position, c.reason, c.forced
+  SELECT c.run, s.entity, event, time, reason, forced, {_PLACE}
   FROM changes c JOIN seen s ON c.run = s.run WHERE c.event = 'PairingCleared'
 ), numbered AS (
   SELECT *, count_if(event IN {_ENDS}) OVER
-    (PARTITION BY run, entity ORDER BY time, source, position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+    (PARTITION BY run, entity ORDER BY {_PLACE} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
     AS number
   FROM steps
 ), spans AS (
-  SELECT run, entity, min(CASE WHEN event IN {_STARTS} THEN time END) AS begins,
-         min(CASE WHEN event = 'FailedOver' THEN time END) AS failed_over,
+  SELECT run, entity, min_by(time, struct({_PLACE})) FILTER (WHERE event IN {_STARTS}) AS begins,
+         min_by(time, struct({_PLACE})) FILTER (WHERE event = 'FailedOver') AS failed_over_at,
          max(CASE WHEN event IN {_ENDS} THEN time END) AS over_at,
-         min_by(reason, struct(time, source, position)) FILTER (WHERE event IN {_STARTS}) AS reason,
+         min_by(reason, struct({_PLACE})) FILTER (WHERE event IN {_STARTS}) AS reason,
          coalesce(bool_or(forced) FILTER (WHERE event = 'FailedOver'), false) AS forced
   FROM numbered GROUP BY run, entity, number HAVING min(CASE WHEN event IN {_STARTS} THEN time END) IS NOT NULL
 ), views AS (
-  SELECT s.*, s.over_at IS NOT NULL AS is_over, greatest(s.begins, coalesce(s.over_at, r.last_at)) AS ends
+  SELECT s.*, s.over_at IS NOT NULL AS is_over,
+         if(s.failed_over_at IS NULL, null, greatest(s.begins, s.failed_over_at)) AS failed_over,
+         greatest(s.begins, s.failed_over_at, coalesce(s.over_at, r.last_at)) AS ends
   FROM spans s JOIN runs r ON s.run = r.run
 ), marked AS (
   SELECT *, CASE WHEN begins <= max(ends) OVER

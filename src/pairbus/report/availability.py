@@ -63,7 +63,7 @@ def spans(transitions: Iterable[Transition], last_row_ms: dict[str, int]) -> lis
                 step.entity, step.time_ms, None, step.time_ms, False, False, step.reason, frozenset([step.run])
             )
             if step.event == FAILED_OVER:
-                first_ms = step.time_ms if span.failed_over_ms is None else span.failed_over_ms
+                first_ms = max(span.begins_ms, step.time_ms) if span.failed_over_ms is None else span.failed_over_ms
                 span = replace(span, failed_over_ms=first_ms, forced=span.forced or step.forced)
             open_spans[key] = span
     for (run, _), span in open_spans.items():
@@ -72,7 +72,8 @@ def spans(transitions: Iterable[Transition], last_row_ms: dict[str, int]) -> lis
 
 
 def _over(span: UnhealthyTime, time_ms: int) -> UnhealthyTime:
-    return replace(span, ends_ms=max(span.begins_ms, time_ms), is_over=True)
+    # The clock may have gone back since: nothing ends before it began.
+    return replace(span, ends_ms=max(span.begins_ms, span.failed_over_ms or span.begins_ms, time_ms), is_over=True)
 
 
 def merged(views: Iterable[UnhealthyTime]) -> list[UnhealthyTime]:

@@ -116,7 +116,7 @@ def make_bill(
     tariffs: Tariffs,
     period_ms: int,
 ) -> tuple[Bill, Prices]:
-    prices, geo, counting, operations_before = tariffs.prices, tariffs.geo, tariffs.counting, tariffs.operations_before
+    prices, counting, operations_before = tariffs.prices, tariffs.counting, tariffs.operations_before
     metered = [cell for cell in cells if cell.kind != FAILED_SEND]
     paid = [cell for cell in metered if counting == "strict" or cell.kind != "complete"]
     before = prices.included_operations if operations_before is None else operations_before
@@ -137,10 +137,17 @@ def make_bill(
         base=base,
         lines=_lines(paid, tariff),
         outages=tuple(_outage_bills(outages, diversions, troubles, Averages(metered), tariff, counting)),
-        geo_replication=_shown(geo.capacity(hours, GEO_UNITS, GEO_REGIONS) + geo.replication(sent_bytes)),
+        geo_replication=_geo_replication(tariffs, hours, sent_bytes),
         with_pairing=all_money + base,
     )
     return bill, Prices(prices.name, prices.currency, prices.date, prices.source, counting, before)
+
+
+def _geo_replication(tariffs: Tariffs, hours: Decimal, sent_bytes: int) -> Decimal | None:
+    geo = tariffs.geo
+    if geo.currency != tariffs.prices.currency:
+        return None
+    return _shown(geo.capacity(hours, GEO_UNITS, GEO_REGIONS) + geo.replication(sent_bytes))
 
 
 def _charge(paid: Iterable[Cell], tariffs: Tariffs) -> Decimal:

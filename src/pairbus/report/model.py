@@ -26,6 +26,11 @@ class Amount:
     money: Decimal
 
 
+EMPTY = "the file is empty"
+LEFT_OUT = "left out by compaction"
+"Last words of the reason of a file whose damaged lines are in no table."
+
+
 @dataclass(frozen=True, slots=True)
 class Damage:
     """A file or line of a ledger that could not be used, or a line where the clock went back, which is used."""
@@ -50,6 +55,12 @@ class ReportSource:
     "Rows that writers could not write or had to delete; their operations are in the part `application` of the bill."
     clock_jumps: int
     "Places where the time of a writer went back by more than a second."
+
+    @property
+    def unread_files(self) -> int:
+        """Count files whose rows are missing: all files in `damage` but empty ones, and those that a table has."""
+        files = [one.reason for one in self.damage if not one.line]
+        return sum(reason != EMPTY and not reason.endswith(LEFT_OUT) for reason in files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +112,8 @@ class Bill:
     "Fixed cost of the namespaces for the period; not in the total."
     lines: tuple[BillLine, ...]
     outages: tuple[OutageBill, ...]
-    geo_replication: Decimal
-    "Cost of Azure's geo-replication for the same period and traffic."
+    geo_replication: Decimal | None
+    "Cost of Azure's geo-replication for the same period and traffic; None: its price sheet has another currency."
     with_pairing: Decimal
     "Sum of `total` and `base`, to compare with `geo_replication`."
 

@@ -70,17 +70,20 @@ class RunEnd(NamedTuple):
 
 
 class StateChange(NamedTuple):
-    """A transition of an entity, with its place: rows of equal time keep their order."""
+    """A transition of an entity, with its place: transitions of one process keep the order in which it wrote them."""
 
     run: str
     entity: str
     event: str
     reason: str
     path: str
+    "File of the ledger; for a row of a table that does not name its file, the file of the table."
     time_ms: int
     forced: int
     block: int
+    "Position of the piece in its file; 0 in a table."
     line: int
+    "Position of the line's end in the piece; in a table, of the line's beginning in its file."
 
 
 class Singles(NamedTuple):

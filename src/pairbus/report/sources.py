@@ -8,16 +8,16 @@ from os import PathLike, fspath
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from pairbus.ledger.rows import RemovedFile
 from pairbus.ledger_table.lines import NAMES
 from pairbus.ledger_table.listing import LEDGER, TABLE_SUFFIX, LedgerFile, find_here, find_there, is_here
 from pairbus.ledger_table.manifest import Manifest, read_manifest
 from pairbus.ledger_table.names import source_key
-from pairbus.report.model import Damage
+from pairbus.report.model import EMPTY, LEFT_OUT, Damage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EMPTY = "the file is empty"
 SMALL_BYTES = 50_000_000  # 200 000 rows
 DRIVER_BYTES = 320_000_000  # 1 200 000 rows, whose messages take 300 MB of the driver's memory
 TABLE_WEIGHT = 10  # a byte of a table holds as much as so many bytes of lines
@@ -46,6 +46,8 @@ class Sources:
     compacted: int = 0
     "Files that are not read, because a table has all their lines."
     taken: dict[str, int] = field(default_factory=dict)
+    sums: dict[str, RemovedFile] = field(default_factory=dict)
+    "Key of a file → sums of its rows that are in a table."
     limits: dict[str, int] = field(default_factory=dict)
     left_out: tuple[Damage, ...] = ()
     "Files of which compaction left damaged lines out."
@@ -93,6 +95,8 @@ def find_sources(ledgers: Sequence[str | PathLike[str]], spark: SparkSession | N
             for path in find_here(name):
                 _sort_in(str(path.resolve()), *_looked_at(path.absolute()), files, damage)
     taken = {key: entry.position for manifest in manifests for key, entry in manifest.files.items()}
+    known = ((key, entry.sums) for manifest in manifests for key, entry in manifest.files.items())
+    sums = {key: each for key, each in known if each is not None}
     limits = {key: limit for manifest in manifests for key, limit in manifest.limits().items()}
     tables = [file for file in files.values() if file.path.endswith(TABLE_SUFFIX)]
     lines = [file for file in files.values() if not file.path.endswith(TABLE_SUFFIX)]
@@ -106,6 +110,7 @@ def find_sources(ledgers: Sequence[str | PathLike[str]], spark: SparkSession | N
         tuple(others),
         len(lines) - len(left),
         taken,
+        sums,
         limits,
         *_left_out(manifests),
         is_known,
@@ -133,7 +138,7 @@ def _manifests(
 def _left_out(manifests: Sequence[Manifest]) -> tuple[tuple[Damage, ...], int]:
     """Return files with damaged lines that are in no table, and the number of these lines."""
     files = [entry for manifest in manifests for entry in manifest.files.values() if entry.damaged]
-    shown = (Damage(entry.path, 0, f"{entry.damaged} damaged lines were left out by compaction") for entry in files)
+    shown = (Damage(entry.path, 0, f"{entry.damaged} damaged lines were {LEFT_OUT}") for entry in files)
     return tuple(shown), sum(entry.damaged for entry in files)
 
 

@@ -17,6 +17,7 @@ from pairbus.ledger_table.compaction import ROW_DDL
 from pairbus.ledger_table.lines import NAMES
 from pairbus.ledger_table.listing import LedgerFile, literally
 from pairbus.report import backlog
+from pairbus.report.availability import TRANSITIONS
 from pairbus.report.backlog import Block, FirstLook, Question
 from pairbus.report.messages import Outages, sums_of
 from pairbus.report.records import DDL, DayCount, MessageStep, Sum, Wait, records_of, to_batch
@@ -65,7 +66,7 @@ def choose(spark: SparkSession, sources: Sources) -> RowsElsewhere:
         for (run, day), (in_lines, in_tables) in counts.items():
             if in_lines and in_tables:
                 worse.add((run, day, in_tables <= in_lines))
-    return RowsElsewhere(sources.taken, sources.limits, frozenset(worse))
+    return RowsElsewhere(sources.taken, sources.limits, frozenset(worse), sources.sums)
 
 
 def pass_over(spark: SparkSession, sources: Sources, choice: RowsElsewhere) -> DataFrame:
@@ -91,8 +92,12 @@ def pass_over(spark: SparkSession, sources: Sources, choice: RowsElsewhere) -> D
 
 
 def _columns(choice: RowsElsewhere) -> list[str]:
-    """Return the columns of a row; with its origin only where that decides."""
-    return [*(f"`{name}`" for name in NAMES), *(("source", "position") if choice.limits else ())]
+    """Return the columns of a row; with its origin only where that decides: for transitions, or for all rows."""
+    origin = ["source", "position"]
+    if not choice.limits:
+        events = ", ".join(f"'{event}'" for event in TRANSITIONS)
+        origin = [f"if(event in ({events}), {name}, null) as {name}" for name in origin]
+    return [*(f"`{name}`" for name in NAMES), *origin]
 
 
 # ── small and large ──

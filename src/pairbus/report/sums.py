@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pairbus.ledger_table.names import file_number
 from pairbus.report.availability import Transition
 from pairbus.report.bill import Cell, Diversion, Trouble
 from pairbus.report.cells import Cells
@@ -75,8 +76,19 @@ class RowSums:
         ]
 
     def transitions(self) -> tuple[list[Transition], dict[str, int]]:
-        """Return transitions in order, and run → time of its last row."""
-        order = sorted(self._changes, key=lambda each: (each.time_ms, each.path, each.block, each.line))
+        """Return transitions run by run, in the order in which they were written, and run → time of its last row.
+
+        Within a run the clock may go back, so the places of rows decide. A run of whose files one has another name than
+        a ledger gives has no such order: there the times of the rows decide.
+        """
+        number = {each.path: file_number(each.path) for each in self._changes}
+        by_time = {each.run for each in self._changes if number[each.path] is None}
+
+        def place(each: StateChange) -> tuple[Any, ...]:
+            first = (each.time_ms, each.path) if each.run in by_time else (number[each.path],)
+            return each.run, *first, each.block, each.line
+
+        order = sorted(self._changes, key=place)
         steps = [
             Transition(each.run, each.entity, each.event, each.time_ms, each.reason, bool(each.forced))
             for each in order

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from pairbus.ledger.rows import FAILED_SEND, LOST_ROWS
-from pairbus.ledger_table.lines import NAMES, REASON_MAX, check_values, fields_of, time_ms_of
-from pairbus.ledger_table.lost import files_named, without
+from pairbus.ledger.rows import FAILED_SEND, LOST_ROWS, SETTLED, RemovedFile
+from pairbus.ledger_table.lines import NAMES, REASON_MAX, check_texts, check_values, fields_of, time_ms_of
+from pairbus.ledger_table.lost import files_named, settlements_of, without
 from pairbus.ledger_table.names import source_key
 from pairbus.report.availability import TRANSITIONS
 from pairbus.report.cells import Cells, begin_of
@@ -59,6 +59,13 @@ class RowsElsewhere:
     "Key of a file → first position that does not count in tables, because its compaction was not finished."
     worse: frozenset[tuple[str, int, bool]] = frozenset()
     "Run, day and form (True: table) of which the other form has as many rows or more."
+    sums: Mapping[str, RemovedFile] = field(default_factory=dict)
+    "Key of a file → sums of its rows that are in a table: those of a removed file are not counted again."
+
+    def of_removed(self, named: Mapping[str, RemovedFile]) -> dict[str, RemovedFile]:
+        """Return the sums of removed files that are in a table: of the whole file, or of a part."""
+        whole = {name: sums for name, sums in named.items() if self.taken.get(name, 0) >= sums.size}
+        return {name: self.sums[name] for name in named if name in self.sums} | whole
 
 
 class TaskSums:
@@ -122,12 +129,11 @@ class TaskSums:
             self._show(self._lines, None, self._below_ms - time_ms)
         self._below_ms = time_ms
         if read["kind"] == LOST_ROWS and self._choice.taken:
-            taken, named = self._choice.taken, files_named(read)
-            left = without(read, {name: sums for name, sums in named.items() if taken.get(name, 0) >= sums.size})
+            left = without(read, self._choice.of_removed(files_named(read)))
             if left is None:
                 return
             read = left
-        self._add(read, time_ms, self._lines)
+        self._add(read, time_ms, self._path, self._offset)
 
     def row(self, values: dict[str, Any], number: int) -> None:
         """Count a row of a table; `number` is its number within the file."""
@@ -140,7 +146,9 @@ class TaskSums:
         except ValueError as error:
             self._damage(number + 1, str(error)[:REASON_MAX])
             return
-        self._add(values, time_ms_of(values["time"]), number)
+        source = values.get("source")
+        place = (self._path, number) if source is None else (source, values["position"] or 0)
+        self._add(values, time_ms_of(values["time"]), *place)
 
     def fit(self) -> None:
         """Keep memory in bounds; called once for a batch."""
@@ -155,7 +163,7 @@ class TaskSums:
             self._shown += 1
             self.out.append(LinePlace(self._path, reason, self._block, line, back_ms))
 
-    def _add(self, read: dict[str, Any], time_ms: int, line: int) -> None:
+    def _add(self, read: dict[str, Any], time_ms: int, path: str, line: int) -> None:
         get, run, kind = read.get, read["run"], read["kind"]
         if self._choice.worse and (run, time_ms // DAY_MS, self._is_table) in self._choice.worse:
             return
@@ -170,8 +178,12 @@ class TaskSums:
         self._rates.row(read, time_ms)
         operations = get("billable_operations")
         if operations is not None:
-            key = get("namespace"), get("side"), get("entity"), kind, get("cause"), get("outcome") == "ok"
-            self._cells.add((*key, _hour(self._cells, time_ms)), get("count") or 0, operations, get("bytes") or 0)
+            count, place = get("count") or 0, (get("namespace"), get("side"), get("entity"))
+            why = get("cause"), get("outcome") == "ok", _hour(self._cells, time_ms)
+            if kind == LOST_ROWS and (settled := settlements_of(read)):
+                self._cells.add((*place, SETTLED, *why), settled, settled, 0)
+                count, operations = max(count - settled, 0), operations - settled
+            self._cells.add((*place, kind, *why), count, operations, get("bytes") or 0)
         if kind in _STEPS_BY_KIND:
             self._step(kind, read, time_ms)
         event = get("event")
@@ -181,7 +193,7 @@ class TaskSums:
             told = read.get("details") or {}
             entity, reason = (get("entity") or "").lower(), text_of_detail(told.get("reason")) or ""
             forced = int(told.get("forced") in (True, "true"))
-            self.out.append(StateChange(run, entity, event, reason, self._path, time_ms, forced, self._block, line))
+            self.out.append(StateChange(run, entity, event, reason, path, time_ms, forced, self._block, line))
 
     def _step(self, name: str, read: dict[str, Any], time_ms: int) -> None:
         get = read.get
@@ -214,11 +226,13 @@ def _hour(cells: Cells, time_ms: int) -> int:
 def _details_of(values: dict[str, Any]) -> dict[str, Any] | None:
     """Parse the details of a row of a table where the report needs them; ValueError when they are no object."""
     event, text = values["event"], values["details"]
-    if text is None or (event not in _STEPS_BY_EVENT and event not in _TRANSITIONS):
+    is_needed = event in _STEPS_BY_EVENT or event in _TRANSITIONS or values["kind"] == LOST_ROWS
+    if text is None or not is_needed:
         return None
     details = json.loads(text)
     if not isinstance(details, dict):
         raise ValueError(f"details is {text}")
+    check_texts(details)
     return details
 
 
@@ -258,7 +272,7 @@ def tally_lines(choice: RowsElsewhere, batches: Iterator[pyarrow.RecordBatch]) -
 
 
 def tally_rows(choice: RowsElsewhere, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Tally rows of tables; columns path, id and the fields of a row, and with limits source and position."""
+    """Tally rows of tables; columns path, id, the fields of a row, and the source and position that it needs."""
     tally, path = TaskSums(choice, is_table=True), ""
     for batch in batches:
         names = [*NAMES, *(name for name in ("source", "position") if name in batch.schema.names)]

@@ -100,6 +100,8 @@ def _sums(report: Report) -> Html:
     def said(amount: Decimal, words: str) -> Html:
         return join([tag("strong", money(amount, currency)), tag("span", words)])
 
+    geo = bill.geo_replication
+    compared = [] if geo is None else [("Geo-replication", said(geo, "Azure's, for the same period and traffic"))]
     return pairs(
         [
             ("Total", said(bill.total.money, f"{count(bill.total.operations)} operations, {size(bill.total.bytes)}")),
@@ -122,8 +124,8 @@ def _sums(report: Report) -> Html:
                 said(bill.bandwidth.money, f"{size(bill.bandwidth.bytes)}, in the total; a GB is 10⁹ bytes"),
             ),
             ("Base charge", said(bill.base, "of the namespaces for this period; not in the total")),
-            ("Total and base", said(bill.with_pairing, "to compare with geo-replication")),
-            ("Geo-replication", said(bill.geo_replication, "Azure's, for the same period and traffic")),
+            ("Total and base", said(bill.with_pairing, "to compare with geo-replication" if compared else "together")),
+            *compared,
         ],
         "pairs sums",
     )

@@ -65,8 +65,7 @@ def _messages(report: Report) -> str:
     said = counted(total.diverted, "message") + " diverted"
     if not left and not dead:
         # A row that was never written, or cannot be read, may be about a message that is not home.
-        missing = report.source.lost_rows + report.source.damaged
-        return said + (", all home" if missing else ", all home, none lost") + failed
+        return said + (", all home" if _missing(report) else ", all home, none lost") + failed
     said += f", {count(total.moved)} home"
     said += f", {count(left)} waiting" if left else ""
     said += f", {count(dead)} dead-lettered" if dead else ""
@@ -121,10 +120,9 @@ def lost(report: Report) -> Figure:
     A ledger cannot show a lost message: each one that is not home and not dead-lettered waits. Missing rows might hide
     one.
     """
-    total, source, left = report.availability.total, report.source, waiting(report)
-    missing = source.lost_rows + source.damaged
+    total, left, missing = report.availability.total, waiting(report), _missing(report)
     if missing:
-        words = f"that the ledger tells of; {counted(missing, 'row')} of it could not be read or written"
+        words = f"that the ledger tells of; {missing} of it could not be read or written"
     elif not total.diverted:
         words = "no message was diverted"
     elif left or total.dead_lettered:
@@ -132,6 +130,13 @@ def lost(report: Report) -> Figure:
     else:
         words = f"all {count(total.diverted)} diverted messages are home"
     return Figure("Lost", "0", words, PLAIN if missing or left else GOOD)
+
+
+def _missing(report: Report) -> str:
+    """Say how many files and rows of the ledger are missing; an empty text when it is complete."""
+    source = report.source
+    found = ((source.unread_files, "file"), (source.lost_rows + source.damaged, "row"))
+    return " and ".join(counted(number, what) for number, what in found if number)
 
 
 def _time_to_divert(report: Report) -> Figure:
@@ -157,13 +162,13 @@ def _delay(report: Report) -> Figure:
 
 
 def comparison(report: Report) -> str:
-    """Return a sentence that compares the cost with that of geo-replication."""
+    """Return a sentence that compares the cost with that of geo-replication, where both have the same currency."""
     bill, currency = report.bill, report.prices.currency
     ours, theirs = bill.with_pairing, bill.geo_replication
-    said = (
-        f"By estimate this period cost {money(ours, currency)} with the base charge of its namespaces; "
-        f"Azure's geo-replication would have cost {money(theirs, currency)} for the same period and traffic"
-    )
+    said = f"By estimate this period cost {money(ours, currency)} with the base charge of its namespaces"
+    if theirs is None:
+        return f"{said}."
+    said += f"; Azure's geo-replication would have cost {money(theirs, currency)} for the same period and traffic"
     if ours > 0 and theirs > ours:
         return f"{said}: {times(theirs, ours)} times as much."
     if theirs > 0 and ours > theirs:
