@@ -67,4 +67,4 @@ def without(values: Mapping[str, Any], there: Mapping[str, RemovedFile]) -> dict
     details = lost_details(files, left.settlements)
     is_text = isinstance(values["details"], str)
     shown = json.dumps(details, separators=(",", ":")) if details is not None and is_text else details
-    return {**values, **dict(zip(AMOUNTS, left[1:], strict=False)), "details": shown}
+    return {**values, **dict(zip(AMOUNTS, left[1:5], strict=True)), "details": shown}
