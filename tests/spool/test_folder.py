@@ -473,3 +473,43 @@ def test_a_full_disk_stores_nothing_and_loses_nothing(small_disk: Path) -> None:
         )
     finally:
         spool.close()
+
+
+def fill(disk: Path) -> None:
+    """Write a file until the disk has no block left."""
+    with (disk / "ballast").open("wb", buffering=0) as ballast, pytest.raises(OSError, match="No space left"):
+        while True:
+            ballast.write(bytes(4096))
+
+
+def test_spool_opens_on_a_full_disk_by_means_of_its_reserve(small_disk: Path) -> None:
+    """SQLite needs room for its own files when a spool is opened, and a clean end has removed them. Without the spool
+    the client sends nothing, and its messages cannot be drained.
+    """
+    spool = Spool(small_disk / "spool")
+    spool.append(entries(range(3)))
+    spool.close()
+    fill(small_disk)
+    spool = open_free(small_disk / "spool", pair="contoso")
+    try:
+        assert waiting(spool) == [0, 1, 2]
+        spool.forwarded([number for number, _ in spool.next_batch("orders", 3, 1 << 20)])
+        assert spool.waiting == 0
+        (small_disk / "ballast").unlink()
+    finally:
+        spool.close()
+    Spool(small_disk / "spool").close()
+    assert (small_disk / "spool" / "reserve").stat().st_size == RESERVE_BYTES, "held again when there is room"
+
+
+def test_new_file_of_a_spool_fits_the_reserve(small_disk: Path) -> None:
+    """Somebody moved the file away from a full disk, and left the reserve behind."""
+    Spool(small_disk / "spool").close()
+    (small_disk / "spool" / FILE_NAME).unlink()
+    fill(small_disk)
+    spool = Spool(small_disk / "spool")
+    try:
+        spool.append([entry(1)])
+        assert waiting(spool) == [1]
+    finally:
+        spool.close()

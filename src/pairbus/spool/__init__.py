@@ -36,6 +36,7 @@ from pairbus.spool.files import (
     create,
     give_up_reserve,
     hold_reserve,
+    may_lack_room,
     open_for_writing,
     owing_to,
     own,
@@ -127,23 +128,33 @@ class Spool:
         _open_spools.add(self)
 
     def _open(self) -> SpoolCommits:
+        """Open the file, with the room of the reserve if the disk is full."""
+        try:
+            commits = self._open_file()
+        except SpoolError as error:
+            if not may_lack_room(error):
+                raise
+            give_up_reserve(self.folder)
+            commits = self._open_file()
+        hold_reserve(self.folder)
+        for sentence in commits.damage:
+            self._found_damage(sentence)
+        return commits
+
+    def _open_file(self) -> SpoolCommits:
         if not self._file.exists():
             create(self._file)
         connection = open_for_writing(self._file)
         try:
             self._count(connection)
             self.pair = claimed_by(connection)
-            commits = SpoolCommits(self._file, connection, self._count)
+            return SpoolCommits(self._file, connection, self._count)
         except sqlite3.Error as error:
             connection.close()
             raise spool_error(error, self._file) from error
         except OSError:
             connection.close()
             raise
-        hold_reserve(self.folder)
-        for sentence in commits.damage:
-            self._found_damage(sentence)
-        return commits
 
     def _claim(self, pair: str | None) -> None:
         if pair is not None and pair != self.pair:

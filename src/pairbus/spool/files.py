@@ -3,7 +3,7 @@
     folder            mode 0700, holds nothing else; `folder/1`, `folder/2` … are spools of other processes
     folder/lock       held while a spool is open; holds the owner's process id
     folder/commits    the number of the last commit (disk/commit_file.py), which shows a loss of commits
-    folder/reserve    room that is given up when a full disk would prevent the removal of messages
+    folder/reserve    room that is given up when a full disk would prevent the removal of messages, or the opening
     folder/spool.db   SQLite, mode 0600; SQLite gives its -wal and -shm files the same mode
 
     waiting   one row for each message, numbered in the order of arrival; the payload is the last column, so that a
@@ -281,13 +281,19 @@ def damaged(path: Path, what: str) -> SpoolDamaged:
 
 
 def spool_error(error: sqlite3.Error, path: Path) -> SpoolError:
-    """Translate an error of SQLite; only this function knows them."""
+    """Translate an error of SQLite; only this function and the next one know them."""
     code = _code(error)
     if code == sqlite3.SQLITE_FULL:
         return SpoolFull(f"No space left for {path}. Earlier messages are safe; this change was not stored.")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damaged(path, str(error))
     return SpoolError(f"{path}: {error}. Earlier messages are safe; this change was not stored.")
+
+
+def may_lack_room(error: SpoolError) -> bool:
+    """Return True when the disk may be full: SQLite then reports an I/O error if it cannot make its -wal or -shm file."""
+    codes = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+    return isinstance(error.__cause__, sqlite3.Error) and _code(error.__cause__) in codes
 
 
 def _code(error: sqlite3.Error) -> int:
