@@ -173,11 +173,13 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def open_for_reading(path: Path) -> sqlite3.Connection:
-    """Open a read-only connection; the owner may have the spool open."""
+def open_for_reading(path: Path, *, is_locked: bool = False) -> sqlite3.Connection:
+    """Open a read-only connection; the owner may have the spool open. `is_locked`: the caller has the spool's lock."""
     recognise(path)
+    # A file without a log is complete. Nobody writes to it, so SQLite needs no files of its own beside it.
+    settings = "&immutable=1" if is_locked and not path.with_name(f"{FILE_NAME}-wal").exists() else ""
     try:
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{settings}", uri=True, isolation_level=None)
     except sqlite3.Error as error:
         raise spool_error(error, path) from error
     connection.text_factory = _readable_text
@@ -265,12 +267,39 @@ def owing_to(folder: Path) -> str | None:
     path = folder / FILE_NAME
     if not path.exists():
         return None
-    with closing(open_for_reading(path)) as connection:
+    with closing(open_for_reading(path, is_locked=True)) as connection:
         try:
             query = "SELECT EXISTS (SELECT 1 FROM waiting) OR EXISTS (SELECT 1 FROM refused)"
             return claimed_by(connection) if connection.execute(query).fetchone()[0] else None
         except sqlite3.Error as error:
             raise spool_error(error, path) from error
+
+
+def is_left(folder: Path, pair: str | None) -> bool:
+    """Return True when messages of the pair, or of no known pair, wait in a spool. SpoolInUse when it is open.
+
+    Changes nothing. Holds the lock for a moment: in a forked child SQLite must not open the spool of the parent.
+    """
+    path = folder / FILE_NAME
+    try:
+        recognise(path)
+        lock = own(folder)
+        try:
+            with closing(open_for_reading(path, is_locked=True)) as connection:
+                [is_waiting] = connection.execute("SELECT EXISTS (SELECT 1 FROM waiting)").fetchone()
+                owner = claimed_by(connection)
+        finally:
+            lock.release()
+    except OSError as error:
+        raise SpoolError(f"The spool {folder} cannot be opened: {error.strerror}.") from error
+    except sqlite3.Error as error:
+        raise spool_error(error, path) from error
+    return bool(is_waiting) and is_same_pair(owner, pair)
+
+
+def is_same_pair(owner: str | None, pair: str | None) -> bool:
+    """Return True unless both pairs are known and differ."""
+    return owner is None or pair is None or owner.lower() == pair.lower()  # paths of queues are case-insensitive
 
 
 def damaged(path: Path, what: str) -> SpoolDamaged:
@@ -291,7 +320,7 @@ def spool_error(error: sqlite3.Error, path: Path) -> SpoolError:
 
 
 def may_lack_room(error: SpoolError) -> bool:
-    """Return True when the disk may be full: SQLite then reports an I/O error if it cannot make its -wal or -shm file."""
+    """Return True when the disk may be full. SQLite reports an I/O error when it has no room for its -shm file."""
     codes = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
     return isinstance(error.__cause__, sqlite3.Error) and _code(error.__cause__) in codes
 
