@@ -18,6 +18,7 @@ from pairbus.pairing.events import MaybeDuplicated, SpoolForwarded, SpoolRefused
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.policy import Kind
 from pairbus.spool import Spool, forwarder
+from pairbus.spool.files import look
 from tests.brokers import BrokerProcess
 from tests.scripted.endpoint import ScriptedEndpoint
 from tests.scripted.script import Accept, Delay, Detach, LoseAnswer, Reject, Silent
@@ -261,6 +262,29 @@ async def test_what_is_too_large_for_a_backlog_queue_waits_for_the_primary(
         await world.emptied()
     assert world.spool.refused == 0
     assert len(endpoint.stored(QUEUE)) == 1 and numbers(endpoint.stored("orders")) == [1, 2]
+
+
+@pytest.mark.parametrize("path", ["krders", None])
+async def test_message_with_a_damaged_path_does_not_block_its_lane(
+    world: World, endpoint: ScriptedEndpoint, path: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One flipped bit: the message is refused, the messages behind it go on, and the forwarder does not spin."""
+    world.spool.append(entries(range(3), "Orders"))
+    with world.spool._commits.reading() as connection:
+        connection.execute("UPDATE waiting SET path = ? WHERE number = 1", (path,))
+    paths, looks = world.spool.paths, []
+
+    def counted() -> list[str]:
+        looks.append(paths())
+        return looks[-1]
+
+    monkeypatch.setattr(world.spool, "paths", counted)
+    async with asyncio.timeout(5), world.running():
+        await world.emptied()
+    assert numbers(endpoint.stored("orders")) == [1, 2]
+    assert len(looks) < 10
+    _, [standing] = look(world.spool.folder)
+    assert (standing.path, standing.refused) == ("orders", 1)
 
 
 async def test_messages_of_one_session_go_in_batches_and_in_order(world: World, endpoint: ScriptedEndpoint) -> None:

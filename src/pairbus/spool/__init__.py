@@ -44,6 +44,7 @@ from pairbus.spool.files import (
     owing_to,
     own,
     prepare,
+    spelled,
     spool_error,
 )
 from pairbus.spool.threads import DiskThreads
@@ -256,10 +257,10 @@ class Spool:
 
     def paths(self) -> list[str]:
         """Return the paths with waiting messages, sorted by the oldest message of each."""
-        query = "SELECT number, path FROM waiting WHERE place = ? ORDER BY number LIMIT 1"
+        query = "SELECT number, place, path FROM waiting WHERE place = ? ORDER BY number LIMIT 1"
         with self._commits.reading() as connection:
             oldest = [connection.execute(query, (place,)).fetchone() for place in list(self._places)]
-        return [path for _, path in sorted(row for row in oldest if row is not None)]
+        return [spelled(path, place) for _, place, path in sorted(row for row in oldest if row is not None)]
 
     def next_batch(self, path: str, max_count: int, max_bytes: int) -> list[tuple[int, SpoolEntry]]:
         """Return the oldest messages of the path with their numbers; at least one when the path has any.

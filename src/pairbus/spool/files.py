@@ -210,18 +210,25 @@ def look(folder: Path) -> tuple[str | None, list[Standing]]:
     with closing(open_for_reading(path)) as connection:
         try:
             connection.execute("BEGIN")  # reads both tables at one moment
-            query = "SELECT path, count(*), sum(size), min(spooled_ms), min(number) FROM waiting GROUP BY place"
-            waiting = connection.execute(f"{query} ORDER BY 5").fetchall()
-            query = "SELECT path, reason, count(*) FROM refused GROUP BY place, reason ORDER BY min(number)"
+            query = "SELECT place, path, count(*), sum(size), min(spooled_ms), min(number) FROM waiting GROUP BY place"
+            waiting = connection.execute(f"{query} ORDER BY 6").fetchall()
+            query = "SELECT place, path, reason, count(*) FROM refused GROUP BY place, reason ORDER BY min(number)"
             refused = connection.execute(query).fetchall()
             pair = claimed_by(connection)
         except sqlite3.Error as error:
             raise spool_error(error, path) from error
-    found = {name.lower(): Standing(name, count, size, oldest) for name, count, size, oldest, _ in waiting}
-    for name, reason, count in refused:
-        known = found.get(name.lower(), Standing(name))
-        found[name.lower()] = replace(known, refused=known.refused + count, reasons=(*known.reasons, reason))
+    found = {
+        place: Standing(spelled(path, place), count, size, oldest) for place, path, count, size, oldest, _ in waiting
+    }
+    for place, path, reason, count in refused:
+        known = found.get(place, Standing(spelled(path, place)))
+        found[place] = replace(known, refused=known.refused + count, reasons=(*known.reasons, reason))
     return pair, list(found.values())
+
+
+def spelled(path: object, place: str) -> str:
+    """Return the path of a row as its sender spelled it; in lower case, `place`, if the path is damaged."""
+    return path if isinstance(path, str) and path.lower() == place else place
 
 
 def check(connection: sqlite3.Connection, path: Path) -> None:
