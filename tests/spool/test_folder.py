@@ -134,7 +134,7 @@ def test_messages_that_no_process_forwards_are_logged(tmp_path: Path, caplog: py
 
 
 def test_messages_in_the_log_of_a_killed_process_are_found(tmp_path: Path) -> None:
-    """They are not in the file itself before the next process has opened it."""
+    """SQLite copies the messages into the file itself only when the next process has opened it."""
     Spool(tmp_path, pair="contoso").close()
     killed = Spool(tmp_path / "copied", pair="contoso")
     killed.append([entry(1)])
@@ -566,7 +566,7 @@ def test_spool_opens_on_a_full_disk_by_means_of_its_reserve(small_disk: Path) ->
 
 
 def test_new_file_of_a_spool_fits_the_reserve(small_disk: Path) -> None:
-    """Somebody moved the file away from a full disk, and left the reserve behind."""
+    """A user may move the file away from a full disk, and leave the reserve behind."""
     Spool(small_disk / "spool").close()
     (small_disk / "spool" / FILE_NAME).unlink()
     fill(small_disk)

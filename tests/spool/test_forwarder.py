@@ -485,7 +485,7 @@ async def second_is_accepted(world: World, removal: SlowRemoval) -> None:
 async def test_batch_accepted_during_a_failed_removal_is_not_sent_again(
     world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own removal follows, when the disk works again, and its event was published."""
+    """The batch is removed when the disk works again, and its event is published."""
     monkeypatch.setattr(forwarder, "REMOVE_S", 0.05)
     removal = SlowRemoval(world.spool, monkeypatch, SpoolError("disk I/O error"))
     spool_two(world, endpoint)
