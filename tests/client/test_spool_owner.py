@@ -148,6 +148,8 @@ client = PairedServiceBusClient.from_connection_strings(
 )
 client.pair()
 sender = client.get_queue_sender("orders")
+if os.path.exists(folder + "-left"):  # a client that has messages to adopt would adopt them before the fork
+    os.rename(folder + "-left", folder + "/1")
 child = os.fork()
 if child == 0:
     sender.send_messages(ServiceBusMessage("x", message_id="new"), timeout=10)
@@ -181,9 +183,8 @@ async def test_forked_worker_forwards_the_spool_of_its_predecessor(stage: Stage,
     """The worker adopts a spool with messages in it: its own sends queue behind them, so the spool must be
     forwarded.
     """
-    Spool(tmp_path).close()
-    leave_in(tmp_path / "1", "left")
-    await run(WORKER, stage, tmp_path)
+    leave_in(tmp_path / "spool-left", "left")
+    await run(WORKER, stage, tmp_path / "spool")
     assert [id_of(payload) for payload in stage.primary.stored("orders")] == ["left", "new"]
 
 
@@ -236,6 +237,7 @@ assert os.waitpid(child, 0)[1] == 0
 send("after")
 """
 IDLE = """
+os.rename(folder + "-left", folder + "/1")
 ready, done = os.pipe(), os.pipe()
 child = os.fork()
 if child == 0:
@@ -266,9 +268,8 @@ async def test_worker_without_a_spool_raises_and_leaves_its_parent_alone(
 
 async def test_idle_worker_does_not_adopt_a_left_spool(stage: Stage, flavour: Flavour, tmp_path: Path) -> None:
     """An idle worker would hold messages that it does not forward before its own first send."""
-    Spool(tmp_path).close()
-    leave_in(tmp_path / "1", "left")
-    assert await run(FORKS.format(module=MODULES[flavour], then=IDLE), stage, tmp_path) == "1\n"
+    leave_in(tmp_path / "spool-left", "left")
+    assert await run(FORKS.format(module=MODULES[flavour], then=IDLE), stage, tmp_path / "spool") == "1\n"
 
 
 def test_after_a_fork_every_client_is_looked_after(caplog: pytest.LogCaptureFixture) -> None:

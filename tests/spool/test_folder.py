@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
 import signal
@@ -99,6 +100,66 @@ def test_processes_that_share_a_folder_have_spools_of_their_own_within_it(tmp_pa
     assert spools_in(first.folder) == [first.folder, third.folder]
     first.close()
     third.close()
+
+
+def test_spool_with_messages_is_opened_before_an_empty_one(tmp_path: Path) -> None:
+    """The new process of an overlapping restart spools into `1`. If it dies, the next one finds two free spools."""
+    old, new = open_free(tmp_path / "spool", pair="contoso"), open_free(tmp_path / "spool", pair="contoso")
+    old.close()
+    new.append([entry(1)])
+    new.close()
+    again = open_free(tmp_path / "spool", pair="Contoso")
+    assert again.folder == new.folder and waiting(again) == [1]
+    again.close()
+
+
+def test_messages_that_no_process_forwards_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One client forwards one spool. A spool in use, of another pair, or with refused messages only needs nobody."""
+    spools = [Spool(tmp_path / name, pair="litware" if name == "4" else "contoso") for name in ("", "1", "2", "3", "4")]
+    for spool in spools:
+        spool.append([entry(1)])
+    [(number, _)] = spools[3].next_batch("orders", 1, 1)
+    spools[3].refuse([(number, "too large")], refused_ms=1)
+    for number in (0, 2, 3, 4):
+        spools[number].close()
+    before = {number: contents(tmp_path / number) for number in ("2", "3", "4")}
+    with caplog.at_level(logging.WARNING, "pairbus.spool"):
+        opened = open_free(tmp_path, pair="contoso")
+    assert opened.folder == tmp_path
+    [text] = [record.getMessage() for record in caplog.records]
+    assert text.startswith(f"{tmp_path / '2'} holds messages") and f"`pairbus spool drain {tmp_path / '2'}`" in text
+    assert {number: contents(tmp_path / number) for number in before} == before, "looking changes nothing"
+    opened.close()
+    spools[1].close()
+
+
+def test_messages_in_the_log_of_a_killed_process_are_found(tmp_path: Path) -> None:
+    """SQLite copies the messages into the file itself only when the next process has opened it."""
+    Spool(tmp_path, pair="contoso").close()
+    killed = Spool(tmp_path / "copied", pair="contoso")
+    killed.append([entry(1)])
+    shutil.copytree(killed.folder, tmp_path / "1")
+    killed.close()
+    shutil.rmtree(killed.folder)
+    spool = open_free(tmp_path, pair="contoso")
+    assert waiting(spool) == [1]
+    spool.close()
+
+
+def test_damaged_spool_beside_an_empty_one_keeps_no_client_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client has a spool, and a warning names each spool that cannot be opened."""
+    Spool(tmp_path).close()
+    for name, make in (("1", a_broken_tree), ("2", a_text), ("3", a_newer_spool)):
+        (tmp_path / name).mkdir()
+        make(tmp_path / name / FILE_NAME)
+    with caplog.at_level(logging.WARNING, "pairbus.spool"):
+        spool = open_free(tmp_path, pair="contoso")
+    assert spool.folder == tmp_path
+    texts = sorted(record.getMessage() for record in caplog.records)
+    assert [text.split(" ", 1)[0] for text in texts] == [str(tmp_path / name / FILE_NAME) for name in ("1", "2", "3")]
+    spool.close()
 
 
 def test_a_spool_within_a_numbered_one_is_found(tmp_path: Path) -> None:
@@ -429,6 +490,8 @@ def test_a_folder_that_cannot_be_made_is_an_error_of_the_spool(tmp_path: Path) -
     (tmp_path / "file").touch()
     with pytest.raises(SpoolError, match="cannot be opened: Not a directory"):
         Spool(tmp_path / "file" / "spool")
+    with pytest.raises(SpoolError, match="cannot be opened: File name too long"):
+        open_free(tmp_path / ("x" * 300))
     with pytest.raises(SpoolError, match="There is no spool in"):
         look(tmp_path)
 
@@ -471,5 +534,45 @@ def test_a_full_disk_stores_nothing_and_loses_nothing(small_disk: Path) -> None:
         assert (spool.folder / "reserve").stat().st_size == RESERVE_BYTES, (
             "the reserve is filled again for the next full disk"
         )
+    finally:
+        spool.close()
+
+
+def fill(disk: Path) -> None:
+    """Write a file until the disk has no block left."""
+    with (disk / "ballast").open("wb", buffering=0) as ballast, pytest.raises(OSError, match="No space left"):
+        while True:
+            ballast.write(bytes(4096))
+
+
+def test_spool_opens_on_a_full_disk_by_means_of_its_reserve(small_disk: Path) -> None:
+    """SQLite needs room for its own files when a spool is opened, and a clean end has removed them. Without the spool
+    the client sends nothing, and its messages cannot be drained.
+    """
+    spool = Spool(small_disk / "spool")
+    spool.append(entries(range(3)))
+    spool.close()
+    fill(small_disk)
+    spool = open_free(small_disk / "spool", pair="contoso")
+    try:
+        assert waiting(spool) == [0, 1, 2]
+        spool.forwarded([number for number, _ in spool.next_batch("orders", 3, 1 << 20)])
+        assert spool.waiting == 0
+        (small_disk / "ballast").unlink()
+    finally:
+        spool.close()
+    Spool(small_disk / "spool").close()
+    assert (small_disk / "spool" / "reserve").stat().st_size == RESERVE_BYTES, "held again when there is room"
+
+
+def test_new_file_of_a_spool_fits_the_reserve(small_disk: Path) -> None:
+    """A user may move the file away from a full disk, and leave the reserve behind."""
+    Spool(small_disk / "spool").close()
+    (small_disk / "spool" / FILE_NAME).unlink()
+    fill(small_disk)
+    spool = Spool(small_disk / "spool")
+    try:
+        spool.append([entry(1)])
+        assert waiting(spool) == [1]
     finally:
         spool.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from pairbus.amqp.message import Message
-from pairbus.errors import SpoolFull
+from pairbus.errors import SpoolError, SpoolFull
 from pairbus.pairing import forwarding
 from pairbus.pairing.envelope import Home, unwrap
 from pairbus.pairing.events import MaybeDuplicated, SpoolForwarded, SpoolRefused
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.policy import Kind
 from pairbus.spool import Spool, forwarder
+from pairbus.spool.files import look
 from tests.brokers import BrokerProcess
 from tests.scripted.endpoint import ScriptedEndpoint
 from tests.scripted.script import Accept, Delay, Detach, LoseAnswer, Reject, Silent
@@ -263,6 +265,29 @@ async def test_what_is_too_large_for_a_backlog_queue_waits_for_the_primary(
     assert len(endpoint.stored(QUEUE)) == 1 and numbers(endpoint.stored("orders")) == [1, 2]
 
 
+@pytest.mark.parametrize("path", ["krders", None])
+async def test_message_with_a_damaged_path_does_not_block_its_lane(
+    world: World, endpoint: ScriptedEndpoint, path: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One flipped bit: the message is refused, the messages behind it go on, and the forwarder does not spin."""
+    world.spool.append(entries(range(3), "Orders"))
+    with world.spool._commits.reading() as connection:
+        connection.execute("UPDATE waiting SET path = ? WHERE number = 1", (path,))
+    paths, looks = world.spool.paths, []
+
+    def counted() -> list[str]:
+        looks.append(paths())
+        return looks[-1]
+
+    monkeypatch.setattr(world.spool, "paths", counted)
+    async with asyncio.timeout(5), world.running():
+        await world.emptied()
+    assert numbers(endpoint.stored("orders")) == [1, 2]
+    assert len(looks) < 10
+    _, [standing] = look(world.spool.folder)
+    assert (standing.path, standing.refused) == ("orders", 1)
+
+
 async def test_messages_of_one_session_go_in_batches_and_in_order(world: World, endpoint: ScriptedEndpoint) -> None:
     """A batch ends where another session or none begins; its head says the session, by which the service files it."""
     sessions = {3: "a", 4: "a", 5: "b"}
@@ -424,3 +449,84 @@ async def test_what_was_accepted_leaves_the_file_while_the_next_send_waits(tmp_p
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await world.close()
+
+
+class SlowRemoval:
+    """The first removal from a spool: it waits in its thread until `goes_on`, and then fails if it must."""
+
+    def __init__(self, spool: Spool, monkeypatch: pytest.MonkeyPatch, error: SpoolError | None) -> None:
+        self.began, self.goes_on = threading.Event(), threading.Event()
+        self._error = error
+        self._forwarded = spool.forwarded
+        monkeypatch.setattr(spool, "forwarded", self._remove)
+
+    def _remove(self, gone: Sequence[int]) -> None:
+        if not self.began.is_set():
+            self.began.set()
+            assert self.goes_on.wait(10)
+            if self._error is not None:
+                raise self._error
+        self._forwarded(gone)
+
+
+def spool_two(world: World, endpoint: ScriptedEndpoint) -> None:
+    """Spool two messages that travel alone; the answer for the second comes while the first is being removed."""
+    endpoint.on("transfer", Accept(), times=1)
+    endpoint.on("transfer", Delay(0.5), times=1)
+    world.spool.append([entry(0, session_id="a"), entry(1, session_id="b")])
+
+
+async def second_is_accepted(world: World, removal: SlowRemoval) -> None:
+    """Wait until the sender of the second message has its answer, and the first one is still being removed."""
+    await world.until(lambda: removal.began.is_set() and len(world.meters) == 2)
+    await asyncio.sleep(0.01)  # the task that has sent it ends in this turn of the event loop
+
+
+async def test_batch_accepted_during_a_failed_removal_is_not_sent_again(
+    world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch is removed when the disk works again, and its event is published."""
+    monkeypatch.setattr(forwarder, "REMOVE_S", 0.05)
+    removal = SlowRemoval(world.spool, monkeypatch, SpoolError("disk I/O error"))
+    spool_two(world, endpoint)
+    async with world.running():
+        await second_is_accepted(world, removal)
+        removal.goes_on.set()
+        await world.emptied()
+    assert numbers(endpoint.stored("orders")) == [0, 1]
+    assert [event.message_ids for event in world.events if isinstance(event, SpoolForwarded)] == [("m0",), ("m1",)]
+
+
+async def test_batch_accepted_during_a_removal_leaves_with_a_cancelled_forwarder(
+    world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client is closed while its disk is slow: the next client must not send the batch again."""
+    monkeypatch.setattr(forwarder, "REMOVE_S", 0.05)
+    removal = SlowRemoval(world.spool, monkeypatch, None)
+    spool_two(world, endpoint)
+    running = asyncio.create_task(world.forwarder.run())
+    await second_is_accepted(world, removal)
+    running.cancel()
+    removal.goes_on.set()
+    await asyncio.gather(running, return_exceptions=True)
+    assert world.spool.waiting == 0
+    assert [event.message_ids for event in world.events if isinstance(event, SpoolForwarded)] == [("m0",), ("m1",)]
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "stopped"])
+async def test_lane_that_waits_for_its_disk_removes_accepted_messages_at_the_end(
+    world: World, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """The client is closed in the pause after a removal that failed: only this process knows what was accepted."""
+    monkeypatch.setattr(forwarding, "PAUSE_S", 60.0)
+    removal = SlowRemoval(world.spool, monkeypatch, SpoolError("disk I/O error"))
+    removal.goes_on.set()
+    world.spool.append([entry(1)])
+    running = asyncio.create_task(world.forwarder.run())
+    await world.until(lambda: world.forwarder.reasons)
+    if ends == "cancelled":
+        running.cancel()
+    else:
+        world.forwarder.stop()
+    await asyncio.wait_for(asyncio.gather(running, return_exceptions=True), 10)
+    assert numbers(endpoint.stored("orders")) == [1] and world.spool.waiting == 0

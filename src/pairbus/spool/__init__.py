@@ -19,10 +19,11 @@ from __future__ import annotations
 import logging
 import sqlite3
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from zlib import crc32
 
@@ -36,10 +37,14 @@ from pairbus.spool.files import (
     create,
     give_up_reserve,
     hold_reserve,
+    is_left,
+    is_same_pair,
+    may_lack_room,
     open_for_writing,
     owing_to,
     own,
     prepare,
+    spelled,
     spool_error,
 )
 from pairbus.spool.threads import DiskThreads
@@ -127,23 +132,33 @@ class Spool:
         _open_spools.add(self)
 
     def _open(self) -> SpoolCommits:
+        """Open the file, with the room of the reserve if the disk is full."""
+        try:
+            commits = self._open_file()
+        except SpoolError as error:
+            if not may_lack_room(error):
+                raise
+            give_up_reserve(self.folder)
+            commits = self._open_file()
+        hold_reserve(self.folder)
+        for sentence in commits.damage:
+            self._found_damage(sentence)
+        return commits
+
+    def _open_file(self) -> SpoolCommits:
         if not self._file.exists():
             create(self._file)
         connection = open_for_writing(self._file)
         try:
             self._count(connection)
             self.pair = claimed_by(connection)
-            commits = SpoolCommits(self._file, connection, self._count)
+            return SpoolCommits(self._file, connection, self._count)
         except sqlite3.Error as error:
             connection.close()
             raise spool_error(error, self._file) from error
         except OSError:
             connection.close()
             raise
-        hold_reserve(self.folder)
-        for sentence in commits.damage:
-            self._found_damage(sentence)
-        return commits
 
     def _claim(self, pair: str | None) -> None:
         if pair is not None and pair != self.pair:
@@ -242,10 +257,10 @@ class Spool:
 
     def paths(self) -> list[str]:
         """Return the paths with waiting messages, sorted by the oldest message of each."""
-        query = "SELECT number, path FROM waiting WHERE place = ? ORDER BY number LIMIT 1"
+        query = "SELECT number, place, path FROM waiting WHERE place = ? ORDER BY number LIMIT 1"
         with self._commits.reading() as connection:
             oldest = [connection.execute(query, (place,)).fetchone() for place in list(self._places)]
-        return [path for _, path in sorted(row for row in oldest if row is not None)]
+        return [spelled(path, place) for _, place, path in sorted(row for row in oldest if row is not None)]
 
     def next_batch(self, path: str, max_count: int, max_bytes: int) -> list[tuple[int, SpoolEntry]]:
         """Return the oldest messages of the path with their numbers; at least one when the path has any.
@@ -412,19 +427,66 @@ call_in_forked_child(_after_fork)
 def open_free(folder: Path | str, *, pair: str | None = None, max_bytes: int = MAX_BYTES) -> Spool:
     """Open a spool in a folder that several processes share: the folder itself, or one of `folder/1`, `folder/2` …
 
-    The first one is taken that is not open and holds no messages of another pair. So messages that a process left
-    behind are adopted by the next process of its pair.
+    Spools that are open, or hold messages of another pair, are skipped. The first one in which messages wait is taken;
+    if there is none, the first one. So messages that a process left behind are adopted by the next process of its pair.
+    One client forwards one spool: a warning names each further spool with messages that no process has open.
     """
     folder = Path(folder).absolute()
-    for name in ("", *map(str, range(1, SPOOLS_MAX))):
+    names = ("", *map(str, range(1, SPOOLS_MAX)))
+    open_spool = partial(Spool, pair=pair, max_bytes=max_bytes)
+    unusable: list[SpoolError] = []
+    left = iter(_left_in(folder, pair, unusable))
+    spool = _open_first(left, open_spool, unusable) or _open_first((folder / name for name in names), open_spool)
+    if spool is None:
+        raise SpoolInUse(
+            f"The spool {folder} and {SPOOLS_MAX - 1} spools within it are in use, or hold messages of other pairs."
+            " Choose another folder."
+        )
+    for error in unusable:
+        logger.warning("%s", error)
+    for path in left:
+        logger.warning(
+            "%s holds messages, and no process has it open. The next client that starts takes it over;"
+            " `pairbus spool drain %s` forwards them now",
+            path,
+            path,
+        )
+    return spool
+
+
+def _left_in(folder: Path, pair: str | None, unusable: list[SpoolError]) -> list[Path]:
+    """Return the spools that no process has open, and in which messages of the pair wait; changes nothing."""
+    left: list[Path] = []
+    try:
+        found = _spools_in(folder, 1)
+    except OSError:  # opening the folder raises a better error
+        return left
+    for path in found:
+        if path == folder or int(path.name) < SPOOLS_MAX:
+            try:
+                if is_left(path, pair):
+                    left.append(path)
+            except SpoolInUse:
+                continue
+            except SpoolError as error:
+                unusable.append(error)
+    return left
+
+
+def _open_first(
+    folders: Iterable[Path], open_spool: Callable[[Path], Spool], unusable: list[SpoolError] | None = None
+) -> Spool | None:
+    """Open the first spool that is free. One that cannot be opened is skipped only if `unusable` takes its error."""
+    for folder in folders:
         try:
-            return Spool(folder / name, pair=pair, max_bytes=max_bytes)
+            return open_spool(folder)
         except (SpoolInUse, SpoolOfAnotherPair):
             continue
-    raise SpoolInUse(
-        f"The spool {folder} and {SPOOLS_MAX - 1} spools within it are in use, or hold messages of other pairs. Choose"
-        " another folder."
-    )
+        except SpoolError as error:
+            if unusable is None:
+                raise
+            unusable.append(error)
+    return None
 
 
 def _owing_to(folder: Path) -> str | None:
@@ -434,7 +496,7 @@ def _owing_to(folder: Path) -> str | None:
 
 
 def _demand(folder: Path, owner: str | None, pair: str) -> None:
-    if owner is not None and owner.lower() != pair.lower():  # paths of queues are case-insensitive
+    if not is_same_pair(owner, pair):
         raise SpoolOfAnotherPair(
             f"The spool {folder} holds messages of the pair {owner}, not of {pair}. It was not touched."
         )

@@ -3,7 +3,7 @@
     folder            mode 0700, holds nothing else; `folder/1`, `folder/2` … are spools of other processes
     folder/lock       held while a spool is open; holds the owner's process id
     folder/commits    the number of the last commit (disk/commit_file.py), which shows a loss of commits
-    folder/reserve    room that is given up when a full disk would prevent the removal of messages
+    folder/reserve    room that is given up when a full disk would prevent the removal of messages, or the opening
     folder/spool.db   SQLite, mode 0600; SQLite gives its -wal and -shm files the same mode
 
     waiting   one row for each message, numbered in the order of arrival; the payload is the last column, so that a
@@ -173,11 +173,13 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def open_for_reading(path: Path) -> sqlite3.Connection:
-    """Open a read-only connection; the owner may have the spool open."""
+def open_for_reading(path: Path, *, is_locked: bool = False) -> sqlite3.Connection:
+    """Open a read-only connection; the owner may have the spool open. `is_locked`: the caller has the spool's lock."""
     recognise(path)
+    # A file without a log is complete. Nobody writes to it, so SQLite needs no files of its own beside it.
+    settings = "&immutable=1" if is_locked and not path.with_name(f"{FILE_NAME}-wal").exists() else ""
     try:
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{settings}", uri=True, isolation_level=None)
     except sqlite3.Error as error:
         raise spool_error(error, path) from error
     connection.text_factory = _readable_text
@@ -208,18 +210,25 @@ def look(folder: Path) -> tuple[str | None, list[Standing]]:
     with closing(open_for_reading(path)) as connection:
         try:
             connection.execute("BEGIN")  # reads both tables at one moment
-            query = "SELECT path, count(*), sum(size), min(spooled_ms), min(number) FROM waiting GROUP BY place"
-            waiting = connection.execute(f"{query} ORDER BY 5").fetchall()
-            query = "SELECT path, reason, count(*) FROM refused GROUP BY place, reason ORDER BY min(number)"
+            query = "SELECT place, path, count(*), sum(size), min(spooled_ms), min(number) FROM waiting GROUP BY place"
+            waiting = connection.execute(f"{query} ORDER BY 6").fetchall()
+            query = "SELECT place, path, reason, count(*) FROM refused GROUP BY place, reason ORDER BY min(number)"
             refused = connection.execute(query).fetchall()
             pair = claimed_by(connection)
         except sqlite3.Error as error:
             raise spool_error(error, path) from error
-    found = {name.lower(): Standing(name, count, size, oldest) for name, count, size, oldest, _ in waiting}
-    for name, reason, count in refused:
-        known = found.get(name.lower(), Standing(name))
-        found[name.lower()] = replace(known, refused=known.refused + count, reasons=(*known.reasons, reason))
+    found = {
+        place: Standing(spelled(path, place), count, size, oldest) for place, path, count, size, oldest, _ in waiting
+    }
+    for place, path, reason, count in refused:
+        known = found.get(place, Standing(spelled(path, place)))
+        found[place] = replace(known, refused=known.refused + count, reasons=(*known.reasons, reason))
     return pair, list(found.values())
+
+
+def spelled(path: object, place: str) -> str:
+    """Return the path of a row as its sender spelled it; in lower case, `place`, if the path is damaged."""
+    return path if isinstance(path, str) and path.lower() == place else place
 
 
 def check(connection: sqlite3.Connection, path: Path) -> None:
@@ -265,12 +274,39 @@ def owing_to(folder: Path) -> str | None:
     path = folder / FILE_NAME
     if not path.exists():
         return None
-    with closing(open_for_reading(path)) as connection:
+    with closing(open_for_reading(path, is_locked=True)) as connection:
         try:
             query = "SELECT EXISTS (SELECT 1 FROM waiting) OR EXISTS (SELECT 1 FROM refused)"
             return claimed_by(connection) if connection.execute(query).fetchone()[0] else None
         except sqlite3.Error as error:
             raise spool_error(error, path) from error
+
+
+def is_left(folder: Path, pair: str | None) -> bool:
+    """Return True when messages of the pair, or of no known pair, wait in a spool. SpoolInUse when it is open.
+
+    Changes nothing. Holds the lock for a moment: in a forked child SQLite must not open the spool of the parent.
+    """
+    path = folder / FILE_NAME
+    try:
+        recognise(path)
+        lock = own(folder)
+        try:
+            with closing(open_for_reading(path, is_locked=True)) as connection:
+                [is_waiting] = connection.execute("SELECT EXISTS (SELECT 1 FROM waiting)").fetchone()
+                owner = claimed_by(connection)
+        finally:
+            lock.release()
+    except OSError as error:
+        raise SpoolError(f"The spool {folder} cannot be opened: {error.strerror}.") from error
+    except sqlite3.Error as error:
+        raise spool_error(error, path) from error
+    return bool(is_waiting) and is_same_pair(owner, pair)
+
+
+def is_same_pair(owner: str | None, pair: str | None) -> bool:
+    """Return True unless both pairs are known and differ."""
+    return owner is None or pair is None or owner.lower() == pair.lower()  # paths of queues are case-insensitive
 
 
 def damaged(path: Path, what: str) -> SpoolDamaged:
@@ -281,13 +317,19 @@ def damaged(path: Path, what: str) -> SpoolDamaged:
 
 
 def spool_error(error: sqlite3.Error, path: Path) -> SpoolError:
-    """Translate an error of SQLite; only this function knows them."""
+    """Translate an error of SQLite; only this function and the next one know them."""
     code = _code(error)
     if code == sqlite3.SQLITE_FULL:
         return SpoolFull(f"No space left for {path}. Earlier messages are safe; this change was not stored.")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damaged(path, str(error))
     return SpoolError(f"{path}: {error}. Earlier messages are safe; this change was not stored.")
+
+
+def may_lack_room(error: SpoolError) -> bool:
+    """Return True when the disk may be full. SQLite reports an I/O error when it has no room for its -shm file."""
+    codes = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+    return isinstance(error.__cause__, sqlite3.Error) and _code(error.__cause__) in codes
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -16,11 +16,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from pairbus.errors import ConfigError, SpoolError
 from pairbus.ledger.rows import alike
@@ -50,7 +50,7 @@ REMOVE_S = 0.25  # longest time that an accepted message stays in the file, so t
 SEND_TIMEOUT_S = 15.0
 LOOK_S = 1.0  # between two looks of a waiting lane for another way
 PATIENCE_S = 30.0
-LAST_WRITE_S = 1.0  # for the disk when the forwarder is cancelled
+LAST_WRITE_S = 1.0  # for the disk when a lane ends or is cancelled
 
 T = TypeVar("T")
 Numbered = list[tuple[int, SpoolEntry]]
@@ -208,8 +208,22 @@ class Forwarder:
 
     async def _forward_path(self, lane: Lane, retry: asyncio.Event, patience_s: float | None) -> None:
         """Forward one lane until its path is empty, the forwarder stops, or patience ends."""
-        moved_at = time.monotonic()
         removable: list[int] = []
+        try:
+            await self._forward_lane(lane, retry, patience_s, removable)
+        except asyncio.CancelledError:
+            await self._last_removal(removable)
+            raise
+        await self._last_removal(removable)
+        if not self._spool.has(lane.path):
+            self._lanes.pop(lane.path.lower(), None)
+            self._retries.pop(lane.path.lower(), None)
+
+    async def _forward_lane(
+        self, lane: Lane, retry: asyncio.Event, patience_s: float | None, removable: list[int]
+    ) -> None:
+        """Do the work of `_forward_path`. `removable`: accepted messages still in the file."""
+        moved_at = time.monotonic()
         while not self._stopping and (self._spool.has(lane.path) or removable):
             way = self._ways.way(lane.path, time.monotonic())
             told = lane.reason
@@ -227,9 +241,6 @@ class Forwarder:
             if patience_s is not None and (way is None or time.monotonic() - moved_at + pause_s > patience_s):
                 return
             await self._pause(lane, way, retry, pause_s)
-        if not self._spool.has(lane.path):
-            self._lanes.pop(lane.path.lower(), None)
-            self._retries.pop(lane.path.lower(), None)
 
     async def _pause(self, lane: Lane, way: Way | None, retry: asyncio.Event, pause_s: float) -> None:
         """Wait until the time is over. `retry_now`, or another way, ends the wait earlier, except for throttling."""
@@ -248,50 +259,47 @@ class Forwarder:
         await self._remove(removable)
         batch = await self._on_disk(self._spool.next_batch, lane.path, BATCH_COUNT, BATCH_BYTES)
         remove_at = time.monotonic() + REMOVE_S
-        try:
-            while batch:
-                began = time.monotonic()
-                count, failure = await self._while_removing(self._send_some(lane, way, batch), removable, remove_at)
-                now = time.monotonic()
-                again_s = None if failure is None else lane.again_s(way, failure, began, now)
-                if again_s is not None and not self._stopping:
-                    await asyncio.sleep(again_s)
-                    continue
-                group, batch = batch[:count], batch[count:]
-                if failure is None:
-                    lane.accepted(count)
-                    removable += [number for number, _ in group]
-                    self._ways.accepted(lane.path, way, count, now)
-                    ids = tuple([entry.message_id for _, entry in group])
-                    left = max(self._spool.waiting - len(removable), 0)
-                    self._publish(SpoolForwarded(lane.path, count, str(way), left, ids))
-                    if now >= remove_at or self._stopping:
-                        await self._remove(removable)
-                        remove_at = time.monotonic() + REMOVE_S
-                    if self._stopping:
-                        return True
-                    continue
-                if failure.kind not in MESSAGE_FAULTS:
-                    self._ways.failed(lane.path, way, failure, now)
-                verdict = lane.failed(way, failure, count, now)
-                if verdict is Verdict.WAIT:
+        while batch:
+            began = time.monotonic()
+            count, failure = await self._send_and_remove(lane, way, batch, removable, remove_at)
+            now = time.monotonic()
+            again_s = None if failure is None else lane.again_s(way, failure, began, now)
+            if again_s is not None and not self._stopping:
+                await asyncio.sleep(again_s)
+                continue
+            group, batch = batch[:count], batch[count:]
+            if failure is None:
+                self._accepted(lane, way, group, removable)
+                if now >= remove_at or self._stopping:
                     await self._remove(removable)
-                    return False
-                if verdict is Verdict.SINGLY:
-                    break
-                await self._refuse(lane, *group[0], failure)
-            await self._remove(removable)
-        except asyncio.CancelledError:
-            if removable:
-                await self._last_write(self._spool.forwarded, removable)  # if this fails, they are sent again
-            raise
+                    remove_at = time.monotonic() + REMOVE_S
+                if self._stopping:
+                    return True
+                continue
+            if failure.kind not in MESSAGE_FAULTS:
+                self._ways.failed(lane.path, way, failure, now)
+            verdict = lane.failed(way, failure, count, now)
+            if verdict is Verdict.WAIT:
+                await self._remove(removable)
+                return False
+            if verdict is Verdict.SINGLY:
+                break
+            await self._refuse(lane, *group[0], failure)
+        await self._remove(removable)
         return True
 
-    async def _while_removing(self, work: Coroutine[Any, Any, T], removable: list[int], remove_at: float) -> T:
-        """Await a send, and remove accepted messages from the file in time even if the send takes long."""
+    async def _send_and_remove(
+        self, lane: Lane, way: Way, batch: Numbered, removable: list[int], remove_at: float
+    ) -> tuple[int, Failure | None]:
+        """Send the first messages of a batch, and remove accepted ones from the file in time even if that takes long.
+
+        Returns how many messages were sent, and the failure. When the removal fails or is cancelled, messages that were
+        accepted meanwhile join the removable ones: they must not be sent again.
+        """
+        sending = self._send_some(lane, way, batch)
         if not removable:
-            return await work
-        task = asyncio.create_task(work)
+            return await sending
+        task = asyncio.create_task(sending)
         try:
             await asyncio.wait({task}, timeout=max(remove_at - time.monotonic(), 0.0))
             if not task.done():
@@ -299,13 +307,31 @@ class Forwarder:
             return await task
         except BaseException:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)  # only to wait: the error that ended this is raised
+            # The error that ended this is raised, not that of the task.
+            [ended] = await asyncio.gather(task, return_exceptions=True)
+            if not isinstance(ended, BaseException) and ended[1] is None:
+                self._accepted(lane, way, batch[: ended[0]], removable)
             raise
+
+    def _accepted(self, lane: Lane, way: Way, group: Numbered, removable: list[int]) -> None:
+        """Note that a namespace has accepted these messages, and publish it."""
+        lane.accepted(len(group))
+        removable += [number for number, _ in group]
+        self._ways.accepted(lane.path, way, len(group), time.monotonic())
+        ids = tuple([entry.message_id for _, entry in group])
+        left = max(self._spool.waiting - len(removable), 0)
+        self._publish(SpoolForwarded(lane.path, len(group), str(way), left, ids))
 
     async def _remove(self, removable: list[int]) -> None:
         if removable:
-            await self._on_disk(self._spool.forwarded, removable)
+            # A copy: when this is cancelled, the thread still reads its numbers, and others may join the list.
+            await self._on_disk(self._spool.forwarded, tuple(removable))
             removable.clear()
+
+    async def _last_removal(self, removable: list[int]) -> None:
+        """Remove accepted messages when their lane ends. If this fails, they are sent again."""
+        if removable:
+            await self._last_write(self._spool.forwarded, tuple(removable))
 
     async def _refuse(self, lane: Lane, number: int, entry: SpoolEntry, failure: Failure) -> None:
         await self._on_disk(partial(self._spool.refuse, [(number, failure.text)], refused_ms=_now_ms()))
@@ -316,8 +342,8 @@ class Forwarder:
         return asyncio.get_running_loop().run_in_executor(self._disk, work, *args)
 
     async def _last_write(self, write: Callable[..., object], *args: object) -> None:
-        """Write in a task that is cancelled. A disk that does not answer within a second is not waited for: the write
-        ends later, and the application's event loop goes on."""
+        """Write in a task that ends or is cancelled. A disk that does not answer within a second is not waited for:
+        the write ends later, and the application's event loop goes on."""
         writing = asyncio.ensure_future(self._on_disk(write, *args))
         writing.add_done_callback(_read_error)
         await asyncio.wait([writing], timeout=LAST_WRITE_S)
