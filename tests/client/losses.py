@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,19 +15,10 @@ from pairbus.amqp.message import Message, Properties
 from pairbus.testing import NemesisThread
 from pairbus.transport import Refused, connect
 from tests.client.world import World
+from tests.limits import slowness
 
 QUICK_S, SILENT_S = 2.0, 5.0
 Heal = Callable[[], Awaitable[None]]
-
-
-def slowness() -> float:
-    """1 on a machine that is not overloaded, where the limits are those of the promises.
-
-    Where more wants to run than there are processors, everything takes as much longer, the SDK's own work included; and
-    under a tracer, which `make coverage` has, three times as long.
-    """
-    load = os.getloadavg()[0] / (os.cpu_count() or 1)
-    return min(max(load, 1.0), 10.0) * (1.0 if sys.gettrace() is None else 3.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.pairing.events import FailedOver, Suspected
 from pairbus.pairing.failover import State
-from tests.client.losses import Heal, Loss, slowness
+from tests.client.losses import Heal, Loss
 from tests.client.world import Client, Sender, World, message
 from tests.history.check import Verdict
+from tests.limits import slowness
 from tests.sdk.flavours import Flavour
 
 BACK_S = 1.0 + 1.0 + 2.0  # one ping interval, one ping time-out, and 2 s

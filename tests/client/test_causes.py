@@ -18,9 +18,10 @@ from pairbus.client.errors import SecondaryUnreachable
 from pairbus.pairing.events import Diverted, FailedOver, Recovered, Suspected
 from pairbus.pairing.failover import State
 from pairbus.testing import ServiceBusNamespace, ServiceBusPair
-from tests.client.losses import QUICK_S, slowness
+from tests.client.losses import QUICK_S
 from tests.client.outage import BACK_S, FLAVOURS
 from tests.client.world import Client, message, new_client, until
+from tests.limits import slowness
 from tests.sdk.flavours import Flavour
 
 ORDERS, INVOICES = "orders", "invoices"

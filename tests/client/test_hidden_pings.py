@@ -11,9 +11,9 @@ from pairbus import ledger
 from pairbus.pairing.failover import State
 from tests.client.both import both_flavours
 from tests.client.conftest import two_processes
-from tests.client.losses import slowness
 from tests.client.test_rules_of_pings import lost
 from tests.client.world import Namespaces, World, message
+from tests.limits import slowness
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,8 @@ from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, Sen
 from pairbus.pairing.events import Closed, Faulted, Moved, SecondaryLost
 from pairbus.pairing.failover import State
 from pairbus.sdk.clients import when_closed
-from tests.client.losses import slowness
 from tests.client.world import Stage, World, message, until
+from tests.limits import slowness
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow

@@ -14,9 +14,10 @@ from pairbus.pairing.events import DestinationSkipped, Diverted, FailedOver, Sus
 from pairbus.pairing.failover import State
 from pairbus.pairing.relay import SyphonSettings
 from pairbus.testing import NemesisThread
-from tests.client.losses import QUICK_S, SILENT_S, slowness
+from tests.client.losses import QUICK_S, SILENT_S
 from tests.client.messages import id_of
 from tests.client.world import Client, Sender, Stage, World, message, until
+from tests.limits import slowness
 from tests.scripted import Reject
 from tests.sdk.flavours import Flavour
 

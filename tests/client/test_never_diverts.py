@@ -16,8 +16,8 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.management import EntityStatus
 
 from pairbus.pairing.failover import State
-from tests.client.losses import slowness
 from tests.client.world import Client, Stage, World, message
+from tests.limits import slowness
 from tests.scripted import Close, Detach, Reject
 from tests.sdk.flavours import Flavour
 

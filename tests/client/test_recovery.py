@@ -16,8 +16,8 @@ from pairbus.ledger import read
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed, FailedOver, PingRefused, PingSent, Recovered
 from pairbus.pairing.failover import State
 from pairbus.pairing.policy import REACTIONS, FailurePolicy, Kind, Reaction
-from tests.client.losses import slowness
 from tests.client.world import Client, Stage, message, until
+from tests.limits import slowness
 from tests.scripted import Accept, Reject
 from tests.sdk.flavours import Flavour, in_thread
 

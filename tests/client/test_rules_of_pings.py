@@ -15,8 +15,8 @@ from pairbus.amqp.message import Message
 from pairbus.pairing.events import FailedOver, PingRefused, PingSent, Recovered
 from pairbus.pairing.failover import State
 from tests.client.both import both_flavours
-from tests.client.losses import slowness
 from tests.client.world import Client, Stage, World, message, until
+from tests.limits import slowness
 from tests.scripted import Reject
 from tests.sdk.flavours import Flavour
 

@@ -16,10 +16,10 @@ from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed, FailedO
 from pairbus.pairing.failover import State
 from pairbus.pairing.policy import REACTIONS, FailurePolicy, Kind, Reaction
 from tests.client.both import both_flavours
-from tests.client.losses import slowness
 from tests.client.messages import id_of
 from tests.client.test_content import LIMIT
 from tests.client.world import Client, Sender, Stage, World, message, until
+from tests.limits import slowness
 from tests.scripted.script import Reject
 from tests.sdk.flavours import Flavour, in_thread
 

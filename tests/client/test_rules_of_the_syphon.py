@@ -38,9 +38,9 @@ from pairbus.syphon import Syphon
 from pairbus.transport import Carrier, connect
 from tests.backlog import diverted
 from tests.brokers import BrokerProcess
-from tests.client.losses import slowness
 from tests.client.messages import id_of
 from tests.client.world import World, message, until
+from tests.limits import slowness
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow

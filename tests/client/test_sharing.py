@@ -19,9 +19,10 @@ from pairbus.amqp.performatives import Modified, Released
 from pairbus.pairing.events import FailedOver
 from pairbus.pairing.failover import State
 from tests.client.forking import EACH, WORKERS
-from tests.client.losses import QUICK_S, slowness
+from tests.client.losses import QUICK_S
 from tests.client.messages import id_of
 from tests.client.world import Stage, World, message, until
+from tests.limits import slowness
 from tests.scripted import Answer, LoseAnswer, ScriptedEndpoint, Silent, short_rejection
 from tests.sdk.flavours import Flavour
 

@@ -15,8 +15,9 @@ from azure.servicebus.exceptions import OperationTimeoutError
 from pairbus.client.errors import SendAvailabilityBacklogError
 from pairbus.pairing.events import FailedOver
 from pairbus.pairing.failover import State
-from tests.client.losses import SILENT_S, slowness
+from tests.client.losses import SILENT_S
 from tests.client.world import Stage, World, message, new_client, until
+from tests.limits import slowness
 from tests.scripted.script import Close, Delay, Silent
 from tests.sdk.flavours import Flavour
 

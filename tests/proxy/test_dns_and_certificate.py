@@ -20,10 +20,11 @@ from pairbus.pairing.events import Recovered
 from pairbus.pairing.failover import State
 from pairbus.proxy import Proxy
 from pairbus.testing import ServiceBusPair
-from tests.client.losses import QUICK_S, slowness
+from tests.client.losses import QUICK_S
 from tests.client.outage import BACK_S, FLAVOURS
 from tests.client.world import message as paired_message
 from tests.client.world import new_client
+from tests.limits import slowness
 from tests.proxy.conftest import AZURE_HOST, World, message, until
 from tests.sdk.flavours import Flavour
 
