@@ -13,7 +13,7 @@ import pytest
 
 from pairbus.amqp.message import Message, Properties
 from pairbus.testing import NemesisThread
-from pairbus.transport import Refused, connect
+from pairbus.transport import ReceivedMessage, Refused, connect
 from tests.client.world import World
 from tests.limits import slowness
 
@@ -101,8 +101,8 @@ async def _fill(world: World, paths: list[str]) -> Heal:
         async with await connect(world.namespaces.connection_string("primary")) as connection:
             for path in paths:
                 receiver = await connection.receiver(path)
-                found = []
-                while batch := await receiver.receive(100, timeout_s=0.3):
+                found: list[ReceivedMessage] = []
+                while batch := await receiver.receive(100, timeout_s=2.0 if found else 20.0):
                     found += batch
                 ours = [one for one in found if FILLING.encode() in one.payload[:300]]
                 await receiver.complete(ours)

@@ -153,12 +153,12 @@ async def test_calls_go_on_after_an_interruption_at_any_moment(stage: Stage, mon
 async def test_a_listener_has_its_own_thread_and_hears_in_order(stage: Stage) -> None:
     """A slow one holds up no send, and may call anything: send, look, close."""
     heard: list[tuple[type[Event], str]] = []
-    closed = threading.Event()
+    closed, have_sent = threading.Event(), threading.Event()
 
     def on_event(event: Event) -> None:
         heard.append((type(event), threading.current_thread().name))
         if isinstance(event, FailedOver):
-            time.sleep(1.0)
+            have_sent.wait(20)
             assert client.client.states()["orders"] is State.FAILED_OVER
             client.client.get_queue_sender("invoices").send_messages(message("from the listener"), timeout=5)
         elif isinstance(event, Diverted) and event.count == 3:
@@ -170,10 +170,10 @@ async def test_a_listener_has_its_own_thread_and_hears_in_order(stage: Stage) ->
     await asyncio.to_thread(sender.sender.send_messages, message())
     stage.primary.on("transfer", Reject(), path="orders")
     began = time.monotonic()
-    await asyncio.to_thread(sender.sender.send_messages, message())
-    for _ in range(5):
+    for _ in range(6):
         await asyncio.to_thread(sender.sender.send_messages, message())
-    assert time.monotonic() - began < 1.9, "the sends did not wait for the listener"
+    assert time.monotonic() - began < 19, "the sends did not wait for the listener"
+    have_sent.set()
     await asyncio.to_thread(sender.sender.send_messages, [message() for _ in range(3)])
     assert await asyncio.to_thread(closed.wait, 15)
     await until(lambda: heard[-1][0] is Closed, "the last event")

@@ -177,7 +177,7 @@ async def test_paired_client_diverts_and_comes_back(
         assert await client.sender("orders").send(paired_message("diverted")) < QUICK_S * slowness()
         assert client.state("orders") is State.FAILED_OVER
         primary_by_proxy.faults.clear()
-        await client.until_state("orders", State.HEALTHY, BACK_S * slowness())
+        await client.until_state("orders", State.HEALTHY, BACK_S)
         assert client.told(Recovered)
         await client.sender("orders").send(paired_message("back"))
     finally:
