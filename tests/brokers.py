@@ -21,6 +21,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 START_S = 60.0  # a broker is ready in under a second; the rest is for a machine busy with other things
 STOP_S = 15.0
+PORT_TAKEN_S = 0.5  # between two starts while another process has the port
 ROOT_KEY_NAME = "RootManageSharedAccessKey"
 
 
@@ -126,8 +127,18 @@ class BrokerProcess:
         )
 
     def start(self) -> None:
-        """Start the process and wait for its `ready` line."""
+        """Start the process and wait for its `ready` line.
+
+        While a broker is down, another process may get its port for a moment: then it is started again.
+        """
         assert self._process is None, "the broker is running"
+        deadline = time.monotonic() + START_S
+        while not self._starts(deadline):
+            time.sleep(PORT_TAKEN_S)
+
+    def _starts(self, deadline: float) -> bool:
+        """Start the process; return True when it is ready, and False when another process has its port."""
+        said_before = len(self.stderr)
         command = [sys.executable, "-m", self._program, "broker", "--data", str(self.data_dir)]
         for name, port in self.ports.items():
             command += ["--namespace", f"{name}={port}"]
@@ -145,11 +156,15 @@ class BrokerProcess:
         # The reader goes on after `ready`, so that the process can never block on a full pipe.
         threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
         try:
-            self._await_ready(began + START_S)
-        except BaseException:
+            self._await_ready(deadline)
+        except BaseException as error:
             self.kill()
+            is_taken = any(self.ports.values()) and "cannot listen on" in self.stderr[said_before:]
+            if isinstance(error, AssertionError) and is_taken and time.monotonic() < deadline:
+                return False
             raise
         self.start_s = time.monotonic() - began
+        return True
 
     def kill(self) -> None:
         """SIGKILL; returns when the process is gone. Harmless when it is not running."""

@@ -74,7 +74,7 @@ class Client:
 
     async def until(self, kind: type[C], count: int = 1) -> C:
         """Wait until the broker has said a performative so often, and give the last one."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(self.all(kind)) < count:
                 await asyncio.sleep(0.005)
                 await self.turn()

@@ -193,10 +193,10 @@ def test_silent_secondary_costs_its_time_out_and_primary_is_shown(pair: Pair) ->
     """Administration is not asked where the connection already got no answer."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
-        code, shown = pair.json("--secondary", away_at(pair.secondary, silent.getsockname()[1]), "--timeout", "1")
-        assert time.monotonic() - began < 10
+        code, shown = pair.json("--secondary", away_at(pair.secondary, silent.getsockname()[1]), "--timeout", "3")
+        assert time.monotonic() - began < 30
     assert (code, shown["primary"]["reachable"], shown["secondary"]["reachable"]) == (1, True, False)
-    assert 0.9 <= shown["secondary"]["seconds"] < 5
+    assert 2.9 <= shown["secondary"]["seconds"] < 15
 
 
 def test_refused_secondary_is_away(pair: Pair) -> None:

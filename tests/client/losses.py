@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,21 +13,12 @@ import pytest
 
 from pairbus.amqp.message import Message, Properties
 from pairbus.testing import NemesisThread
-from pairbus.transport import Refused, connect
+from pairbus.transport import ReceivedMessage, Refused, connect
 from tests.client.world import World
+from tests.limits import slowness
 
 QUICK_S, SILENT_S = 2.0, 5.0
 Heal = Callable[[], Awaitable[None]]
-
-
-def slowness() -> float:
-    """1 on a machine that is not overloaded, where the limits are those of the promises.
-
-    Where more wants to run than there are processors, everything takes as much longer, the SDK's own work included; and
-    under a tracer, which `make coverage` has, three times as long.
-    """
-    load = os.getloadavg()[0] / (os.cpu_count() or 1)
-    return min(max(load, 1.0), 10.0) * (1.0 if sys.gettrace() is None else 3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +101,8 @@ async def _fill(world: World, paths: list[str]) -> Heal:
         async with await connect(world.namespaces.connection_string("primary")) as connection:
             for path in paths:
                 receiver = await connection.receiver(path)
-                found = []
-                while batch := await receiver.receive(100, timeout_s=0.3):
+                found: list[ReceivedMessage] = []
+                while batch := await receiver.receive(100, timeout_s=2.0 if found else 20.0):
                     found += batch
                 ours = [one for one in found if FILLING.encode() in one.payload[:300]]
                 await receiver.complete(ours)

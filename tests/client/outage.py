@@ -12,9 +12,10 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.pairing.events import FailedOver, Suspected
 from pairbus.pairing.failover import State
-from tests.client.losses import Heal, Loss, slowness
+from tests.client.losses import Heal, Loss
 from tests.client.world import Client, Sender, World, message
 from tests.history.check import Verdict
+from tests.limits import slowness
 from tests.sdk.flavours import Flavour
 
 BACK_S = 1.0 + 1.0 + 2.0  # one ping interval, one ping time-out, and 2 s
@@ -85,7 +86,7 @@ class Application:
         assert self.client.state(self.invoices) is State.HEALTHY
 
     async def comes_back(self) -> None:
-        back_s = await self.client.until_state(self.orders, State.HEALTHY, BACK_S * slowness())
+        back_s = await self.client.until_state(self.orders, State.HEALTHY, BACK_S)
         assert back_s < BACK_S * slowness()
         diverted = len(self.client.diverted_ids)
         await self.send()

@@ -18,9 +18,10 @@ from pairbus.client.errors import SecondaryUnreachable
 from pairbus.pairing.events import Diverted, FailedOver, Recovered, Suspected
 from pairbus.pairing.failover import State
 from pairbus.testing import ServiceBusNamespace, ServiceBusPair
-from tests.client.losses import QUICK_S, slowness
+from tests.client.losses import QUICK_S
 from tests.client.outage import BACK_S, FLAVOURS
 from tests.client.world import Client, message, new_client, until
+from tests.limits import slowness
 from tests.sdk.flavours import Flavour
 
 ORDERS, INVOICES = "orders", "invoices"
@@ -93,7 +94,7 @@ async def open_receiver(client: Client) -> Any:
 
 async def until_healthy(client: Client, *queues: str) -> None:
     for queue in queues:
-        await client.until_state(queue, State.HEALTHY, BACK_S * slowness())
+        await client.until_state(queue, State.HEALTHY, BACK_S)
 
 
 # ── throttling ──
@@ -199,7 +200,7 @@ async def test_messages_come_home_when_contact_is_back(pair: Pair, flavour: Flav
         assert len(pair.in_backlog()) == len(bodies)
     await until(lambda: len(pair.at_home()) == 1 + len(bodies), "everything is at home", 10 * slowness())
     assert sorted(pair.at_home()) == sorted(["first", *bodies])
-    await client.until_event(Recovered, BACK_S * slowness())
+    await client.until_event(Recovered, BACK_S)
 
 
 # ── the other unavailabilities ──

@@ -21,9 +21,9 @@ from pairbus.client.errors import BacklogMessageTooLarge, PartlySent, ReservedPr
 from pairbus.pairing.aliases import RESERVED
 from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.failover import State
-from tests.client.losses import slowness
 from tests.client.messages import id_of, of_every_kind, senders_part
 from tests.client.world import Client, Sender, Stage, World, message
+from tests.limits import slowness
 from tests.scripted import Accept, Reject
 from tests.sdk.flavours import Flavour
 

@@ -97,7 +97,7 @@ async def test_batch_can_be_made_while_the_primary_is_away(stage: Stage, flavour
 
 async def test_two_sends_of_one_sender_are_under_way_at_once(stage: Stage, flavour: Flavour) -> None:
     """The plain SDK has one at a time for each sender."""
-    stage.primary.on("transfer", Delay(0.3), path=QUEUE, times=2)
+    stage.primary.on("transfer", Delay(1.5), path=QUEUE, times=2)
     caller = Caller(stage, "paired", flavour)
     sender = caller.client.get_queue_sender(QUEUE)
     sends = [asyncio.create_task(caller.call(sender.send_messages, ServiceBusMessage("x"))) for _ in range(2)]

@@ -11,7 +11,6 @@ from pairbus import ledger
 from pairbus.pairing.failover import State
 from tests.client.both import both_flavours
 from tests.client.conftest import two_processes
-from tests.client.losses import slowness
 from tests.client.test_rules_of_pings import lost
 from tests.client.world import Namespaces, World, message
 from tests.sdk.flavours import Flavour
@@ -34,7 +33,7 @@ async def test_ping_to_a_broker_that_hides_pings_is_never_received(
     """The ping passes on the wire and costs an operation, but is in no count; receivers get ordinary messages only."""
     queue, client = await lost(world, flavour, ping=ping, ledger=tmp_path)
     world.nemesis().heal()
-    await client.until_state(queue, State.HEALTHY, 5.0 * slowness())
+    await client.until_state(queue, State.HEALTHY, 5.0)
     assert world.nemesis().counts.of(queue).pings == 1
     assert world.count(queue) == 0
     await client.sender(queue).send(message(message_id="real"))

@@ -14,9 +14,10 @@ from pairbus.pairing.events import DestinationSkipped, Diverted, FailedOver, Sus
 from pairbus.pairing.failover import State
 from pairbus.pairing.relay import SyphonSettings
 from pairbus.testing import NemesisThread
-from tests.client.losses import QUICK_S, SILENT_S, slowness
+from tests.client.losses import QUICK_S, SILENT_S
 from tests.client.messages import id_of
 from tests.client.world import Client, Sender, Stage, World, message, until
+from tests.limits import slowness
 from tests.scripted import Reject
 from tests.sdk.flavours import Flavour
 
@@ -116,7 +117,7 @@ async def test_lost_answers_are_told_to_each_caller(world: World, flavour: Flavo
     """Every third answer is lost: those messages are stored with an unknown outcome; the others are accepted."""
     queue = world.namespaces.make_queue()
     nemesis = world.nemesis()
-    client = await world.client(flavour, failover_interval=interval_s, attempt_timeout=1.5, ping_primary_interval=20)
+    client = await world.client(flavour, failover_interval=interval_s, attempt_timeout=4, ping_primary_interval=20)
     sender = client.sender(queue)
     await sender.send(message("first", message_id="first"))
     nemesis.drop_answers(queue, MANY // 3)
@@ -265,5 +266,5 @@ async def test_syphon_of_a_client_does_not_end_its_sends(world: World, monkeypat
     nemesis.stall_transfers(stalled)
     client.client.force_failover(stalled)
     await client.sender(stalled).send(message())
-    await client.until_event(DestinationSkipped, 20.0 * slowness())
+    await client.until_event(DestinationSkipped, 20.0)
     assert link.over is None

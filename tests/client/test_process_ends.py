@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.losses import slowness
 from tests.client.messages import id_of
 from tests.client.world import Stage
+from tests.limits import slowness
 from tests.scripted import Reject
 
 pytestmark = pytest.mark.slow

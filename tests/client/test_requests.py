@@ -14,8 +14,9 @@ from pairbus.client.errors import ScheduleWhileFailedOver, may_be_in
 from pairbus.client.outgoing import THE_PRIMARY
 from pairbus.pairing.events import FailedOver, Suspected
 from pairbus.pairing.failover import State
-from tests.client.losses import QUICK_S, SILENT_S, slowness
+from tests.client.losses import QUICK_S, SILENT_S
 from tests.client.world import Client, Sender, Stage, message
+from tests.limits import slowness
 from tests.scripted import Close, Detach, LoseAnswer, Reject, Silent
 from tests.sdk.flavours import Flavour
 

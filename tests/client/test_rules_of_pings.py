@@ -15,8 +15,8 @@ from pairbus.amqp.message import Message
 from pairbus.pairing.events import FailedOver, PingRefused, PingSent, Recovered
 from pairbus.pairing.failover import State
 from tests.client.both import both_flavours
-from tests.client.losses import slowness
 from tests.client.world import Client, Stage, World, message, until
+from tests.limits import slowness
 from tests.scripted import Reject
 from tests.sdk.flavours import Flavour
 
@@ -41,7 +41,7 @@ async def test_pings_come_one_interval_after_the_failover_and_after_each_other(w
     queue, client = await lost(world, flavour)
     await until(lambda: len(client.told(PingSent)) >= 2, "two pings that fail")
     world.nemesis().heal()
-    await client.until_state(queue, State.HEALTHY, 4.0 * slowness())
+    await client.until_state(queue, State.HEALTHY, 4.0)
     pings = client.told(PingSent)
     times = [client.told(FailedOver)[0].at_s, *(event.at_s for event in pings)]
     assert all(later - earlier >= 1.0 for earlier, later in pairwise(times)), times
@@ -70,7 +70,7 @@ async def test_a_ping_waits_for_its_answer_as_long_as_the_interval(world: World,
 async def test_recovery_can_require_several_accepted_pings(world: World, flavour: Flavour) -> None:
     queue, client = await lost(world, flavour, healthy_pings_required=2)
     world.nemesis().heal()
-    await client.until_state(queue, State.HEALTHY, 8.0 * slowness())
+    await client.until_state(queue, State.HEALTHY, 8.0)
     assert [event.accepted for event in client.told(PingSent)][-2:] == [True, True]
     assert world.nemesis().counts.of(queue).pings == 2
 
@@ -88,7 +88,7 @@ async def test_deleted_queue_stays_failed_over_and_is_reported_once(world: World
     await client.sender(queue).send(message())
     assert world.in_backlog() == 2
     world.namespaces.admin("primary").create_queue(queue)
-    await client.until_state(queue, State.HEALTHY, 5.0 * slowness())
+    await client.until_state(queue, State.HEALTHY, 5.0)
 
 
 async def test_ping_is_never_received_nor_dead_lettered(world: World) -> None:

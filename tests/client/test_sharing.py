@@ -19,9 +19,10 @@ from pairbus.amqp.performatives import Modified, Released
 from pairbus.pairing.events import FailedOver
 from pairbus.pairing.failover import State
 from tests.client.forking import EACH, WORKERS
-from tests.client.losses import QUICK_S, slowness
+from tests.client.losses import QUICK_S
 from tests.client.messages import id_of
 from tests.client.world import Stage, World, message, until
+from tests.limits import slowness
 from tests.scripted import Answer, LoseAnswer, ScriptedEndpoint, Silent, short_rejection
 from tests.sdk.flavours import Flavour
 
@@ -99,7 +100,7 @@ async def test_a_shared_sender_goes_through_an_outage_with_all_its_users(world: 
         while not stop.is_set():
             one = message(message_id=f"{who}-{number}")
             number += 1
-            assert await world.send(sender, one) < 4.0
+            assert await world.send(sender, one) < 4.0 * slowness()
             sent.append(str(one.message_id))
 
     users = [asyncio.create_task(work(who)) for who in range(8)]
@@ -234,7 +235,7 @@ async def test_no_other_call_of_a_sender_outlives_its_time_out(flavour: Flavour)
         sender = client.sender("orders")
         began = time.monotonic()
         await sender.batch()
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 5.0 * slowness()
         began = time.monotonic()
         with pytest.raises(ServiceBusError):
             await sender.schedule(message(), due, timeout=2.0)

@@ -19,10 +19,11 @@ from azure.servicebus import ServiceBusMessage, TransportType
 
 import pairbus
 import pairbus.aio
+from pairbus.pairing import sending
 from pairbus.pairing.events import BacklogQueueFailed, Diverted, Event, FailedOver, Suspected
-from tests.client.losses import slowness
 from tests.client.pausing import AT_ONCE, BESIDE_S, PAUSE_S
 from tests.client.world import Client, Stage, World, message
+from tests.limits import slowness
 from tests.scripted import Delay, Silent
 from tests.scripted.endpoint import ScriptedThread
 from tests.sdk.flavours import Flavour
@@ -59,7 +60,7 @@ async def test_a_large_message_over_a_thin_line_is_no_outage(world: World, flavo
     print(f"{flavour}: 5 MB took {took_s:.1f} s, {len(small)} small ones {max(small):.2f} s at most")
     assert took_s > 3.0, "the line was not slow"
     assert sorted(small)[int(len(small) * 0.99)] < 0.5 * slowness()
-    assert await behind > 3.0
+    assert await behind > 2.0, "small ones of other senders take less than half a second"
     assert_nothing_counted(client)
     assert world.count(queue) == 3 + len(small)
 
@@ -83,7 +84,7 @@ async def test_a_long_round_trip_is_no_outage(world: World, flavour: Flavour, fi
     """An opening has ten round trips: together they take longer than the peer may be silent, and each is heard."""
     queue = world.namespaces.make_queue()
     nemesis = world.nemesis()
-    client = await world.client(flavour, attempt_timeout=0.6, connect_timeout=0.6)
+    client = await world.client(flavour, attempt_timeout=1.2, connect_timeout=1.2)
     sender = client.sender(queue)
     nemesis.latency(0.1)
     if first == "batch":
@@ -246,14 +247,21 @@ async def test_ten_seconds_without_running_are_not_the_primarys(stage: Stage) ->
     assert stage.secondary.received == []
 
 
-async def test_slow_backlog_queue_stores_a_send_with_little_time_once(stage: Stage, flavour: Flavour) -> None:
-    """The answer comes in the last fifth of the caller's time, when another queue could hardly answer any more."""
-    client = stage.client(flavour)
+async def test_slow_backlog_queue_stores_a_send_with_little_time_once(
+    stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer comes in the last quarter of the caller's time, when another queue could hardly answer any more.
+
+    A quarter of the time is just shorter than the time that another queue needs. All times are three times as long as
+    usual: the slow answer must come in time on a busy machine too.
+    """
+    monkeypatch.setattr(sending, "CONCLUSIVE_S", 1.5)
+    client = stage.client(flavour, attempt_timeout=9)
     client.client.force_failover("orders")
     sender = client.sender("orders")
     await sender.send(message())
-    stage.secondary.on("transfer", Delay(1.5))
-    await sender.send(message(), timeout=1.9)
+    stage.secondary.on("transfer", Delay(4.4))
+    await sender.send(message(), timeout=5.8)
     assert client.told(BacklogQueueFailed) == []
     assert len(stage.secondary.received) == 2
 

@@ -139,7 +139,7 @@ async def test_spool_runs_dry_during_constant_sends(stage: Stage, flavour: Flavo
     sender = client.sender("orders")
     await sender.batch()
     sent: list[str] = []
-    async with asyncio.timeout(25):
+    async with asyncio.timeout(60):
         while "spool=" in repr(client.client):
             sent.append(f"sent-{len(sent)}")
             await sender.send(message(message_id=sent[-1], session_id=sent[-1]))

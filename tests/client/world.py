@@ -35,6 +35,7 @@ from tests.brokers import BrokerProcess
 from tests.history.check import Verdict, check
 from tests.history.events import Place
 from tests.history.record import Recorder
+from tests.limits import slowness
 from tests.scripted import ScriptedEndpoint
 from tests.sdk.flavours import Flavour, in_thread
 
@@ -137,7 +138,11 @@ class Client:
         return self.client.states()[path]  # type: ignore[no-any-return]
 
     async def until_state(self, path: str, state: State, within_s: float) -> float:
-        """Wait for the state, and for the events that tell of it; return the seconds until the state was reached."""
+        """Wait for the state, and for the events that tell of it; return the seconds until the state was reached.
+
+        `within_s`: on a machine that is not overloaded.
+        """
+        within_s *= slowness()
         began = time.monotonic()
         while self.state(path) is not state:
             assert time.monotonic() - began < within_s, f"{path} is {self.state(path)} and not {state} in {within_s} s"
@@ -148,6 +153,8 @@ class Client:
         return took_s
 
     async def until_event(self, kind: type[Event], within_s: float) -> Any:
+        """Wait for an event of this kind, `within_s` on a machine that is not overloaded; return the first one."""
+        within_s *= slowness()
         began = time.monotonic()
         while not (found := self.told(kind)):
             assert time.monotonic() - began < within_s, f"no {kind.__name__} in {within_s} s, but {self.events}"
@@ -295,14 +302,14 @@ class World:
     def in_backlog(self) -> int:
         return sum(self.count(queue, "secondary") for queue in self.backlog)
 
-    async def take(self, path: str, count: int, side: SideName = "primary", within_s: float = 8.0) -> list[bytes]:
+    async def take(self, path: str, count: int, side: SideName = "primary", within_s: float = 30.0) -> list[bytes]:
         """Exactly so many messages, removed from the queue, byte for byte."""
         async with self.taking(path, count, side, within_s) as take:
             return await take()
 
     @asynccontextmanager
     async def taking(
-        self, path: str, count: int, side: SideName = "primary", within_s: float = 8.0
+        self, path: str, count: int, side: SideName = "primary", within_s: float = 30.0
     ) -> AsyncIterator[Callable[[], Awaitable[list[bytes]]]]:
         """Open a receiver that gets each message when it arrives, and yield `take`: a message that lives for a second
         is not missed on a busy machine."""
@@ -396,7 +403,7 @@ def message(body: str = "hello", **fields: Any) -> ServiceBusMessage:
     return ServiceBusMessage(body, **{"message_id": uuid.uuid4().hex, **fields})
 
 
-async def until(holds: Callable[[], object], what: str, within_s: float = 10.0) -> float:
+async def until(holds: Callable[[], object], what: str, within_s: float = 30.0) -> float:
     """Poll until it holds; how long that took."""
     began = time.monotonic()
     while not holds():

@@ -75,7 +75,7 @@ async def watch(pid: int, stop: asyncio.Event) -> int:
     return peak
 
 
-async def settled(reading: Callable[[], int], limit: int, within_s: float = 5.0) -> int:
+async def settled(reading: Callable[[], int], limit: int, within_s: float = 30.0) -> int:
     """Return the reading as soon as it is within the limit; otherwise the last one."""
     deadline = time.monotonic() + within_s
     value = reading()
@@ -141,7 +141,7 @@ async def test_hostile_peers_cost_neither_honest_clients_nor_memory(tmp_path: Pa
                 await large.send(make(f"large-{number}", random.Random(number), size=LARGE_BYTES))
             honest = Honest(connection)
             working = asyncio.create_task(honest.run(calm))
-            await asyncio.wait_for(honest.is_warm.wait(), 10)
+            await asyncio.wait_for(honest.is_warm.wait(), 60)
             fds_before, rss_before = open_fds(broker.pid), rss_bytes(broker.pid)
             watching = asyncio.create_task(watch(broker.pid, calm))
             enemy = enemies[FLOODED]

@@ -213,7 +213,7 @@ async def test_broker_stops_at_once_although_a_page_watches() -> None:
         await there.put(*["x"] * 50)
         began_s = asyncio.get_running_loop().time()
         await there.broker.stop()
-        assert asyncio.get_running_loop().time() - began_s < 1.5
+        assert asyncio.get_running_loop().time() - began_s < 1.9, "requests under way have 2 s"
         stream.close()
 
 

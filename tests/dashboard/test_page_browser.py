@@ -146,8 +146,8 @@ def test_send_and_purge(tab: Tab, broker: BrokerProcess) -> None:
 
 def test_dead_letters_are_redriven_by_reason(tab: Tab, broker: BrokerProcess) -> None:
     fill(broker, "letters", ["a", "b", "c"])
-    with messaging(broker) as client, client.get_queue_receiver("letters") as receiver:
-        for message in receiver.receive_messages(3, max_wait_time=5):
+    with messaging(broker) as client, client.get_queue_receiver("letters", max_wait_time=20) as receiver:
+        for _, message in zip(range(3), receiver, strict=False):
             receiver.dead_letter_message(message, reason="Late" if str(message) != "c" else MARKUP)
     until_counts(broker, "letters", (0, 3))
     visit(tab, page_of(broker, "#/entity/contoso/letters/dead-letters"))

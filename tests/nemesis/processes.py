@@ -104,17 +104,3 @@ class Child:
                 return False
             time.sleep(LOOK_S)
         return True
-
-
-def start_again(start: Callable[[], None], within_s: float = 30.0) -> None:
-    """Start a broker; another process may have its port for a moment."""
-    deadline = time.monotonic() + within_s
-    while True:
-        try:
-            start()
-        except AssertionError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.5)
-        else:
-            return

@@ -28,7 +28,7 @@ from tests.nemesis.places import (
     SINKS,
 )
 from tests.nemesis.plan import SENDERS, Plan
-from tests.nemesis.processes import Child, Zygote, start_again
+from tests.nemesis.processes import Child, Zygote
 
 RATE = 75.0  # messages a second of one sender
 PLACES = {"PRIMARY": PRIMARY, "SECONDARY": SECONDARY}
@@ -132,7 +132,7 @@ class World:
     def start(self, name: str) -> None:
         """Start a process that does not run."""
         if name in self.brokers:
-            start_again(self.brokers[name].start)
+            self.brokers[name].start()
         else:
             places = {f"PAIRBUS_{what}": self.connection_string(side) for what, side in PLACES.items()}
             self.children[name].start({**places, "NEMESIS_BUG": self.bug})

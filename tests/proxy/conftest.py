@@ -98,8 +98,8 @@ def encoded(body: str) -> bytes:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for something that happens by itself, for five seconds at most."""
-    async with asyncio.timeout(5):
+    """Wait for something that happens by itself, for half a minute at most."""
+    async with asyncio.timeout(30):
         while not is_so():  # noqa: ASYNC110 - there is no event for each thing that a test looks at
             await asyncio.sleep(0.005)
 

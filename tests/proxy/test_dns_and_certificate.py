@@ -20,10 +20,11 @@ from pairbus.pairing.events import Recovered
 from pairbus.pairing.failover import State
 from pairbus.proxy import Proxy
 from pairbus.testing import ServiceBusPair
-from tests.client.losses import QUICK_S, slowness
+from tests.client.losses import QUICK_S
 from tests.client.outage import BACK_S, FLAVOURS
 from tests.client.world import message as paired_message
 from tests.client.world import new_client
+from tests.limits import slowness
 from tests.proxy.conftest import AZURE_HOST, World, message, until
 from tests.sdk.flavours import Flavour
 
@@ -176,7 +177,7 @@ async def test_paired_client_diverts_and_comes_back(
         assert await client.sender("orders").send(paired_message("diverted")) < QUICK_S * slowness()
         assert client.state("orders") is State.FAILED_OVER
         primary_by_proxy.faults.clear()
-        await client.until_state("orders", State.HEALTHY, BACK_S * slowness())
+        await client.until_state("orders", State.HEALTHY, BACK_S)
         assert client.told(Recovered)
         await client.sender("orders").send(paired_message("back"))
     finally:

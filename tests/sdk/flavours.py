@@ -21,7 +21,8 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient as Ai
 from azure.servicebus.management import QueueProperties, QueueRuntimeProperties, ServiceBusAdministrationClient
 
 Flavour = Literal["sync", "aio"]
-CALL_S = 20.0  # deadline of one SDK call; the slowest legitimate one waits 10 s
+CALL_S = 20.0  # deadline of one SDK call
+WAIT_S = 15.0  # for messages and changes that must come; shorter than the deadline of the call that waits
 FAST = {"retry_total": 0, "try_timeout": 10}
 "Client options with which a failing call fails at once."
 
@@ -184,7 +185,7 @@ class Sdk:
 
 
 async def receive(
-    receiver: aio.ServiceBusReceiver, count: int = 1, *, within_s: float = 8.0
+    receiver: aio.ServiceBusReceiver, count: int = 1, *, within_s: float = WAIT_S
 ) -> list[ServiceBusReceivedMessage]:
     """Exactly `count` messages, or an AssertionError when they have not come in time."""
     found: list[ServiceBusReceivedMessage] = []
@@ -195,7 +196,7 @@ async def receive(
     return found
 
 
-async def receive_one(receiver: aio.ServiceBusReceiver, *, within_s: float = 8.0) -> ServiceBusReceivedMessage:
+async def receive_one(receiver: aio.ServiceBusReceiver, *, within_s: float = WAIT_S) -> ServiceBusReceivedMessage:
     return (await receive(receiver, 1, within_s=within_s))[0]
 
 
@@ -205,7 +206,7 @@ async def assert_empty(receiver: aio.ServiceBusReceiver) -> None:
     assert found == [], f"expected an empty queue, got {[text(message) for message in found]}"
 
 
-async def until(condition: Callable[[], Awaitable[bool]], what: str, *, within_s: float = 8.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], what: str, *, within_s: float = WAIT_S) -> None:
     """Poll until the condition holds; an AssertionError that names it when it does not in time."""
     deadline = time.monotonic() + within_s
     while not await condition():

@@ -42,7 +42,7 @@ async def test_the_lock_lasts_as_long_as_the_queue_says(sdk: Sdk, make_queue: Ma
 
 async def test_renewing_moves_the_end_of_the_lock(sdk: Sdk, make_queue: MakeQueue) -> None:
     """A message held for longer than one lock duration stays with its receiver and can be completed."""
-    queue = make_queue(lock_duration=SECOND)
+    queue = make_queue(lock_duration=4 * SECOND)
     sender, receiver = await sdk.pair(queue)
     other = await sdk.receiver(queue)
     await sender.send_messages(ServiceBusMessage("long work"), timeout=10)
@@ -61,7 +61,8 @@ async def test_renewing_moves_the_end_of_the_lock(sdk: Sdk, make_queue: MakeQueu
 
 async def test_after_its_lock_expired_a_message_comes_again(sdk: Sdk, make_queue: MakeQueue) -> None:
     """The receiver may have died. The count says that a delivery was used up."""
-    queue = make_queue(lock_duration=SECOND)
+    lock = 3 * SECOND
+    queue = make_queue(lock_duration=lock)
     sender, receiver = await sdk.pair(queue)
     other = await sdk.receiver(queue)
     await sender.send_messages(ServiceBusMessage("x"), timeout=10)
@@ -69,7 +70,7 @@ async def test_after_its_lock_expired_a_message_comes_again(sdk: Sdk, make_queue
     again = await receive_one(other)
     assert first.locked_until_utc is not None
     assert again.locked_until_utc is not None
-    assert again.locked_until_utc >= first.locked_until_utc + SECOND
+    assert again.locked_until_utc >= first.locked_until_utc + lock
     assert number(again) == number(first)
     assert again.delivery_count == 1
     assert again.lock_token != first.lock_token
@@ -126,7 +127,7 @@ async def test_expired_locks_count_as_deliveries(sdk: Sdk, make_queue: MakeQueue
 
 async def test_a_deferred_message_is_locked_and_expires_back_to_deferred(sdk: Sdk, make_queue: MakeQueue) -> None:
     """Receiving by number takes a lock too; losing it does not make the message active."""
-    sender, receiver = await sdk.pair(make_queue(lock_duration=SECOND))
+    sender, receiver = await sdk.pair(make_queue(lock_duration=3 * SECOND))
     await sender.send_messages(ServiceBusMessage("x"), timeout=10)
     message = await receive_one(receiver)
     await receiver.defer_message(message)

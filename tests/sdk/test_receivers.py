@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 
+from tests.limits import slowness
 from tests.sdk.flavours import Guarded, Sdk, assert_empty, receive, receive_one, text
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
@@ -25,7 +26,7 @@ async def test_a_waiting_receiver_gets_a_message_at_once(sdk: Sdk, queue_name: s
     await sender.send_messages(ServiceBusMessage("now"), timeout=10)
     sent_at = time.monotonic()
     assert text(await waiting) == "now"
-    assert time.monotonic() - sent_at < 0.5
+    assert time.monotonic() - sent_at < 0.5 * slowness()
 
 
 async def test_competing_receivers_get_fair_shares(sdk: Sdk, queue_name: str) -> None:
@@ -34,10 +35,11 @@ async def test_competing_receivers_get_fair_shares(sdk: Sdk, queue_name: str) ->
     sender = await sdk.sender(queue_name)
     await asyncio.gather(*(assert_empty(receiver) for receiver in receivers))  # the SDK gives credit now
     await sender.send_messages([ServiceBusMessage(f"{i}") for i in range(60)], timeout=10)
-    shares = [
-        [text(message) for message in await receiver.receive_messages(max_message_count=60, max_wait_time=2)]
-        for receiver in receivers
-    ]
+    shares: tuple[list[str], list[str]] = [], []
+    deadline = time.monotonic() + 30
+    while sum(map(len, shares)) < 60 and time.monotonic() < deadline:
+        for receiver, share in zip(receivers, shares, strict=True):
+            share += [text(one) for one in await receiver.receive_messages(max_message_count=60, max_wait_time=2)]
     assert sorted(shares[0] + shares[1], key=int) == [f"{i}" for i in range(60)]
     assert min(len(share) for share in shares) >= 20
 
@@ -61,7 +63,7 @@ async def test_a_receiver_takes_no_more_than_it_asked_for(sdk: Sdk, queue_name: 
 
 async def test_messages_can_be_iterated(sdk: Sdk, queue_name: str) -> None:
     """`for message in receiver`: one credit at a time, ending after the wait time without a message."""
-    sender, receiver = await sdk.pair(queue_name, receive_mode=DELETE, max_wait_time=1)
+    sender, receiver = await sdk.pair(queue_name, receive_mode=DELETE, max_wait_time=3)
     await sender.send_messages([ServiceBusMessage(f"{i}") for i in range(5)], timeout=10)
     found = await cast(Guarded, receiver).first(6)
     assert [text(message) for message in found] == [f"{i}" for i in range(5)]
@@ -85,7 +87,7 @@ async def test_many_receivers_share_one_queue_without_loss(sdk: Sdk, queue_name:
     for start in range(0, count, 40):
         await sender.send_messages([ServiceBusMessage(f"{i}") for i in range(start, start + 40)], timeout=10)
     found: list[str] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while len(found) < count and time.monotonic() < deadline:
         batches = await asyncio.gather(
             *(r.receive_messages(max_message_count=10, max_wait_time=0.5) for r in receivers)

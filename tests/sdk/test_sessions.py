@@ -113,13 +113,13 @@ async def test_state_is_set_read_and_cleared(sdk: Sdk, sdk_admin: Admin, name: s
 
 async def test_renewal_keeps_a_session_that_would_be_lost(sdk: Sdk, sdk_admin: Admin, name: str) -> None:
     """The lock of the session is that of its messages."""
-    queue = await queue_of(sdk_admin, name, lock_duration=timedelta(seconds=3))
+    queue = await queue_of(sdk_admin, name, lock_duration=timedelta(seconds=5))
     sender = await sdk.sender(queue)
     await sender.send_messages(of("a", "1"))
     receiver = await sdk.receiver(queue, session_id="a")
     message = await receive_one(receiver)
     before = session_of(receiver).locked_until_utc
-    for _ in range(2):
+    for _ in range(3):
         await asyncio.sleep(2)
         assert await session_call(sdk, receiver, "renew_lock") > before
     await receiver.complete_message(message)
@@ -128,7 +128,7 @@ async def test_renewal_keeps_a_session_that_would_be_lost(sdk: Sdk, sdk_admin: A
 
 async def test_a_lost_session_counts_as_a_delivery(sdk: Sdk, sdk_admin: Admin, name: str) -> None:
     """The receiver of the lost session is told, may settle nothing more, and another one gets the message again."""
-    queue = await queue_of(sdk_admin, name, lock_duration=timedelta(seconds=1))
+    queue = await queue_of(sdk_admin, name, lock_duration=timedelta(seconds=3))
     sender = await sdk.sender(queue)
     await sender.send_messages(of("a", "1"))
     receiver = await sdk.receiver(queue, session_id="a")

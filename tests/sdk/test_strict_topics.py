@@ -126,11 +126,11 @@ async def test_receivers_of_the_wrong_kind_are_refused_by_subscriptions(sdk: Sdk
 
 async def test_the_lock_renewer_of_the_sdk_keeps_messages_and_sessions(sdk: Sdk, sdk_admin: Admin) -> None:
     """The renewer keeps them longer than their locks last; the messages can be settled then."""
-    two_seconds = timedelta(seconds=2)
+    lock_s = 5
     topic = await topic_of(
         sdk_admin,
-        talks={"requires_session": True, "lock_duration": two_seconds},
-        plain={"lock_duration": two_seconds},
+        talks={"requires_session": True, "lock_duration": timedelta(seconds=lock_s)},
+        plain={"lock_duration": timedelta(seconds=lock_s)},
     )
     sender = await sdk.topic_sender(topic)
     await sender.send_messages(of("a", "1"))
@@ -138,7 +138,7 @@ async def test_the_lock_renewer_of_the_sdk_keeps_messages_and_sessions(sdk: Sdk,
     talks = await sdk.subscription_receiver(topic, "talks", session_id="a")
     message, of_session = await receive_one(plain), await receive_one(talks)
     renewer: Any = aio.AutoLockRenewer() if sdk.flavour == "aio" else AutoLockRenewer()
-    renewer._sleep_time = 0.2  # by default the renewer looks once a second, too rarely for a lock of 2 s
+    renewer._sleep_time = 0.2  # by default the renewer looks once a second, too rarely for short locks
     lost: list[Any] = []
 
     async def noted(renewable: Any, error: Exception | None) -> None:
@@ -148,7 +148,7 @@ async def test_the_lock_renewer_of_the_sdk_keeps_messages_and_sessions(sdk: Sdk,
     renewer.register(cast(Any, plain)._target, message, 60, on_lost)
     renewer.register(cast(Any, talks)._target, session_of(talks), 60, on_lost)
     first_ends = [message.locked_until_utc, session_of(talks).locked_until_utc]
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(lock_s + 0.5)
     assert all(end is not None and end < datetime.now(UTC) for end in first_ends)
     await plain.complete_message(message)
     await talks.complete_message(of_session)

@@ -19,6 +19,8 @@ from tests.sdk.flavours import Sdk, assert_empty, number, receive, receive_one, 
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 SECOND = datetime.timedelta(seconds=1)
+LIFE = 4 * SECOND  # time to live; long enough to see the message alive on a busy machine
+SOON = 4 * SECOND  # until a scheduled message is due; long enough for the calls that must come before
 HOUR = datetime.timedelta(hours=1)
 DEAD = ServiceBusSubQueue.DEAD_LETTER
 
@@ -37,7 +39,7 @@ async def _gone(receiver: aio.ServiceBusReceiver) -> None:
 async def test_a_message_disappears_when_its_time_to_live_is_over(sdk: Sdk, queue_name: str) -> None:
     """Without dead-lettering it is simply gone; one without a limit stays."""
     sender, receiver = await sdk.pair(queue_name)
-    await sender.send_messages(ServiceBusMessage("short", time_to_live=SECOND), timeout=10)
+    await sender.send_messages(ServiceBusMessage("short", time_to_live=LIFE), timeout=10)
     [peeked] = await receiver.peek_messages(10, timeout=10)
     assert text(peeked) == "short"
     await _gone(receiver)
@@ -59,8 +61,8 @@ async def test_an_expired_message_is_dead_lettered_when_the_queue_says_so(sdk: S
 
 async def test_the_queues_time_to_live_is_default_and_ceiling(sdk: Sdk, make_queue: MakeQueue) -> None:
     """A longer time of the message is lowered without a word; a shorter one holds."""
-    sender, receiver = await sdk.pair(make_queue(default_message_time_to_live=2 * SECOND))
-    lives = [None, HOUR, SECOND]
+    sender, receiver = await sdk.pair(make_queue(default_message_time_to_live=LIFE + SECOND))
+    lives = [None, HOUR, LIFE]
     await sender.send_messages([ServiceBusMessage("x", time_to_live=live) for live in lives], timeout=10)
     peeked = await receiver.peek_messages(3, timeout=10)
     ends = [
@@ -68,14 +70,14 @@ async def test_the_queues_time_to_live_is_default_and_ceiling(sdk: Sdk, make_que
         for message in peeked
         if message.expires_at_utc and message.enqueued_time_utc
     ]
-    assert ends == [2 * SECOND, 2 * SECOND, SECOND]
+    assert ends == [LIFE + SECOND, LIFE + SECOND, LIFE]
     await _gone(receiver)
 
 
 async def test_a_locked_message_outlives_its_time_until_it_is_unlocked(sdk: Sdk, queue_name: str) -> None:
     """The receiver that has the lock may finish; given back too late, the message is gone."""
     sender, receiver = await sdk.pair(queue_name)
-    messages = [ServiceBusMessage(name, time_to_live=SECOND) for name in ("finished", "given back")]
+    messages = [ServiceBusMessage(name, time_to_live=LIFE) for name in ("finished", "given back")]
     await sender.send_messages(messages, timeout=10)
     finished, given_back = await receive(receiver, 2)
 
@@ -91,7 +93,7 @@ async def test_a_locked_message_outlives_its_time_until_it_is_unlocked(sdk: Sdk,
 async def test_a_scheduled_message_appears_at_its_time(sdk: Sdk, queue_name: str) -> None:
     """The message does not appear earlier, and its time to live begins at that time."""
     sender, receiver = await sdk.pair(queue_name)
-    due = _now() + 1.5 * SECOND
+    due = _now() + SOON
     [scheduled] = await sender.schedule_messages(ServiceBusMessage("later", message_id="m"), due, timeout=10)
     assert scheduled > 0
     await assert_empty(receiver)
@@ -109,7 +111,7 @@ async def test_a_scheduled_message_appears_at_its_time(sdk: Sdk, queue_name: str
 async def test_a_scheduled_time_can_be_a_property_of_a_sent_message(sdk: Sdk, queue_name: str) -> None:
     """Sent like any other message, also in a list, and yet scheduled."""
     sender, receiver = await sdk.pair(queue_name, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
-    due = _now() + 1.5 * SECOND
+    due = _now() + SOON
     messages = [ServiceBusMessage("later", scheduled_enqueue_time_utc=due), ServiceBusMessage("now")]
     await sender.send_messages(messages, timeout=10)
     assert text(await receive_one(receiver)) == "now"
@@ -121,7 +123,7 @@ async def test_a_scheduled_time_can_be_a_property_of_a_sent_message(sdk: Sdk, qu
 async def test_a_cancelled_message_never_appears(sdk: Sdk, queue_name: str) -> None:
     """Messages scheduled in one call get distinct numbers; the cancelled ones are gone, the rest comes."""
     sender, receiver = await sdk.pair(queue_name, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
-    due = _now() + SECOND
+    due = _now() + SOON
     messages = [ServiceBusMessage(name) for name in "abc"]
     numbers = await sender.schedule_messages(messages, due, timeout=10)
     assert len(set(numbers)) == 3
@@ -150,13 +152,13 @@ async def test_a_time_in_the_past_means_now(sdk: Sdk, queue_name: str) -> None:
 async def test_the_time_to_live_of_a_scheduled_message_begins_with_its_activation(sdk: Sdk, queue_name: str) -> None:
     """Otherwise a message scheduled beyond its time to live would never be seen."""
     sender, receiver = await sdk.pair(queue_name)
-    message = ServiceBusMessage("brief", time_to_live=SECOND, scheduled_enqueue_time_utc=_now() + 1.5 * SECOND)
+    message = ServiceBusMessage("brief", time_to_live=LIFE, scheduled_enqueue_time_utc=_now() + LIFE + SECOND / 2)
     await sender.send_messages(message, timeout=10)
     received = await receive_one(receiver)
     assert text(received) == "brief"
     assert received.expires_at_utc is not None
     assert received.enqueued_time_utc is not None
-    assert received.expires_at_utc - received.enqueued_time_utc == SECOND
+    assert received.expires_at_utc - received.enqueued_time_utc == LIFE
 
 
 async def test_peek_shows_active_deferred_and_scheduled_messages_and_locks_nothing(sdk: Sdk, queue_name: str) -> None:

@@ -99,8 +99,8 @@ async def test_a_receive_goes_on_waiting_when_only_pings_came(world: World) -> N
     await world.send(ping(), ping())
     receiver = await world.receiver()
     began = time.monotonic()
-    assert await receiver.receive_messages(10, max_wait_time=1.5) == []
-    assert 1.4 <= time.monotonic() - began < 3
+    assert await receiver.receive_messages(10, max_wait_time=3) == []
+    assert 2.9 <= time.monotonic() - began < 5.8, "beginning again after the pings, it would last 6 s"
     assert await world.left() == 0
 
 
@@ -199,7 +199,7 @@ async def test_a_settlement_ends_on_a_silent_peer_and_the_receiver_lives_on(
         began = time.monotonic()
         with pytest.raises(OperationTimeoutError):
             await getattr(receiver, operation)(message)
-        assert 1.9 < time.monotonic() - began < 4
+        assert 1.9 < time.monotonic() - began < 20, "the SDK waits for a minute at least"
         nemesis.heal()
         nemesis.reset()
         [message] = await receiver.receive_messages(1, max_wait_time=10)

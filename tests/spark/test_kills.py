@@ -207,7 +207,7 @@ def check_moves(spark: SparkSession, world: SyphonWorld, kills: int) -> None:
     assert len(rows) == len(world.sent), "the table has each message once"
     assert {row["message_id"] for row in rows} == world.sent.keys()
     assert sum(row["attempts"] for row in rows) == copies
-    found = world.found("orders", "safe")
+    found = world.found("orders", "safe", expects=True)
     assert len(found["safe"]) == len(world.sent) // 2, "a queue that detects duplicates has none"
     world.check_found(found, duplicates_max=kills * IN_FLIGHT_MAX)
 

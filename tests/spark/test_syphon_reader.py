@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from pairbus.pairing.pace import LOAD_MAX
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.redriving import Redriving
 from pairbus.pairing.relay import Fate, SyphonSettings
-from pairbus.spark import rounds
+from pairbus.spark import rounds, syphon_source
 from pairbus.spark.connections import Borrowed, Secret, run
 from pairbus.spark.journal import DEAD_LETTERED, TaskReport
 from pairbus.spark.looks import check, count_left, find_new
@@ -60,6 +61,20 @@ def world(
 _numbers: dict[str, int] = {}
 
 
+@pytest.fixture(autouse=True)
+def patient_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round whose messages are there begins, however busy the machine is. Spark would ask again and again."""
+    monkeypatch.setattr(syphon_source, "ANSWER_S", 20.0)
+
+
+def assert_no_round(reader: SyphonReader, start: dict[str, int]) -> None:
+    """Check that the driver has no next tick, with the time that it usually has for its answer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(syphon_source, "ANSWER_S", 1.0)
+        assert reader.next_offset(start, None) == start
+    assert reader.partitions(start, start) == []
+
+
 def round_of(reader: SyphonReader, start: dict[str, int]) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """As Spark does it: the next tick, its partitions, their rows."""
     end = reader.next_offset(start, None)
@@ -90,22 +105,23 @@ def test_a_round_brings_everything_home_and_yields_what_is_in_the_journal(world:
     assert all(row["size_bytes"] == len(world.sent[row["message_id"]][1]) for row in rows)
     assert world.waiting() == 0
     assert world.check("orders", "bills") == 0
-    assert round_of(reader, end) == (end, [])
+    assert_no_round(reader, end)
 
 
 def test_an_idle_queue_costs_one_receive_for_each_poll(world: SyphonWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Polls of 15 minutes: 4 receives an hour, 960 a day for ten queues, however often Spark asks."""
-    monkeypatch.setattr("pairbus.spark.syphon_source.ANSWER_S", 0.05)
+    monkeypatch.setattr(syphon_source, "ANSWER_S", 0.05)
     before = world.operations()
     settings = SyphonSettings(poll_s=1.0)
     reader, began = world.reader(world.job(settings=settings), queues=2), time.monotonic()
     while time.monotonic() - began < 3.5:
         assert reader.next_offset({"tick": 3}, None) == {"tick": 3}
     reader.stop()
+    took_s = time.monotonic() - began
     assert reader.partitions({"tick": 3}, {"tick": 3}) == []
     done = world.operations() - before
     assert done.keys() == {"empty receive"}
-    assert 6 <= done["empty receive"] <= 8, "two queues: three polls each, and the one that was ended"
+    assert 4 <= done["empty receive"] <= 2 * (took_s + 1), "two queues: a poll each second, and the one that was ended"
     assert SyphonSettings().poll_s == 900.0
 
 
@@ -113,7 +129,7 @@ def test_what_arrives_starts_a_round_and_was_never_taken_away(world: SyphonWorld
     """The poll gives it back before the round begins, as if it had not been delivered; others go on being polled."""
     reader, end = world.reader(queues=3), {"tick": 0}
     for _ in range(2):
-        assert round_of(reader, end) == (end, []), "the queues are empty"
+        assert_no_round(reader, end)
         world.divert(2, "orders", queue=1)
         end, rows = round_of(reader, end)
         assert [row["queue"] for row in rows] == [f"{BACKLOG}/{world.first_queue + 1}"] * 2
@@ -127,9 +143,8 @@ def test_no_tick_while_the_primary_cannot_be_reached(world: SyphonWorld, monkeyp
     world.divert(3, "orders")
     monkeypatch.setenv("NO_HOME", _nobody_there(world))
     reader = world.reader(world.job(primary=Secret("env:NO_HOME")))
-    assert reader.next_offset({"tick": 0}, None) == {"tick": 0}
+    assert_no_round(reader, {"tick": 0})
     monkeypatch.setenv("NO_HOME", world.broker.connection_string("contoso"))
-    time.sleep(1.1)  # longer than the first pause after a failure
     assert round_of(reader, {"tick": 0})[0] == {"tick": 1}
     assert world.check("orders") == 0
 
@@ -165,9 +180,9 @@ def test_a_task_keeps_its_quota_and_the_next_round_needs_no_look(world: SyphonWo
 
 def test_a_task_keeps_its_share_of_the_budget(world: SyphonWorld) -> None:
     """From its first second on: many short tasks would otherwise each begin with a burst."""
-    world.divert(400, "orders")
+    world.divert(500, "orders")
     settings = SyphonSettings(max_messages_per_second=100.0)
-    reader = world.reader(world.job(settings=settings), quotas=Quotas(max_s=2.0))
+    reader = world.reader(world.job(settings=settings), quotas=Quotas(max_s=4.0))
     began = time.monotonic()
     _, rows = round_of(reader, {"tick": 0})
     took_s = time.monotonic() - began
@@ -307,7 +322,7 @@ def test_a_task_has_several_pumps_and_one_journal(world: SyphonWorld, monkeypatc
 
     The round waits for arrivals in the other queues, here longer than usual: the machine may be busy.
     """
-    monkeypatch.setattr("pairbus.spark.syphon_source.GATHER_S", 2.0)
+    monkeypatch.setattr(syphon_source, "GATHER_S", 2.0)
     for queue in range(3):
         world.divert(100, "orders", queue=queue)
     job = world.job()
@@ -351,8 +366,8 @@ def test_a_task_ends_when_the_driver_asks_for_it(world: SyphonWorld) -> None:
 def test_dead_letters_go_back_to_their_queue_on_the_same_engine(world: SyphonWorld) -> None:
     with ServiceBusClient.from_connection_string(world.broker.connection_string("contoso")) as client:
         client.get_queue_sender("bills").send_messages([ServiceBusMessage(f"poison {n}") for n in range(5)])
-        with client.get_queue_receiver("bills") as receiver:
-            for message in receiver.receive_messages(max_message_count=5, max_wait_time=5):
+        with client.get_queue_receiver("bills", max_wait_time=20) as receiver:
+            for message in islice(receiver, 5):
                 receiver.dead_letter_message(message, reason="test")
     origin = Secret(f"env:{world.home}")
     job = world.job(primary=origin, secondary=origin, redriving=Redriving("bills", "contoso/bills", 0.0))

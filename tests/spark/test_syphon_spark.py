@@ -120,7 +120,7 @@ def test_a_queue_that_is_created_later_is_drained_by_the_same_syphon(
     finally:
         began = time.monotonic()
         running.stop()
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - began < 60.0, "a long poll lasts 900 s"
     assert (running.progress().queues, running.restarts) == (5, 0)
     assert world.check("orders", "bills") == 0
 
@@ -167,6 +167,6 @@ def test_the_command_survives_the_death_of_its_java_and_stops_cleanly(world: Syp
     assert "the Java process of Spark has ended" in err
     assert out.startswith("moved ")
     assert {row["message_id"] for row in world.journaled()} == world.sent.keys()
-    found = world.found("orders", "safe")
+    found = world.found("orders", "safe", expects=True)
     assert len(found["safe"]) == 1500
     world.check_found(found, duplicates_max=IN_FLIGHT_MAX)

@@ -27,6 +27,7 @@ MISSING = [tool for tool in ("node", "npm") if shutil.which(tool) is None]
 WHY_MISSING = f"Azure Blob is not tested: {' and '.join(MISSING)} not found"
 INSTALL_S = 600
 START_S = 60.0
+FIRST_TRIES = 3  # each with another port
 # Published with the emulator: https://learn.microsoft.com/azure/storage/common/storage-use-azurite
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -51,6 +52,7 @@ class Azurite:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_listened = False
         self.port = _free_port()
 
     def __enter__(self) -> Azurite:
@@ -62,17 +64,27 @@ class Azurite:
         self.stop()
 
     def start(self) -> None:
+        """Start it, again on the same port. Before the first start another process may have got the free port."""
+        tries_left = 1 if self._has_listened else FIRST_TRIES
+        while not self._listens():
+            tries_left -= 1
+            assert tries_left, "azurite has ended"
+            self.port = _free_port()
+        self._has_listened = True
+
+    def _listens(self) -> bool:
+        """Start the process; return True when it listens, and False when it has ended."""
         command = ["node", str(MAIN), "--blobHost", "127.0.0.1", "--blobPort", str(self.port)]
         command += ["--skipApiVersionCheck", "--disableTelemetry", "--silent"]
         command += ["--inMemoryPersistence"] if self._folder is None else ["--location", str(self._folder)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + START_S
-        while True:
+        while self._process.poll() is None:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):
-                return
-            assert self._process.poll() is None, "azurite has ended"
+                return self._process.poll() is None  # otherwise it is another process that listens
             assert time.monotonic() < deadline, "azurite does not listen"
             time.sleep(0.05)
+        return False
 
     def stop(self) -> None:
         """End it as its own signal does: every connection breaks, and with a folder it writes what it has."""

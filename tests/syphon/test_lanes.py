@@ -21,7 +21,7 @@ from tests.transport.server import Script, Server
 @pytest.mark.slow
 async def test_in_a_lane_nothing_overtakes_what_waits() -> None:
     """A message that was stored after the destination had recovered does not overtake either."""
-    async with pair(ORDERS, DISABLED, lock_s=3.0) as world:
+    async with pair(ORDERS, DISABLED, lock_s=6.0) as world:
         for number in (1, 2, 3):
             await world.divert("bills", [message(number, group_id="s")], sender="me", counter=number)
         async with running(world.syphon()) as syphon:

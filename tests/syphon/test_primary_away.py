@@ -16,6 +16,7 @@ from pairbus.pairing.events import DeadLettered, DestinationSkipped, PrimaryReac
 from pairbus.syphon import SyphonSettings
 from pairbus.transport import Carrier
 from tests.brokers import BrokerProcess
+from tests.limits import slowness
 from tests.syphon.world import BACKLOG, DISABLED, ORDERS, QUICK, World, message, numbers, pair, running, until
 from tests.transport.server import Script, Server
 
@@ -58,7 +59,7 @@ async def test_nothing_is_held_and_all_pumps_wake_at_the_first_answer(tmp_path: 
                 await until(lambda: bool(world.told(PrimaryReachable)))
                 back = time.monotonic()
                 await until(lambda: all(world.waiting(queue) == 0 for queue in QUEUES))
-                assert time.monotonic() - back < 2.0
+                assert time.monotonic() - back < 2.0 * slowness()
                 assert world.metered("receive") == receives + 30, (
                     "each message is received once more, and none was while the primary was away"
                 )
@@ -78,10 +79,11 @@ async def test_a_stopped_primary_is_away_as_a_whole(tmp_path: Path) -> None:
             async with running(world.syphon(replace(QUICK, send_timeout_s=0.5))) as syphon:
                 await world.divert("orders", [message(0)])
                 assert len(await world.arrived("orders", 1)) == 1
+                before = len(world.told(PrimaryUnreachable))  # its times are short: a busy machine may exceed one
                 os.kill(home.pid, signal.SIGSTOP)
                 try:
                     await world.divert("orders", [message(number) for number in range(1, 20)])
-                    await until(lambda: bool(world.told(PrimaryUnreachable)))
+                    await until(lambda: len(world.told(PrimaryUnreachable)) > before)
                     assert await locked(world) == 0
                 finally:
                     os.kill(home.pid, signal.SIGCONT)

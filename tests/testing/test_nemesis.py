@@ -132,14 +132,14 @@ async def test_a_stall_loses_nothing(world: World) -> None:
 
 async def test_latency_delays_both_directions(world: World) -> None:
     sender = await world.sender("orders")
-    world.nemesis.latency(0.3)
+    world.nemesis.latency(1.0)
     with Stopwatch() as watch:
-        await send(sender, "slow", 5)
-    assert 0.6 <= watch.seconds < 3
+        await send(sender, "slow", 20)
+    assert 2.0 <= watch.seconds < 8
     world.nemesis.heal()
     with Stopwatch() as watch:
-        await send(sender, "quick", 5)
-    assert watch.seconds < 0.3
+        await send(sender, "quick", 20)
+    assert watch.seconds < 1.5
     assert world.stored("orders") == 2
 
 

@@ -17,7 +17,7 @@ from pairbus.broker import certificate
 from pairbus.transport import Carrier, ConnectionLost, Endpoint, Plain, Timeout, connect, log_frames
 from pairbus.transport import dial as transport_dial
 from pairbus.transport.steps import Steps
-from tests.client.losses import slowness
+from tests.limits import slowness
 from tests.transport.line import Line, deaf_port
 from tests.transport.server import Script, Server
 
@@ -120,13 +120,13 @@ async def test_a_dead_address_leaves_time_for_the_next(monkeypatch: pytest.Monke
     try:
         async with Server() as server:
             names(monkeypatch, "two.example", deaf.getsockname(), ("127.0.0.1", server.port))
-            steps = Steps("two.example", 1.0)
+            steps = Steps("two.example", 3.0)
             addresses = await transport_dial.resolve("two.example", 1, steps)
             assert [address[4][1] for address in addresses] == [deaf.getsockname()[1], server.port]
             began = time.monotonic()
             sock = await transport_dial.reach(addresses, steps)
             assert sock.getpeername()[1] == server.port
-            assert time.monotonic() - began < 0.9, "the opening took half of silence_s"
+            assert time.monotonic() - began < 2.7, "the opening took half of silence_s"
             sock.close()
     finally:
         for each in (deaf, *fillers):
@@ -141,7 +141,7 @@ async def test_all_addresses_together_have_one_silence(monkeypatch: pytest.Monke
         began = time.monotonic()
         with pytest.raises(Timeout):
             await connect(Endpoint("dead.example", 1, tls=False), silence_s=0.4)
-        assert 0.3 < time.monotonic() - began < 2
+        assert 0.3 < time.monotonic() - began < 3.4, "one silence for each address would be 3.6 s"
     finally:
         for each in (deaf, *fillers):
             each.close()

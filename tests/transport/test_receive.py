@@ -36,7 +36,7 @@ async def test_receive_returns_as_soon_as_one_message_is_there() -> None:
             lambda: any(link.credit for peer in server.peers for link in peer.out if link.context == "q")
         )
         server.put("q", *payloads(1))
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(10):
             (message,) = await waiting
         assert message.payload == payloads(1)[0]
         assert message.lock_token.bytes_le == message.tag
@@ -230,7 +230,7 @@ async def test_loss_wakes_receives_and_settlements_at_once() -> None:
         waiting = [asyncio.create_task(idle.receive(1, 60)), asyncio.create_task(receiver.complete(messages))]
         await server.until(lambda: server.settlements)
         server.cut()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(10):
             received, settled = await asyncio.gather(*waiting, return_exceptions=True)
         assert isinstance(received, ConnectionLost)
         assert isinstance(settled, ConnectionLost)

@@ -37,7 +37,7 @@ async def test_a_peer_that_does_not_answer_is_silent() -> None:
         with pytest.raises(Silence) as caught:
             await sender.send(PAYLOAD, timeout_s=30, silence_s=SILENCE_S)
         assert caught.value.outcome_unknown
-        assert SILENCE_S <= time.monotonic() - began < 3 * SILENCE_S
+        assert SILENCE_S <= time.monotonic() - began < 10, "the call's own limit is 30 s"
 
 
 async def test_waiting_for_credit_is_silence_with_nothing_sent() -> None:
@@ -63,10 +63,10 @@ async def test_the_deadline_of_the_call_comes_before_silence() -> None:
 async def test_answers_on_the_link_are_signs_of_life() -> None:
     """A peer that works off a long line slowly answers the last one much later than the allowance."""
     async with joined(Script(outcome=None)) as (server, _, sender):
-        sends = [sender.send_nowait(PAYLOAD, timeout_s=30, silence_s=SILENCE_S) for _ in range(6)]
-        await server.until(lambda: len(server.received) == 6)
-        for number in range(6):
-            await asyncio.sleep(SILENCE_S * 0.6)
+        sends = [sender.send_nowait(PAYLOAD, timeout_s=30, silence_s=1.0) for _ in range(8)]
+        await server.until(lambda: len(server.received) == 8)
+        for number in range(8):
+            await asyncio.sleep(0.3)
             link_of(server, "q").settle(number, number, ACCEPTED_BYTES, 1)
             server.flush()
         await asyncio.gather(*sends)
@@ -87,7 +87,7 @@ async def test_signs_of_life_on_other_links_do_not_count() -> None:
             count += 1
         with pytest.raises(Silence):
             await stalled
-        assert time.monotonic() - began < 3 * SILENCE_S
+        assert time.monotonic() - began < 10, "the call's own limit is 30 s"
         assert count > 10
 
 

@@ -19,6 +19,7 @@ from pairbus.pairing.policy import Kind
 from pairbus.transport import Carrier, ConnectionLost, Refused, SasKey, Timeout, TokenRefused, connect
 from pairbus.transport import cbs as transport_cbs
 from pairbus.transport.failures import failure_of
+from tests.limits import slowness
 from tests.transport.line import Line
 from tests.transport.server import Script, Server
 
@@ -57,7 +58,7 @@ class Identity:
 
 @pytest.mark.slow
 async def test_a_thousand_entities_are_open_within_ten_seconds_at_a_distance() -> None:
-    """Opened one after the other they would take 200 s at a round trip of 100 ms. A busy machine has twice the time."""
+    """Opened one after the other they would take 200 s at a round trip of 100 ms. A busy machine has more time."""
     async with Server() as server, Line(server.port, round_trip_s=0.1) as line:
         carrier = Carrier(server.connection_string.replace(f":{server.port};", f":{line.port};"))
         began = time.monotonic()
@@ -65,19 +66,19 @@ async def test_a_thousand_entities_are_open_within_ten_seconds_at_a_distance() -
         took_s = time.monotonic() - began
         assert line.connections == 2
         assert len(server.tokens) == 1000
-        assert took_s < 20
+        assert took_s < 20 * slowness()
         await carrier.close()
 
 
 async def test_tokens_of_many_entities_share_one_pair_of_links() -> None:
     """Azure refuses a second pair of `$cbs` links; and the same audience is put once."""
-    async with Server() as server, Line(server.port, round_trip_s=0.2) as line:
+    async with Server() as server, Line(server.port, round_trip_s=0.5) as line:
         carrier = Carrier(server.connection_string.replace(f":{server.port};", f":{line.port};"))
         await carrier.connection()
         began = time.monotonic()
         await asyncio.gather(*[carrier.sender(f"queue-{number % 40}") for number in range(80)])
         await asyncio.gather(*[carrier.management(f"queue-{number}") for number in range(40)])
-        assert time.monotonic() - began < 4, "a token after the other takes 8 s"
+        assert time.monotonic() - began < 12, "a token after the other takes 20 s"
         assert len(server.tokens) == 40
         assert [len(server.senders("$cbs"))] == [1]
         await carrier.close()
