@@ -1,0 +1,71 @@
+"""The scripts of the page without a browser: what they send to the server when a person answers a dialog."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pairbus.dashboard
+
+pytestmark = [
+    pytest.mark.node,
+    pytest.mark.skipif(shutil.which("node") is None, reason="the scripts of the page are not tested: node not found"),
+]
+
+STATIC = Path(pairbus.dashboard.__file__).parent / "static"
+STUB = Path(__file__).with_name("stub_page.mjs")
+
+OPENED = """
+import { answers, body, dialogBox, find, posted, settled, submit } from "./stub_page.mjs";
+const { state } = await import("./store.js");
+const page = await import("./entity.js");
+const entities = { orders: { kind: "queue", active: 4, dead: 0 } };
+state.look = { title: "contoso", time_ms: 0, namespaces: { contoso: { entities } } };
+answers.messages = { messages: ["1", "2", "3", "4"].map((number) => ({ sequence_number: number, state: "active", body: "b" })), next: null, scanned: 4 };
+let nodes;
+const draw = () => { nodes = page.entityView("contoso", "orders", "", draw); };
+draw();
+await settled();
+find(nodes, (one) => one.given["aria-label"] === "Choose 2").onchange({ target: { checked: true } });
+const press = (action) => find(nodes, (one) => one.given["data-action"] === action).onclick();
+"""
+
+
+def run(folder: Path, script: str) -> Any:
+    """Run a script beside those of the page; return the JSON that it prints."""
+    shutil.copytree(STATIC, folder, dirs_exist_ok=True)
+    shutil.copy(STUB, folder)
+    (folder / "package.json").write_text('{"type": "module"}')
+    (folder / "test.mjs").write_text(script)
+    done = subprocess.run(["node", "test.mjs"], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("verb", ["purge", "move"])
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        'state.jobs.set(1, { number: 1, state: "done" }); page.refreshEntity(draw);',
+        "page.leaveEntity();",
+    ],
+    ids=["a job ends", "Back is pressed"],
+)
+def test_dialog_acts_on_the_messages_that_it_names(tmp_path: Path, verb: str, meanwhile: str) -> None:
+    """A request without a choice means all messages: what happens behind the dialog must not take the choice away."""
+    script = f"""{OPENED}
+    press("{verb}");
+    const asked = dialogBox().text;
+    {meanwhile}
+    await submit(dialogBox());
+    console.log(JSON.stringify({{ asked, posted }}));
+    """
+    found = run(tmp_path, script)
+    assert "1 chosen message" in found["asked"]
+    [[route, sent]] = found["posted"]
+    assert (route, sent.get("path"), sent.get("numbers")) == (verb, "orders", ["2"])
