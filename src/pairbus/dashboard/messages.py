@@ -224,8 +224,7 @@ async def begin_redrive(page: Page, request: web.Request, names: Names) -> Any:
     address = _address(_path(asked))
     reasons = None if asked.get("reasons") is None else reasons_of(asked["reasons"])
     carrier = await page.carrier(page.target(names["name"]).name)
-    entity = await page.entity(names["name"], address.destination)
-    window_s = entity.get("duplicate_window_s", 0.0) if entity else None
+    window_s = _duplicate_window_s(await page.entity(names["name"], address.destination))
 
     async def work(job: VerbRun) -> None:
         syphon = redrive(
@@ -246,6 +245,12 @@ async def begin_redrive(page: Page, request: web.Request, names: Names) -> Any:
         await page.watch.refresh(names["name"])
 
     return page.jobs.begin("redrive", names["name"], address.path, work).as_json()
+
+
+def _duplicate_window_s(entity: dict[str, Any]) -> float | None:
+    """Return for how long an entity remembers message ids, 0 when it does not; None: its settings were not read."""
+    window_s: float | None = entity.get("duplicate_window_s", 0.0 if "status" in entity else None)
+    return window_s
 
 
 def _telling(job: VerbRun) -> Progress:

@@ -174,9 +174,11 @@ function list(here) {
 // ── dead letters ──
 
 function deadLetters(here) {
+  const destination = entityOf(here.namespace, here.path.replace(/\/subscriptions\/.*$/i, ""));
+  const mayRemember = destination?.duplicate_window_s || !destination?.status; // without its status the settings were not read
   const redrive = (reasons, label) => confirm("Re-drive dead letters", `Send ${label} of ${here.path} back? Each is completed after its entity has accepted it.`, "Re-drive",
     (form) => post(of(here.namespace, "redrive"), { path: here.path, reasons, new_ids: new FormData(form).get("new_ids") === "on" }),
-    here.entity.duplicate_window_s ? h("label", { class: "check" }, h("input", { type: "checkbox", name: "new_ids" }), "with new message ids: the entity detects duplicates, and would drop ids that it remembers") : null);
+    mayRemember ? h("label", { class: "check" }, h("input", { type: "checkbox", name: "new_ids" }), `with new message ids: ${destination?.duplicate_window_s ? "the entity detects duplicates, and would drop ids that it remembers" : "the entity may detect duplicates, and drop ids that it remembers"}`) : null);
   const groups = view.extra;
   return [
     groups?.length ? section("reasons", "By reason", table("Dead letters by reason", [
