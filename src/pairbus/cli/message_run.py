@@ -97,7 +97,8 @@ async def _carried(
     def stop(number: signal.Signals) -> None:
         nonlocal told
         told = True
-        loop.remove_signal_handler(number)  # the next signal ends the process
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)  # the next signal ends the process, whatever it waits for
         task.cancel()
 
     for number in STOPPING:

@@ -10,7 +10,7 @@ from pairbus.cli import message_options as options
 from pairbus.cli.connection import reached
 from pairbus.cli.durations import duration_option
 from pairbus.cli.message_output import Format, Output
-from pairbus.errors import ConfigError
+from pairbus.errors import ConfigError, EntityError
 
 if TYPE_CHECKING:
     from pairbus.transport import Carrier
@@ -107,11 +107,13 @@ def receive(
 ) -> None:
     """Take messages: each is completed after it was written to standard output.
 
-    When it is interrupted, messages that were not written go back at once. Exits with 1 when there was no message.
+    When it is interrupted, messages that were not written go back at once. Exits with 1 when there was no message, or
+    when a message was written and could not be completed.
     """
-    from pairbus.cli.message_run import Telling, carry_out
+    from pairbus.cli.message_run import Telling, carry_out, many
     from pairbus.explorer import Progress, described, receive_and_delete
     from pairbus.explorer import receive as receive_under_lock
+    from pairbus.transport.threads import in_thread
 
     address = options.address_of(entity, dead_letter=dead_letter)
     choice = options.choice_of(where, grep, session)
@@ -121,11 +123,19 @@ def receive(
     telling = Telling("received", "received")
     telling.progress.tell = None  # the messages themselves are on the screen
 
+    unwritten = 0
+
     async def take(payloads: list[bytes]) -> None:
+        nonlocal unwritten
+        shown = [described(payload) for payload in payloads]
         try:
-            printed.add([described(payload) for payload in payloads])
+            # In a thread: while a slow reader keeps the output waiting, the event loop renews the locks.
+            await in_thread("pairbus-output", printed.add, shown)
         except OSError as error:
-            raise ConfigError(f"standard output cannot be written ({error}): the messages were given back") from None
+            unwritten += len(payloads)
+            where = f"the service has deleted {many(unwritten)} that may not have been written"
+            problem = f"standard output cannot be written ({error.strerror or error})"
+            raise ConfigError(f"{problem}: {where if delete else 'the messages were given back'}") from None
 
     async def work(carriers: list[Carrier]) -> Progress:
         if delete:
@@ -139,6 +149,12 @@ def receive(
     try:
         progress = carry_out([side], work, telling)
     finally:
-        printed.end()
+        if not unwritten:
+            printed.end()
+    telling.notes()
+    if progress.uncompleted:
+        raise EntityError(
+            f"{many(progress.uncompleted)} could not be completed after the output, and will be received again"
+        )
     if not progress.done:
         raise ConfigError(f"{address} has no message that could be received")

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pairbus.cli.message_output import writable_json
 from pairbus.errors import ConfigError
 from pairbus.explorer import BadMessage, encoded, importable, json_object
 
@@ -62,7 +63,7 @@ def _with_id(fields: Fields) -> Fields:
 def written_whole(file: Path | None) -> Iterator[Callable[[str], object]]:
     """Yield a function that writes to standard output, or to FILE.part, which becomes FILE after success."""
     if file is None:
-        yield sys.stdout.write
+        yield lambda text: sys.stdout.write(writable_json(text))
         sys.stdout.flush()
         return
     part = file.with_name(file.name + ".part")
