@@ -17,7 +17,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.cli.message_output import Output
 from pairbus.explorer import intake
-from pairbus.explorer.intake import MessageIntake
+from pairbus.transport import Receiver, TransportError
 from tests.brokers import BrokerProcess
 from tests.cli.test_message_cli import Messages, messages
 from tests.conftest import MakeQueue
@@ -118,17 +118,36 @@ def test_slow_reader_does_not_cost_the_locks(
     assert active(broker, queue) == 0
 
 
+async def unanswered(self: Receiver, messages: Any, **options: Any) -> None:
+    """Stand for a completion that the service never confirms."""
+    raise TransportError("no answer")
+
+
 def test_messages_that_were_not_completed_are_told(
     messages: Messages, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They will be received again: a script that takes exit code 0 for done would handle them twice."""
 
-    async def fail(self: MessageIntake, completed: Any) -> int:
-        return len(list(completed))
-
     messages.done("send", queue_name, "a")
-    monkeypatch.setattr(MessageIntake, "complete", fail)
+    monkeypatch.setattr(Receiver, "complete", unanswered)
     outcome = messages("receive", queue_name)
     assert (outcome.code, json.loads(outcome.out)["body"]) == (1, "a")
     assert "1 message could not be completed" in outcome.err
     assert len(outcome.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "text"),
+    [("move", "1 of them could not be completed: in both places"), ("purge", "1 of them could not be completed: still ")],
+)
+def test_exit_code_tells_that_messages_were_not_completed(
+    messages: Messages, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, verb: str, text: str
+) -> None:
+    """Exit code 0 says that all is done, and a script goes on."""
+    source, to = make_queue(), make_queue()
+    messages.done("send", source, "a")
+    monkeypatch.setattr(Receiver, "complete", unanswered)
+    words = (to,) if verb == "move" else ("--yes",)
+    outcome = messages(verb, source, "--where", "1 = 1", *words)
+    assert (outcome.code, text in outcome.out) == (1, True), outcome
+    assert messages.bodies(source) == ["a"]

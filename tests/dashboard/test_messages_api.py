@@ -6,7 +6,10 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from pairbus.broker import QueueDescription
+from pairbus.transport import Receiver, TransportError
 from tests.dashboard.world import API, CHANGING, World, world
 
 ORDERS = "namespaces/contoso"
@@ -84,6 +87,34 @@ async def test_move_purge_and_choice() -> None:
         assert there.counts() == (7, 0)
         job = await there.job(f"{ORDERS}/purge", {"path": "orders"})
         assert (job["done"], there.counts()) == (7, (0, 0))
+
+
+@pytest.mark.parametrize("verb", ["move", "purge"])
+async def test_job_that_leaves_messages_is_incomplete(verb: str) -> None:
+    """A job that says done while another receiver holds a message makes a person believe that the queue is empty."""
+    async with world() as there:
+        await there.put("locked")
+        receiver = await there.carrier.receiver("orders", credit=1)
+        assert len(await receiver.receive(1, 5.0)) == 1
+        await receiver.pause()
+        await there.put("free")
+        job = await there.job(f"{ORDERS}/{verb}", {"path": "orders", "to": "other"})
+        assert (job["state"], job["done"], job["left"]) == ("incomplete", 1, 1), job
+        await receiver.close()
+
+
+@pytest.mark.parametrize("verb", ["move", "purge"])
+async def test_job_tells_messages_that_were_not_completed(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a move such a message is in both places; after a purge it is still there."""
+
+    async def unanswered(self: Receiver, messages: Any, **options: Any) -> None:
+        raise TransportError("no answer")
+
+    async with world() as there:
+        await there.put("one")
+        monkeypatch.setattr(Receiver, "complete", unanswered)
+        job = await there.job(f"{ORDERS}/{verb}", {"path": "orders", "to": "other", "where": "1 = 1"})
+        assert (job["state"], job["uncompleted"]) == ("incomplete", 1), job
 
 
 async def test_failed_move_tells_why_and_loses_nothing() -> None:

@@ -26,7 +26,8 @@ const { state } = await import("./store.js");
 const page = await import("./entity.js");
 const entities = { orders: { kind: "queue", active: 4, dead: 0 } };
 state.look = { title: "contoso", time_ms: 0, namespaces: { contoso: { entities } } };
-answers.messages = { messages: ["1", "2", "3", "4"].map((number) => ({ sequence_number: number, state: "active", body: "b" })), next: null, scanned: 4 };
+const rows = ["1", "2", "3", "4"].map((number) => ({ sequence_number: number, state: "active", body: "b" }));
+answers.messages = { messages: rows, next: null, scanned: 4 };
 let nodes;
 const draw = () => { nodes = page.entityView("contoso", "orders", "", draw); };
 draw();
@@ -42,7 +43,7 @@ def run(folder: Path, script: str) -> Any:
     shutil.copy(STUB, folder)
     (folder / "package.json").write_text('{"type": "module"}')
     (folder / "test.mjs").write_text(script)
-    done = subprocess.run(["node", "test.mjs"], cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["node", "test.mjs"], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -69,3 +70,14 @@ def test_dialog_acts_on_the_messages_that_it_names(tmp_path: Path, verb: str, me
     assert "1 chosen message" in found["asked"]
     [[route, sent]] = found["posted"]
     assert (route, sent.get("path"), sent.get("numbers")) == (verb, "orders", ["2"])
+
+
+def test_job_says_which_messages_are_left_and_which_are_there_twice(tmp_path: Path) -> None:
+    script = """
+    const { jobText } = await import("./words.js");
+    const move = { verb: "move", state: "incomplete", done: 3, left: 2, uncompleted: 1, notes: ["a session is locked"] };
+    console.log(JSON.stringify([jobText(move), jobText({ verb: "purge", state: "incomplete", done: 1, uncompleted: 1 })]));
+    """
+    moved, purged = run(tmp_path, script)
+    assert moved == "incomplete: 3 messages; 2 left; 1 of them could not be completed: in both places; a session is locked"
+    assert purged == "incomplete: 1 message; 1 of them could not be completed: still there"

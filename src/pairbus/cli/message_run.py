@@ -33,9 +33,11 @@ T = TypeVar("T")
 class Telling:
     """The progress line of one run, and its end."""
 
-    def __init__(self, doing: str, done: str) -> None:
+    def __init__(self, doing: str, done: str, uncompleted: str = "in both places") -> None:
+        """Take the words for the verb, and for messages that could not be completed at its end."""
         self._doing = doing
         self._done = done
+        self._uncompleted = uncompleted
         self._line = ProgressLine()
         self._began = time.monotonic()
         self._shown_at = 0.0
@@ -59,7 +61,7 @@ class Telling:
         progress = self.progress
         parts = [f"{self._done} {many(progress.done)}"]
         if progress.uncompleted:
-            parts.append(f"{progress.uncompleted} of them could not be completed and are there twice")
+            parts.append(f"{progress.uncompleted} of them could not be completed: {self._uncompleted}")
         if progress.left:
             parts.append(f"{progress.left} left")
         return ", ".join(parts)

@@ -120,7 +120,7 @@ def receive(
     if delete and (where is not None or grep is not None):
         raise typer.BadParameter("--receive-and-delete takes whatever comes: it has no --where and no --grep")
     printed = Output(output, dead_letter=address.is_dead_letter, live=True)
-    telling = Telling("received", "received")
+    telling = Telling("received", "received", "will be received again")
     telling.progress.tell = None  # the messages themselves are on the screen
 
     unwritten = 0
