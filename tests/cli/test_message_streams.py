@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -138,7 +139,10 @@ def test_messages_that_were_not_completed_are_told(
 
 @pytest.mark.parametrize(
     ("verb", "text"),
-    [("move", "1 of them could not be completed: in both places"), ("purge", "1 of them could not be completed: still ")],
+    [
+        ("move", "1 of them could not be completed: in both places"),
+        ("purge", "1 of them could not be completed: still "),
+    ],
 )
 def test_exit_code_tells_that_messages_were_not_completed(
     messages: Messages, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, verb: str, text: str
@@ -151,3 +155,71 @@ def test_exit_code_tells_that_messages_were_not_completed(
     outcome = messages(verb, source, "--where", "1 = 1", *words)
     assert (outcome.code, text in outcome.out) == (1, True), outcome
     assert messages.bodies(source) == ["a"]
+
+
+# ── input ──
+
+
+def until_active(broker: BrokerProcess, queue: str, count: int) -> None:
+    give_up_s = time.monotonic() + PATIENCE_S
+    while active(broker, queue) != count:
+        assert time.monotonic() < give_up_s, f"{queue} has {active(broker, queue)} messages, not {count}"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("command", "lines", "told", "number"),
+    [
+        (("send", "--lines"), b"first\nsec", "; 1 line of standard input was read and not sent", signal.SIGINT),
+        (("send", "--jsonl"), b'{"body": "first"}\n', "sent 1 message", signal.SIGTERM),
+        (
+            ("import", "-"),
+            b'{"body": "a"}\n{"body"',
+            "; 1 line of standard input was read and not sent",
+            signal.SIGTERM,
+        ),
+    ],
+    ids=["--lines", "--jsonl", "import"],
+)
+def test_line_is_sent_at_once_and_a_signal_ends_the_wait(
+    messages: Messages,
+    queue_name: str,
+    broker: BrokerProcess,
+    command: tuple[str, str],
+    lines: bytes,
+    told: str,
+    number: signal.Signals,
+) -> None:
+    """A program that writes a line now and then expects it to arrive, and the command to end when it is told to."""
+    with started(command[0], queue_name, command[1]) as process:
+        assert process.stdin is not None and process.stderr is not None
+        process.stdin.write(lines)
+        process.stdin.flush()
+        until_active(broker, queue_name, 1)
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == 130
+        said = process.stderr.read().decode()
+    assert len(said.splitlines()) == 1, said
+    assert "interrupted: " in said and "1 message" in said and told in said
+    assert ("was read and not sent" in said) == ("was read and not sent" in told)
+
+
+def test_signal_ends_the_wait_for_a_body(messages: Messages, queue_name: str, broker: BrokerProcess) -> None:
+    """A body that was read in part is not sent."""
+    with started("send", queue_name) as process:
+        assert process.stdin is not None and process.stderr is not None
+        process.stdin.write(b"a line\n" * 100_000)  # more than the pipe holds: returns when most of it was read
+        process.stdin.flush()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 130
+        assert b" lines of standard input were read and not sent" in process.stderr.read()
+    assert active(broker, queue_name) == 0
+
+
+def test_long_lines_arrive_whole(messages: Messages, queue_name: str) -> None:
+    """A pipe gives them in pieces; the last line may have no end."""
+    given = ["a" * 200_000, "", "b\r", "c" * 70_000, "end"]
+    with started("send", queue_name, "--lines") as process:
+        process.communicate("\n".join(given).encode(), timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert messages.bodies(queue_name) == [text.rstrip("\r") for text in given]

@@ -79,5 +79,7 @@ def test_job_says_which_messages_are_left_and_which_are_there_twice(tmp_path: Pa
     console.log(JSON.stringify([jobText(move), jobText({ verb: "purge", state: "incomplete", done: 1, uncompleted: 1 })]));
     """
     moved, purged = run(tmp_path, script)
-    assert moved == "incomplete: 3 messages; 2 left; 1 of them could not be completed: in both places; a session is locked"
+    assert (
+        moved == "incomplete: 3 messages; 2 left; 1 of them could not be completed: in both places; a session is locked"
+    )
     assert purged == "incomplete: 1 message; 1 of them could not be completed: still there"

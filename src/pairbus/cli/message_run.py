@@ -79,9 +79,12 @@ def carry_out(
     sides: list[Side],
     work: Callable[[list[Carrier]], Awaitable[T]],
     telling: Telling | None = None,
-    again: str = "",
+    again: str | Callable[[], str] = "",
 ) -> T:
-    """Run a verb on the carriers of these sides. After an interrupt it prints how far it came, and exits with 130."""
+    """Run a verb on the carriers of these sides. After an interrupt it prints how far it came, and exits with 130.
+
+    `again`: end of that line, about messages that were not handled and how to go on.
+    """
     try:
         return run(_carried(sides, work, telling, again))
     except Unreachable as error:
@@ -89,7 +92,10 @@ def carry_out(
 
 
 async def _carried(
-    sides: list[Side], work: Callable[[list[Carrier]], Awaitable[T]], telling: Telling | None, again: str
+    sides: list[Side],
+    work: Callable[[list[Carrier]], Awaitable[T]],
+    telling: Telling | None,
+    again: str | Callable[[], str],
 ) -> T:
     task = asyncio.current_task()
     assert task is not None
@@ -120,5 +126,6 @@ async def _carried(
     task.uncancel()
     if telling is not None:
         telling.notes()
-    say(f"interrupted{'' if telling is None else f': {telling.summary()}'}{again}")
+    end = again if isinstance(again, str) else again()
+    say(f"interrupted{'' if telling is None else f': {telling.summary()}'}{end}")
     raise typer.Exit(INTERRUPTED)

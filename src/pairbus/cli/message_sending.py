@@ -49,6 +49,7 @@ def send(
     Returns when the service has accepted all of them. Types of properties are those of AMQP: string, int, long,
     double, boolean, timestamp, uuid, binary (base64) and others.
     """
+    from pairbus.cli.message_input import StandardInput
     from pairbus.cli.message_run import Telling, carry_out
     from pairbus.cli.message_source import bodies_of, messages_of
     from pairbus.explorer import send as send_all
@@ -69,14 +70,15 @@ def send(
     if message_id is not None and (lines or jsonl or count > 1):
         raise typer.BadParameter("--message-id is for one message: several with one id would be duplicates")
     path = options.destination_of(entity)
-    source = bodies_of(body, by_line=lines, as_objects=jsonl)
+    standard_input = StandardInput()
+    source = bodies_of(body, standard_input, by_line=lines, as_objects=jsonl)
     payloads = messages_of(source, fields, delay, count)
     telling = Telling("sent", "sent")
     carry_out(
         [side],
         lambda carriers: send_all(carriers[0], path, payloads, telling.progress),
         telling,
-        "; what was sent after these may be stored too",
+        lambda: f"; what was sent after these may be stored too{standard_input.unsent()}",
     )
     typer.echo(telling.summary())
 

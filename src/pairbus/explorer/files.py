@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -118,11 +118,13 @@ class ImportFile:
 
 
 class Lines:
-    """Lines of a file with their ends, from the beginning or from the position of notes."""
+    """Lines of a file with their ends, from the beginning or from the position of notes; or lines as they come."""
 
-    def __init__(self, file: IO[bytes], name: str) -> None:
-        self._file = file
+    def __init__(self, source: IO[bytes] | AsyncIterator[bytes], name: str, *, skip: int = 0) -> None:
+        """Take a file, or an iterator over lines. The first `skip` lines are left out."""
+        self._source = source
         self._name = name
+        self._skip = skip
         self._digest = hashlib.blake2b(digest_size=16)
         self.offset = 0
         self.number = 0
@@ -132,10 +134,11 @@ class Lines:
         return self._digest.hexdigest()
 
     def skip_to(self, notes: Notes) -> None:
-        """Skip the lines that were imported before; ConfigError when they are not the same bytes."""
+        """Skip the lines of a file that were imported before; ConfigError when they are not the same bytes."""
+        assert not isinstance(self._source, AsyncIterator), "only a file has notes"
         left = notes.offset
         while left > 0:
-            chunk = self._file.read(min(left, 1 << 20))
+            chunk = self._source.read(min(left, 1 << 20))
             if not chunk:
                 break
             self._digest.update(chunk)
@@ -146,20 +149,22 @@ class Lines:
             )
         self.offset, self.number = notes.offset, notes.lines
 
-    def skip_line(self) -> None:
-        """Skip one line."""
-        line = self._file.readline(LINE_MAX)
-        self._digest.update(line)
-        self.offset += len(line)
-        self.number += bool(line)
-
-    def __iter__(self) -> Iterator[bytes | None]:
+    async def __aiter__(self) -> AsyncIterator[bytes | None]:
         """Yield each line as an encoded message; None for an empty line. BadMessage names the line."""
-        while line := self._file.readline(LINE_MAX):
+        async for line in self._lines():
             self._digest.update(line)
             self.offset += len(line)
             self.number += 1
-            yield self._message(line) if line.strip() else None
+            if self.number > self._skip:
+                yield self._message(line) if line.strip() else None
+
+    async def _lines(self) -> AsyncIterator[bytes]:
+        if isinstance(self._source, AsyncIterator):
+            async for line in self._source:
+                yield line
+        else:
+            while line := self._source.readline(LINE_MAX):
+                yield line
 
     def _message(self, line: bytes) -> bytes:
         found = json_object(line, f"{self._name}, line {self.number}")
@@ -221,7 +226,7 @@ async def import_lines(
 
     try:
         async with sending(carrier, path, progress) as put:
-            for payload in lines:
+            async for payload in lines:
                 if payload is not None:
                     await put(payload)
                     count += 1
