@@ -75,11 +75,57 @@ def test_dialog_acts_on_the_messages_that_it_names(tmp_path: Path, verb: str, me
 def test_job_says_which_messages_are_left_and_which_are_there_twice(tmp_path: Path) -> None:
     script = """
     const { jobText } = await import("./words.js");
-    const move = { verb: "move", state: "incomplete", done: 3, left: 2, uncompleted: 1, notes: ["a session is locked"] };
-    console.log(JSON.stringify([jobText(move), jobText({ verb: "purge", state: "incomplete", done: 1, uncompleted: 1 })]));
+    const move = { verb: "move", state: "incomplete", done: 3, left: 2, uncompleted: 1, notes: ["s is locked"] };
+    const purge = { verb: "purge", state: "incomplete", done: 1, uncompleted: 1 };
+    console.log(JSON.stringify([jobText(move), jobText(purge)]));
     """
     moved, purged = run(tmp_path, script)
-    assert (
-        moved == "incomplete: 3 messages; 2 left; 1 of them could not be completed: in both places; a session is locked"
-    )
+    assert moved == "incomplete: 3 messages; 2 left; 1 of them could not be completed: in both places; s is locked"
     assert purged == "incomplete: 1 message; 1 of them could not be completed: still there"
+
+
+EDITED = """
+import { dialogBox, find, posted, submit } from "./stub_page.mjs";
+const { sendForm } = await import("./message.js");
+const here = (tab) => ({ namespace: "contoso", path: "orders", source: "orders", tab });
+const original = { sequence_number: "7", body: "a\\r\\nb", body_type: "text", subject: "two\\nlines", application_properties: {
+  DeadLetterReason: { type: "string", value: "mine" }, amount: { type: "int", value: "5" } } };
+const write = (name, text) => { find(dialogBox(), (one) => one.given.name === name).value = text; };
+const told = () => console.log(JSON.stringify(posted.map(([, sent]) => sent.changes)));
+"""
+
+
+def test_edit_sends_only_what_was_edited(tmp_path: Path) -> None:
+    """Controls of a form change line ends: compared with the message, a body that nobody touched would be altered."""
+    script = f"""{EDITED}
+    sendForm(here(""), original, () => {{}});
+    write("message_id", "new");
+    await submit(dialogBox());
+    told();
+    """
+    assert run(tmp_path, script) == [{"message_id": "new"}]
+
+
+def test_edited_body_keeps_its_line_ends(tmp_path: Path) -> None:
+    script = f"""{EDITED}
+    sendForm(here(""), original, () => {{}});
+    write("body", "a\\nc");
+    await submit(dialogBox());
+    told();
+    """
+    assert run(tmp_path, script) == [{"body": "a\r\nc", "body_type": "text"}]
+
+
+@pytest.mark.parametrize("tab", ["", "dead-letters"])
+def test_reason_is_left_out_of_dead_letters_only(tmp_path: Path, tab: str) -> None:
+    """The service has set it there; elsewhere it is a property of the sender."""
+    script = f"""{EDITED}
+    sendForm(here("{tab}"), original, () => {{}});
+    const shown = find(dialogBox(), (one) => one.given.name === "properties").value;
+    write("properties", shown.replace('"5"', '"6"'));
+    await submit(dialogBox());
+    told();
+    """
+    [changes] = run(tmp_path, script)
+    assert changes["application_properties"]["amount"] == {"type": "int", "value": "6"}
+    assert ("DeadLetterReason" in changes["application_properties"]) is (tab == "")
