@@ -88,8 +88,9 @@ EDITED = """
 import { dialogBox, find, posted, submit } from "./stub_page.mjs";
 const { sendForm } = await import("./message.js");
 const here = (tab) => ({ namespace: "contoso", path: "orders", source: "orders", tab });
-const original = { sequence_number: "7", body: "a\\r\\nb", body_type: "text", subject: "two\\nlines", application_properties: {
-  DeadLetterReason: { type: "string", value: "mine" }, amount: { type: "int", value: "5" } } };
+const properties = { DeadLetterReason: { type: "string", value: "mine" }, amount: { type: "int", value: "5" } };
+const original = { sequence_number: "7", body: "a\\r\\nb", body_type: "text", subject: "two\\nlines" };
+original.application_properties = properties;
 const write = (name, text) => { find(dialogBox(), (one) => one.given.name === name).value = text; };
 const told = () => console.log(JSON.stringify(posted.map(([, sent]) => sent.changes)));
 """

@@ -31,6 +31,7 @@ from pairbus.transport import Carrier
 LINE_MAX = 400 << 20  # bytes: a message of 100 MB, twice in base64 and with room
 NOTES_SUFFIX = ".pairbus-import"
 NOTES_EVERY_S = 1.0
+DIGEST_BYTES = 16
 
 
 async def export(
@@ -66,6 +67,16 @@ class Notes:
     digest: str
     "Digest of these bytes: another file of the same name is noticed."
 
+    @classmethod
+    def read(cls, found: Any) -> Notes:
+        """Read notes that were written as JSON; ValueError or TypeError when a field is missing or wrong."""
+        notes = cls(**found)
+        if not isinstance(notes.destination, str) or not isinstance(notes.digest, str):
+            raise ValueError("destination and digest must be texts")
+        if not all(type(number) is int and number >= 0 for number in (notes.lines, notes.offset)):
+            raise ValueError("lines and offset must be whole numbers")
+        return notes
+
 
 class NoteTaker(Protocol):
     """An object that keeps the notes of an import."""
@@ -82,11 +93,12 @@ class ImportFile:
         self.file = file
         self.notes_file = notes_file or file.with_name(file.name + NOTES_SUFFIX)
         self._destination = destination
+        self._noted_offset = 0
 
     def found_notes(self) -> Notes | None:
         """Return the notes of an earlier import; ConfigError when they belong to another file or entity."""
         try:
-            notes = Notes(**json.loads(self.notes_file.read_text(encoding="utf-8")))
+            notes = Notes.read(json.loads(self.notes_file.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as error:
@@ -109,8 +121,18 @@ class ImportFile:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(beside, self.notes_file)
+            self._noted_offset = notes.offset
         except OSError as error:
             raise ConfigError(f"the notes {self.notes_file} cannot be written: {error}") from None
+
+    def begin(self, notes: Notes | None) -> None:
+        """Write the notes before the first send. ConfigError when they cannot be written: nothing was sent."""
+        self.write(notes or Notes(self._destination, 0, 0, hashlib.blake2b(digest_size=DIGEST_BYTES).hexdigest()))
+
+    def forget_empty(self) -> None:
+        """Remove notes of an import that accepted nothing for certain: they would keep the file from other entities."""
+        if not self._noted_offset:
+            self.forget()
 
     def forget(self) -> None:
         """Remove the notes: the import is complete."""
@@ -125,7 +147,7 @@ class Lines:
         self._source = source
         self._name = name
         self._skip = skip
-        self._digest = hashlib.blake2b(digest_size=16)
+        self._digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
         self.offset = 0
         self.number = 0
 
@@ -190,7 +212,8 @@ def json_object(line: bytes, where: str) -> dict[str, Any]:
 async def import_file(carrier: Carrier, path: str, source: ImportFile, progress: Progress | None = None) -> Progress:
     """Send the messages of a file, from where an earlier import was interrupted; `done` counts those of this run.
 
-    On return, all messages are accepted and the notes are removed. After an error the notes have the position.
+    On return, all messages are accepted and the notes are removed. After an error the notes have the position. Nothing is
+    sent when the notes cannot be written.
     """
     progress = progress or Progress()
     notes = source.found_notes()
@@ -202,8 +225,13 @@ async def import_file(carrier: Carrier, path: str, source: ImportFile, progress:
         lines = Lines(file, str(source.file))
         if notes is not None:
             lines.skip_to(notes)
-            progress.note(f"goes on behind line {notes.lines}, where an earlier import was interrupted")
-        await import_lines(carrier, path, lines, progress, source)
+            if notes.lines:
+                progress.note(f"goes on behind line {notes.lines}, where an earlier import was interrupted")
+        source.begin(notes)
+        try:
+            await import_lines(carrier, path, lines, progress, source)
+        finally:
+            source.forget_empty()
     source.forget()
     return progress
 
