@@ -127,7 +127,7 @@ async def unanswered(self: Receiver, messages: Any, **options: Any) -> None:
 def test_messages_that_were_not_completed_are_told(
     messages: Messages, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They will be received again: a script that takes exit code 0 for done would handle them twice."""
+    """A script that takes exit code 0 for done would not expect these messages to come again."""
 
     messages.done("send", queue_name, "a")
     monkeypatch.setattr(Receiver, "complete", unanswered)

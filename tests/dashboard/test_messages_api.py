@@ -117,6 +117,31 @@ async def test_job_tells_messages_that_were_not_completed(verb: str, monkeypatch
         assert (job["state"], job["uncompleted"]) == ("incomplete", 1), job
 
 
+@pytest.mark.parametrize(
+    ("method", "route", "body"),
+    [
+        ("GET", "export?path=orders&first=9999999999999999999", None),
+        ("POST", "cancel", {"path": "orders", "numbers": [10**30]}),
+        ("POST", "resend", {"path": "orders", "number": 10**30}),
+        ("POST", "purge", {"path": "orders", "numbers": [1 << 63]}),
+        ("POST", "move", {"path": "orders", "to": "other", "first": 10**30}),
+        ("POST", "match", {"path": "news/Subscriptions/all", "from_path": "orders", "number": 10**25}),
+        ("POST", "match", {"path": "news/Subscriptions/all", "from_path": "orders", "number": "9" * 5000}),
+        ("POST", "send", {"path": "orders", "message": {"body": "x", "scheduled_enqueue_time": 10**30}}),
+    ],
+)
+async def test_number_beyond_the_wire_is_refused(method: str, route: str, body: Any) -> None:
+    """Sequence numbers and times have 64 bits."""
+    async with world() as there:
+        status, said = await there.ask(method, f"{ORDERS}/{route}", body)
+        assert (status, "is " in said["error"]) == (400, True), said
+
+
+async def test_fault_with_a_number_without_end_is_not_found() -> None:
+    async with world() as there:
+        assert (await there.ask("DELETE", f"{ORDERS}/faults/{'9' * 5000}"))[0] == 404
+
+
 async def test_failed_move_tells_why_and_loses_nothing() -> None:
     async with world() as there:
         await there.put("one")

@@ -94,7 +94,7 @@ async def test_nothing_is_sent_when_notes_cannot_be_written(tmp_path: Path) -> N
     file.write_text('{"body": "a"}\n')
     async with world() as w:
         source = ImportFile(file, f"{w.carrier.endpoint.authority}/other", tmp_path / "missing" / "notes")
-        with pytest.raises(ConfigError, match="notes .* cannot be written"):
+        with pytest.raises(ConfigError, match=r"notes .* cannot be written"):
             await import_file(w.carrier, "other", source)
         assert await w.ids(OTHER) == []
 

@@ -13,7 +13,7 @@ from tests.explorer.world import ORDERS, message, world
 
 
 async def test_deleted_messages_are_taken_when_credit_cannot_be_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are gone from the entity: messages that have arrived must not be dropped with the link."""
+    """Messages that have arrived are gone from the entity, and must not be dropped with the link."""
     receive_many = Receiver.receive
 
     async def receive_one(self: Receiver, max_count: int, timeout_s: float) -> list[ReceivedMessage]:

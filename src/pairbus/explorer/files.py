@@ -212,8 +212,8 @@ def json_object(line: bytes, where: str) -> dict[str, Any]:
 async def import_file(carrier: Carrier, path: str, source: ImportFile, progress: Progress | None = None) -> Progress:
     """Send the messages of a file, from where an earlier import was interrupted; `done` counts those of this run.
 
-    On return, all messages are accepted and the notes are removed. After an error the notes have the position. Nothing is
-    sent when the notes cannot be written.
+    On return, all messages are accepted and the notes are removed. After an error the notes have the position. Nothing
+    is sent when the notes cannot be written.
     """
     progress = progress or Progress()
     notes = source.found_notes()
