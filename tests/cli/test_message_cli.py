@@ -190,6 +190,12 @@ def test_dead_letters_are_reached_by_option_and_by_path(
         (("import", "q", "missing.jsonl"), 1, "missing.jsonl cannot be read: No such file"),
         (("move", "q", "q"), 1, "q is both source and destination"),
         (("peek", "q", "-o", "xml"), 2, "xml"),
+        (("peek", "q", "--from", "99999999999999999999"), 2, "9223372036854775807"),
+        (("export", "q", "--to", "9" * 30), 2, "9223372036854775807"),
+        (("send", "\udcff", "x"), 2, "'\\udcff' is not text in UTF-8"),
+        (("send", "q", "\udcff"), 2, "'\\udcff' is not text in UTF-8"),
+        (("send", "q", "x", "-p", "n=\udcff"), 2, "'n=\\udcff' is not text in UTF-8"),
+        (("peek", "q", "--session", "\udcff"), 2, "'\\udcff' is not text in UTF-8"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(
@@ -207,6 +213,16 @@ def test_wrong_line_of_objects_is_named(messages: Messages, queue_name: str) -> 
     assert outcome.code == 1
     assert "message 2: field 'boddy' is not known" in outcome.err
     assert messages.bodies(queue_name) == ["a"]
+
+
+@pytest.mark.parametrize("field", ["scheduled_enqueue_time", "creation_time"])
+def test_time_beyond_the_wire_is_told(messages: Messages, queue_name: str, tmp_path: Path, field: str) -> None:
+    """A time is 64 bits on the wire."""
+    line = b'{"body": "x", "%s": 1%s}\n' % (field.encode(), b"0" * 30)
+    file = tmp_path / "late.jsonl"
+    file.write_bytes(line)
+    for outcome in (messages("send", queue_name, "--jsonl", stdin=line), messages("import", queue_name, str(file))):
+        assert (outcome.code, f"field {field} is 1000" in outcome.err) == (1, True), outcome.err
 
 
 def test_half_of_a_surrogate_pair_is_told(messages: Messages, queue_name: str, tmp_path: Path) -> None:

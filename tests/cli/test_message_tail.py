@@ -6,10 +6,15 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from pairbus.amqp.message import Message
+from pairbus.amqp.types import Long, Symbol
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.cli.message_output import Format, Output
 from pairbus.cli.message_tail import follow
-from pairbus.explorer import Address, Choice, encoded
+from pairbus.errors import ConfigError
+from pairbus.explorer import Address, Choice, encoded, pages
 from pairbus.transport import Carrier, Endpoint
 
 
@@ -57,6 +62,24 @@ async def test_tail_goes_on_when_the_namespace_is_restarted(tmp_path: Path) -> N
             tail.cancel()
             await asyncio.wait([tail])
             await carrier.close()
+
+
+@pytest.mark.parametrize("begins_empty", [True, False])
+async def test_tail_of_a_partitioned_entity_is_refused(monkeypatch: pytest.MonkeyPatch, begins_empty: bool) -> None:
+    """Sequence numbers are in no order there: new messages would be missed in silence."""
+    number = (3 << 48) + 5
+    message = Message(annotations={Symbol("x-opt-sequence-number"): Long(number)}, data=[b"x"]).encode()
+    looks = 0
+
+    async def peeked(carrier: Any, address: Any, asked: int, *rest: Any, **options: Any) -> list[bytes]:
+        nonlocal looks
+        looks += 1
+        return [message] if asked <= number and not (begins_empty and looks == 1) else []
+
+    monkeypatch.setattr(pages, "_page", peeked)
+    carrier: Any = None
+    with pytest.raises(ConfigError, match="orders is partitioned"):
+        await asyncio.wait_for(follow(carrier, Address("orders"), Choice(), Shown(), 0, 0.01), 10)
 
 
 async def _until_peeked(broker: Broker, count: int) -> None:

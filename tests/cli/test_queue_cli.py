@@ -531,3 +531,15 @@ def test_create_takes_sessions_partitions_and_forwarding(pairbus: Command, serve
     assert stored(server, "talks") == QueueDescription("talks", requires_session=True)
     assert json.loads(pairbus("queue", "show", "inbox", "--json").out)["forward_to"] == "orders"
     assert "no queue or topic 'absent'" in pairbus("queue", "create", "x", "--forward-to", "absent").err
+
+
+def test_name_that_is_not_utf8_is_told(pairbus: Command, server: AdminServer) -> None:
+    """A shell passes any bytes; no entity can have such a name."""
+    outcome = pairbus("queue", "create", "a\udcff")
+    assert (outcome.code, "'a\\udcff' is not text in UTF-8" in outcome.err) == (2, True)
+
+
+def test_export_to_an_impossible_file_is_told(pairbus: Command, server: AdminServer) -> None:
+    """The folder /proc looks writable, and no file can be made there."""
+    outcome = pairbus("namespace", "export", "--name", "contoso", "--out", "/proc/x")
+    assert (outcome.code, outcome.err.count("\n"), "--out /proc/x" in outcome.err) == (1, 1, True)

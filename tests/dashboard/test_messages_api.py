@@ -6,7 +6,10 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from pairbus.broker import QueueDescription
+from pairbus.transport import Receiver, TransportError
 from tests.dashboard.world import API, CHANGING, World, world
 
 ORDERS = "namespaces/contoso"
@@ -84,6 +87,59 @@ async def test_move_purge_and_choice() -> None:
         assert there.counts() == (7, 0)
         job = await there.job(f"{ORDERS}/purge", {"path": "orders"})
         assert (job["done"], there.counts()) == (7, (0, 0))
+
+
+@pytest.mark.parametrize("verb", ["move", "purge"])
+async def test_job_that_leaves_messages_is_incomplete(verb: str) -> None:
+    """A job that says done while another receiver holds a message makes a person believe that the queue is empty."""
+    async with world() as there:
+        await there.put("locked")
+        receiver = await there.carrier.receiver("orders", credit=1)
+        assert len(await receiver.receive(1, 5.0)) == 1
+        await receiver.pause()
+        await there.put("free")
+        job = await there.job(f"{ORDERS}/{verb}", {"path": "orders", "to": "other"})
+        assert (job["state"], job["done"], job["left"]) == ("incomplete", 1, 1), job
+        await receiver.close()
+
+
+@pytest.mark.parametrize("verb", ["move", "purge"])
+async def test_job_tells_messages_that_were_not_completed(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a move such a message is in both places; after a purge it is still there."""
+
+    async def unanswered(self: Receiver, messages: Any, **options: Any) -> None:
+        raise TransportError("no answer")
+
+    async with world() as there:
+        await there.put("one")
+        monkeypatch.setattr(Receiver, "complete", unanswered)
+        job = await there.job(f"{ORDERS}/{verb}", {"path": "orders", "to": "other", "where": "1 = 1"})
+        assert (job["state"], job["uncompleted"]) == ("incomplete", 1), job
+
+
+@pytest.mark.parametrize(
+    ("method", "route", "body"),
+    [
+        ("GET", "export?path=orders&first=9999999999999999999", None),
+        ("POST", "cancel", {"path": "orders", "numbers": [10**30]}),
+        ("POST", "resend", {"path": "orders", "number": 10**30}),
+        ("POST", "purge", {"path": "orders", "numbers": [1 << 63]}),
+        ("POST", "move", {"path": "orders", "to": "other", "first": 10**30}),
+        ("POST", "match", {"path": "news/Subscriptions/all", "from_path": "orders", "number": 10**25}),
+        ("POST", "match", {"path": "news/Subscriptions/all", "from_path": "orders", "number": "9" * 5000}),
+        ("POST", "send", {"path": "orders", "message": {"body": "x", "scheduled_enqueue_time": 10**30}}),
+    ],
+)
+async def test_number_beyond_the_wire_is_refused(method: str, route: str, body: Any) -> None:
+    """Sequence numbers and times have 64 bits."""
+    async with world() as there:
+        status, said = await there.ask(method, f"{ORDERS}/{route}", body)
+        assert (status, "is " in said["error"]) == (400, True), said
+
+
+async def test_fault_with_a_number_without_end_is_not_found() -> None:
+    async with world() as there:
+        assert (await there.ask("DELETE", f"{ORDERS}/faults/{'9' * 5000}"))[0] == 404
 
 
 async def test_failed_move_tells_why_and_loses_nothing() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.errors import ConfigError
+from pairbus.errors import ConfigError, EntityNotFound
 from pairbus.explorer import BadMessage, Choice, ImportFile, Progress, encoded, export, import_file, peek
 from tests.explorer.world import ORDERS, OTHER, World, message, world
 
@@ -86,3 +86,47 @@ async def test_plain_objects_are_messages_too() -> None:
     async with world() as w:
         await w.put(encoded({"body": "hello"}))
         assert [one.endswith(b"hello") for one in await peek(w.carrier, ORDERS)] == [True]
+
+
+async def test_nothing_is_sent_when_notes_cannot_be_written(tmp_path: Path) -> None:
+    """Each repetition of the command would send the same messages again."""
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"body": "a"}\n')
+    async with world() as w:
+        source = ImportFile(file, f"{w.carrier.endpoint.authority}/other", tmp_path / "missing" / "notes")
+        with pytest.raises(ConfigError, match=r"notes .* cannot be written"):
+            await import_file(w.carrier, "other", source)
+        assert await w.ids(OTHER) == []
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        '{"destination": "D", "lines": 1, "offset": "x", "digest": ""}',
+        '{"destination": "D", "lines": null, "offset": 1, "digest": ""}',
+        '{"destination": "D", "lines": 1, "offset": -1, "digest": ""}',
+        '{"destination": "D", "lines": 1, "offset": 1, "digest": 5}',
+        '["D"]',
+        "5",
+    ],
+)
+async def test_damaged_notes_are_told(tmp_path: Path, notes: str) -> None:
+    """A person may have edited them; nothing is sent before that is clear."""
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"body": "a"}\n')
+    async with world() as w:
+        source = _source(w, file)
+        source.notes_file.write_text(notes.replace("D", f"{w.carrier.endpoint.authority}/other"))
+        with pytest.raises(ConfigError, match="delete them to begin anew"):
+            await import_file(w.carrier, "other", source)
+        assert await w.ids(OTHER) == []
+
+
+async def test_import_that_sent_nothing_leaves_no_notes(tmp_path: Path) -> None:
+    """After a wrong name of the entity, the same file must be free for the right one."""
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"body": "a"}\n')
+    async with world() as w:
+        with pytest.raises(EntityNotFound):
+            await import_file(w.carrier, "wrong", ImportFile(file, f"{w.carrier.endpoint.authority}/wrong"))
+        assert (await import_file(w.carrier, "other", _source(w, file))).done == 1

@@ -60,6 +60,8 @@ _OPTIONS: dict[str, Any] = {
     "credential": secrets.CredentialName,
     "ca_file": CaFile,
 }
+_FILES = frozenset({"connection_string", "file", "target"})
+"Texts that may name a file, whose name may have any bytes."
 _OPTIONS_WITH_TARGET: dict[str, Any] = {**_OPTIONS, "target": Target}
 
 
@@ -120,6 +122,9 @@ def _with_options(
 
     @functools.wraps(command)
     def with_client(**values: Any) -> None:
+        for name, value in values.items():
+            if name not in _FILES:
+                _check_text(value)
         call({name: values.pop(name) for name in options}, values)
 
     parameters = [*own[:count], *shared, *own[count:]]
@@ -127,6 +132,16 @@ def _with_options(
     with_client.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del with_client.__wrapped__  # readers of the signature must see this one
     return with_client
+
+
+def _check_text(value: Any) -> None:
+    """Raise BadParameter for a text that is not UTF-8: no path and no field of a message can have it."""
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str) and not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise typer.BadParameter(f"{text!r:.80} is not text in UTF-8") from None
 
 
 def _is_argument(parameter: inspect.Parameter) -> bool:

@@ -13,8 +13,8 @@ from pairbus.cli import message_files, message_looking, message_moving, message_
 from pairbus.cli.connection import KEPT_OFF
 
 CODES = (
-    "Exit codes: 0 done; 1 it could not be done, or messages that were asked for are left; 2 wrong usage; 130"
-    " interrupted."
+    "Exit codes: 0 done; 1 it could not be done, or messages that were asked for are left or could not be completed;"
+    " 2 wrong usage; 130 interrupted."
 )
 
 COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,6 +66,7 @@ def import_messages(
     continues there; only messages without an answer can be sent twice. The notes are removed at the end. There are no
     notes for standard input: use --skip.
     """
+    from pairbus.cli.message_input import StandardInput
     from pairbus.cli.message_run import Telling, carry_out
     from pairbus.explorer import ImportFile, Lines, import_file, import_lines
 
@@ -83,14 +83,13 @@ def import_messages(
             "; the same command goes on there (at least once)",
         )
     else:
-        lines = Lines(sys.stdin.buffer, "standard input")
-        for _ in range(skip):
-            lines.skip_line()
+        standard_input = StandardInput()
+        lines = Lines(standard_input.lines(), "standard input", skip=skip)
         carry_out(
             [side],
             lambda carriers: import_lines(carriers[0], path, lines, telling.progress),
             telling,
-            "; to go on, leave these lines out with --skip (at least once)",
+            lambda: f"; to go on, leave these lines out with --skip (at least once){standard_input.unsent()}",
         )
     telling.notes()
     typer.echo(telling.summary())

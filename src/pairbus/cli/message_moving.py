@@ -70,7 +70,7 @@ def purge(
     choice = options.choice_of(where, grep, session)
     which = "all messages" if choice.is_all and limit is None else "the chosen messages"
     confirm_deletion(f"{which} of {address}", yes)
-    telling = Telling("deleted", "deleted")
+    telling = Telling("deleted", "deleted", "still there")
     carry_out(
         [side],
         lambda carriers: purge_messages(carriers[0], address, choice=choice, limit=limit, progress=telling.progress),
@@ -80,8 +80,8 @@ def purge(
 
 
 def _end(telling: Any) -> None:
-    """Print how it ended; exit with 1 when messages that were asked for are left."""
+    """Print how it ended; exit with 1 when messages that were asked for are left, or could not be completed."""
     telling.notes()
     typer.echo(telling.summary())
-    if telling.progress.left:
+    if telling.progress.left or telling.progress.uncompleted:
         raise typer.Exit(1)

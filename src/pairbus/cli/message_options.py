@@ -11,6 +11,7 @@ from pairbus.cli.message_output import Format
 if TYPE_CHECKING:
     from pairbus.explorer import Address, Choice
 
+NUMBER_MAX = (1 << 63) - 1  # a sequence number has 64 bits on the wire, and is never negative
 Entity = Annotated[
     str, typer.Argument(metavar="ENTITY", help="Queue, or TOPIC/Subscriptions/NAME; or the path of their dead letters.")
 ]
@@ -29,8 +30,10 @@ Grep = Annotated[
     typer.Option(metavar="TEXT", help="Only messages with this text in body or properties, in upper or lower case."),
 ]
 Session = Annotated[str | None, typer.Option(metavar="ID", help="Only messages of this session.")]
-From = Annotated[int, typer.Option("--from", min=0, metavar="NUMBER", help="Lowest sequence number.")]
-To = Annotated[int | None, typer.Option("--to", min=0, metavar="NUMBER", help="Highest sequence number.")]
+From = Annotated[int, typer.Option("--from", min=0, max=NUMBER_MAX, metavar="NUMBER", help="Lowest sequence number.")]
+To = Annotated[
+    int | None, typer.Option("--to", min=0, max=NUMBER_MAX, metavar="NUMBER", help="Highest sequence number.")
+]
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most this number of messages.")]
 WhichFormat = Annotated[
     Format,

@@ -1,7 +1,11 @@
-"""Messages on standard output: a table, one JSON array, or JSON lines. Terminal escapes are shown as text."""
+"""Messages on standard output: a table, one JSON array, or JSON lines. Terminal escapes are shown as text.
+
+Characters that the encoding of standard output lacks are escaped: a message that is deleted must not be lost for them.
+"""
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import sys
@@ -16,6 +20,7 @@ from pairbus.cli.table import print_table
 BODY_WIDTH = 60  # characters of a body in a table on a terminal
 # Characters that JSON leaves as they are, and that control terminals: C1 controls, line separators, direction marks.
 _STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_NOT_ASCII = re.compile("[^\x00-\x7f]")
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -44,6 +49,19 @@ def json_text(shown: dict[str, Any]) -> str:
     return text.encode("utf-8", "backslashreplace").decode()  # half of a surrogate pair is \udXXX, as in JSON
 
 
+def writable(text: str) -> str:
+    """Write characters that standard output cannot encode as escapes."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def writable_json(text: str) -> str:
+    """Return JSON for standard output: in ASCII, unless that is UTF-8. Readers of JSON expect UTF-8."""
+    if codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8":
+        return text
+    return _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
 class Output:
     """Printer of messages in one format. `end` must be called, also when there were none."""
 
@@ -59,9 +77,9 @@ class Output:
         """Print messages; they are written when this returns, except in a table."""
         for one in shown:
             if self._format is Format.jsonl:
-                typer.echo(json_text(one))
+                typer.echo(writable_json(json_text(one)))
             elif self._format is Format.json:
-                typer.echo(f"{',' if self._count else '['}\n{json_text(one)}", nl=False)
+                typer.echo(f"{',' if self._count else '['}\n{writable_json(json_text(one))}", nl=False)
             elif self._live:
                 if not self._count:
                     typer.echo("\t".join(self._columns()))
@@ -91,5 +109,6 @@ class Output:
                 value = visible(value)
                 if column == "body" and sys.stdout.isatty() and len(value) > BODY_WIDTH:
                     value = f"{value[: BODY_WIDTH - 1]}…"
+                value = writable(value)
             row.append("-" if value is None else value)
         return row

@@ -33,9 +33,11 @@ T = TypeVar("T")
 class Telling:
     """The progress line of one run, and its end."""
 
-    def __init__(self, doing: str, done: str) -> None:
+    def __init__(self, doing: str, done: str, uncompleted: str = "in both places") -> None:
+        """Take the words for the verb, and for messages that could not be completed at its end."""
         self._doing = doing
         self._done = done
+        self._uncompleted = uncompleted
         self._line = ProgressLine()
         self._began = time.monotonic()
         self._shown_at = 0.0
@@ -59,7 +61,7 @@ class Telling:
         progress = self.progress
         parts = [f"{self._done} {many(progress.done)}"]
         if progress.uncompleted:
-            parts.append(f"{progress.uncompleted} of them could not be completed and are there twice")
+            parts.append(f"{progress.uncompleted} of them could not be completed: {self._uncompleted}")
         if progress.left:
             parts.append(f"{progress.left} left")
         return ", ".join(parts)
@@ -77,9 +79,12 @@ def carry_out(
     sides: list[Side],
     work: Callable[[list[Carrier]], Awaitable[T]],
     telling: Telling | None = None,
-    again: str = "",
+    again: str | Callable[[], str] = "",
 ) -> T:
-    """Run a verb on the carriers of these sides. After an interrupt it prints how far it came, and exits with 130."""
+    """Run a verb on the carriers of these sides. After an interrupt it prints how far it came, and exits with 130.
+
+    `again`: end of that line, about messages that were not handled and how to go on.
+    """
     try:
         return run(_carried(sides, work, telling, again))
     except Unreachable as error:
@@ -87,7 +92,10 @@ def carry_out(
 
 
 async def _carried(
-    sides: list[Side], work: Callable[[list[Carrier]], Awaitable[T]], telling: Telling | None, again: str
+    sides: list[Side],
+    work: Callable[[list[Carrier]], Awaitable[T]],
+    telling: Telling | None,
+    again: str | Callable[[], str],
 ) -> T:
     task = asyncio.current_task()
     assert task is not None
@@ -97,7 +105,8 @@ async def _carried(
     def stop(number: signal.Signals) -> None:
         nonlocal told
         told = True
-        loop.remove_signal_handler(number)  # the next signal ends the process
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)  # the next signal ends the process, whatever it waits for
         task.cancel()
 
     for number in STOPPING:
@@ -117,5 +126,6 @@ async def _carried(
     task.uncancel()
     if telling is not None:
         telling.notes()
-    say(f"interrupted{'' if telling is None else f': {telling.summary()}'}{again}")
+    end = again if isinstance(again, str) else again()
+    say(f"interrupted{'' if telling is None else f': {telling.summary()}'}{end}")
     raise typer.Exit(INTERRUPTED)

@@ -10,7 +10,7 @@ from pairbus.cli import message_options as options
 from pairbus.cli.connection import reached
 from pairbus.cli.durations import duration_option
 from pairbus.cli.message_output import Format, Output
-from pairbus.errors import ConfigError
+from pairbus.errors import ConfigError, EntityError
 
 if TYPE_CHECKING:
     from pairbus.transport import Carrier
@@ -49,6 +49,7 @@ def send(
     Returns when the service has accepted all of them. Types of properties are those of AMQP: string, int, long,
     double, boolean, timestamp, uuid, binary (base64) and others.
     """
+    from pairbus.cli.message_input import StandardInput
     from pairbus.cli.message_run import Telling, carry_out
     from pairbus.cli.message_source import bodies_of, messages_of
     from pairbus.explorer import send as send_all
@@ -69,14 +70,15 @@ def send(
     if message_id is not None and (lines or jsonl or count > 1):
         raise typer.BadParameter("--message-id is for one message: several with one id would be duplicates")
     path = options.destination_of(entity)
-    source = bodies_of(body, by_line=lines, as_objects=jsonl)
+    standard_input = StandardInput()
+    source = bodies_of(body, standard_input, by_line=lines, as_objects=jsonl)
     payloads = messages_of(source, fields, delay, count)
     telling = Telling("sent", "sent")
     carry_out(
         [side],
         lambda carriers: send_all(carriers[0], path, payloads, telling.progress),
         telling,
-        "; what was sent after these may be stored too",
+        lambda: f"; what was sent after these may be stored too{standard_input.unsent()}",
     )
     typer.echo(telling.summary())
 
@@ -107,25 +109,35 @@ def receive(
 ) -> None:
     """Take messages: each is completed after it was written to standard output.
 
-    When it is interrupted, messages that were not written go back at once. Exits with 1 when there was no message.
+    When it is interrupted, messages that were not written go back at once. Exits with 1 when there was no message, or
+    when a message was written and could not be completed.
     """
-    from pairbus.cli.message_run import Telling, carry_out
+    from pairbus.cli.message_run import Telling, carry_out, many
     from pairbus.explorer import Progress, described, receive_and_delete
     from pairbus.explorer import receive as receive_under_lock
+    from pairbus.transport.threads import in_thread
 
     address = options.address_of(entity, dead_letter=dead_letter)
     choice = options.choice_of(where, grep, session)
     if delete and (where is not None or grep is not None):
         raise typer.BadParameter("--receive-and-delete takes whatever comes: it has no --where and no --grep")
     printed = Output(output, dead_letter=address.is_dead_letter, live=True)
-    telling = Telling("received", "received")
+    telling = Telling("received", "received", "will be received again")
     telling.progress.tell = None  # the messages themselves are on the screen
 
+    unwritten = 0
+
     async def take(payloads: list[bytes]) -> None:
+        nonlocal unwritten
+        shown = [described(payload) for payload in payloads]
         try:
-            printed.add([described(payload) for payload in payloads])
+            # In a thread: while a slow reader keeps the output waiting, the event loop renews the locks.
+            await in_thread("pairbus-output", printed.add, shown)
         except OSError as error:
-            raise ConfigError(f"standard output cannot be written ({error}): the messages were given back") from None
+            unwritten += len(payloads)
+            where = f"the service has deleted {many(unwritten)} that may not have been written"
+            problem = f"standard output cannot be written ({error.strerror or error})"
+            raise ConfigError(f"{problem}: {where if delete else 'the messages were given back'}") from None
 
     async def work(carriers: list[Carrier]) -> Progress:
         if delete:
@@ -139,6 +151,12 @@ def receive(
     try:
         progress = carry_out([side], work, telling)
     finally:
-        printed.end()
+        if not unwritten:
+            printed.end()
+    telling.notes()
+    if progress.uncompleted:
+        raise EntityError(
+            f"{many(progress.uncompleted)} could not be completed after the output, and will be received again"
+        )
     if not progress.done:
         raise ConfigError(f"{address} has no message that could be received")

@@ -5,30 +5,36 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pairbus.cli.message_input import StandardInput
+from pairbus.cli.message_output import writable_json
 from pairbus.errors import ConfigError
 from pairbus.explorer import BadMessage, encoded, importable, json_object
 
 Fields = dict[str, Any]
 
 
-def bodies_of(body: str | None, *, by_line: bool, as_objects: bool) -> Iterator[Fields]:
+async def bodies_of(
+    body: str | None, given: StandardInput, *, by_line: bool, as_objects: bool
+) -> AsyncIterator[Fields]:
     """Yield the fields of each message from the argument or from standard input."""
     if body is not None:
         yield {"body": body}
     elif as_objects:
-        for number, line in enumerate(sys.stdin.buffer, 1):
+        number = 0
+        async for line in given.lines():
+            number += 1
             if line.strip():
                 yield json_object(line, f"standard input, line {number}")
     elif by_line:
-        for line in sys.stdin.buffer:
+        async for line in given.lines():
             yield body_fields(line.rstrip(b"\r\n"))
     else:
-        yield body_fields(sys.stdin.buffer.read())
+        yield body_fields(await given.whole())
 
 
 def body_fields(data: bytes) -> Fields:
@@ -41,17 +47,22 @@ def body_fields(data: bytes) -> Fields:
         return {"body": base64.b64encode(data).decode(), "body_type": "base64"}
 
 
-def messages_of(source: Iterator[Fields], fields: Fields, delay_s: float | None, count: int) -> Iterator[bytes]:
+async def messages_of(
+    source: AsyncIterator[Fields], fields: Fields, delay_s: float | None, count: int
+) -> AsyncIterator[bytes]:
     """Yield encoded messages; fields of the command line win over those of an object. Each message has an id."""
-    for number, given in enumerate(source, 1):
+    number = 0
+    async for given in source:
+        number += 1
         for _ in range(count):
             own = dict(fields)
             if delay_s is not None:
                 own["scheduled_enqueue_time"] = int((time.time() + delay_s) * 1000)
             try:
-                yield importable(given) if given.get("raw") and not own else encoded(_with_id({**given, **own}))
+                payload = importable(given) if given.get("raw") and not own else encoded(_with_id({**given, **own}))
             except BadMessage as error:
                 raise BadMessage(f"message {number}: {error}") from None
+            yield payload
 
 
 def _with_id(fields: Fields) -> Fields:
@@ -62,7 +73,7 @@ def _with_id(fields: Fields) -> Fields:
 def written_whole(file: Path | None) -> Iterator[Callable[[str], object]]:
     """Yield a function that writes to standard output, or to FILE.part, which becomes FILE after success."""
     if file is None:
-        yield sys.stdout.write
+        yield lambda text: sys.stdout.write(writable_json(text))
         sys.stdout.flush()
         return
     part = file.with_name(file.name + ".part")

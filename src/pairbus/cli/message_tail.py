@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from pairbus.cli.message_output import Output
+from pairbus.errors import ConfigError
 from pairbus.explorer import Address, Choice, described, extent, sequence_number_of, walk
 from pairbus.explorer.calls import RetryPatience
+from pairbus.explorer.pages import PARTITIONED_FROM
 from pairbus.transport import Carrier
 
 
@@ -20,9 +22,22 @@ async def follow(
     patience = RetryPatience()
     found = await extent(carrier, address)
     patience.succeeded()
-    first = 0 if found is None else max(found[1] - before + 1, 0)
+    first = 0
+    if found is not None:
+        _check_order(address, found[0])
+        first = max(found[1] - before + 1, 0)
     while True:
         async for page in walk(carrier, address, first=first, session=choice.session, patience=patience):
+            _check_order(address, sequence_number_of(page[-1]) or 0)
             printed.add([described(payload) for payload in page if choice.takes(payload)])
             first = (sequence_number_of(page[-1]) or first) + 1
         await asyncio.sleep(every_s)
+
+
+def _check_order(address: Address, number: int) -> None:
+    """Raise ConfigError for a partitioned entity: a new message may have a lower number than those before it."""
+    if number >= PARTITIONED_FROM:
+        raise ConfigError(
+            f"{address} is partitioned: its sequence numbers are in no order, so that new messages cannot be followed."
+            " `pairbus message peek` shows all messages"
+        )

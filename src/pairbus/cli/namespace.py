@@ -13,6 +13,7 @@ from pairbus.cli import entity_options as options
 from pairbus.cli.connection import ConnectionString, ConnectionStringFile, connected, given_connection_string
 from pairbus.cli.outputs import check_output
 from pairbus.cli.trust import CaFile
+from pairbus.errors import ConfigError
 
 _app = options.group("Show a namespace, export its entities, and reset a namespace of pairbus broker.")
 
@@ -71,7 +72,10 @@ def export(
     if out is None:
         typer.echo(text, nl=False)
     else:
-        out.write_text(text, encoding="utf-8")
+        try:
+            out.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--out {out}: {error.strerror or error}") from None
     for note in notes:
         typer.echo(note, err=True)
 

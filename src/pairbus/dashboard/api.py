@@ -255,7 +255,7 @@ ROUTES: list[tuple[str, re.Pattern[str], Handler]] = [
     ("GET", _of_namespace("faults"), _switch("faults")),
     ("POST", _of_namespace("faults"), _switch("faults")),
     ("DELETE", _of_namespace("faults"), _switch("faults")),
-    ("DELETE", _of_namespace("faults/(?P<number>[0-9]+)"), _switch("faults")),
+    ("DELETE", _of_namespace("faults/(?P<number>[0-9]{1,9})"), _switch("faults")),
     ("GET", _of_namespace("clock"), _switch("clock")),
     ("POST", _of_namespace("clock"), _switch("clock")),
     ("GET", _of_namespace("entity"), _about_entities("show")),

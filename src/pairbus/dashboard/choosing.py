@@ -7,6 +7,7 @@ from typing import Any
 
 from pairbus.errors import ConfigError
 from pairbus.explorer import Choice, described
+from pairbus.explorer.pages import NUMBER_MAX
 
 PREFIX = 200  # characters of a body in a list
 BODY_SHOWN = 64 * 1024  # characters of a body in the view of one message; the rest is a download
@@ -29,12 +30,12 @@ def choice_of(asked: Mapping[str, Any]) -> Choice:
     for name, field in _NUMBERS.items():
         value = asked.get(name)
         if value is not None:
-            given[field] = _whole(name, value)
+            given[field] = sequence_number(name, value)
     numbers, reasons = asked.get("numbers"), asked.get("reasons")
     if numbers is not None:
         if not isinstance(numbers, list) or not numbers:
             raise ConfigError("numbers must be a list of sequence numbers")
-        given["numbers"] = [_whole("numbers", number) for number in numbers]
+        given["numbers"] = [sequence_number("numbers", number) for number in numbers]
     if reasons is not None:
         given["reasons"] = reasons_of(reasons)
     return Choice(**given)
@@ -47,11 +48,11 @@ def reasons_of(reasons: Any) -> list[str]:
     return reasons
 
 
-def _whole(name: str, value: Any) -> int:
-    """Read a sequence number. JavaScript cannot write all of them as numbers, so a text is accepted too."""
+def sequence_number(name: str, value: Any) -> int:
+    """Read a sequence number, also as a text: JavaScript cannot write all of them as numbers. ConfigError."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 19:
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= NUMBER_MAX:
         raise ConfigError(f"{name} is {value!r:.60}; a sequence number is needed")
     return value
 

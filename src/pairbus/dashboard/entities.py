@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from pairbus.dashboard.choosing import row_of
+from pairbus.dashboard.choosing import row_of, sequence_number
 from pairbus.dashboard.requests import number_of, read_object, text_of
 from pairbus.errors import ConfigError, EntityNotFound
 from pairbus.explorer import (
@@ -107,11 +107,12 @@ async def match(page: Page, request: web.Request, names: Names) -> Any:
 
 
 async def _stored(carrier: Any, asked: dict[str, Any]) -> bytes:
-    place, number = asked.get("from_path"), str(asked.get("number"))
-    if not isinstance(place, str) or not (number.isascii() and number.isdecimal()):
+    place = asked.get("from_path")
+    if not isinstance(place, str) or asked.get("number") is None:
         raise ConfigError('say which message: {"message": {…}}, or {"from_path": PATH, "number": N}')
-    found = await peek(carrier, Address.parse(place), int(number), 1)
-    if not found or sequence_number_of(found[0]) != int(number):
+    number = sequence_number("number", asked["number"])
+    found = await peek(carrier, Address.parse(place), number, 1)
+    if not found or sequence_number_of(found[0]) != number:
         raise EntityNotFound(f"{place} has no message with the sequence number {number}")
     return found[0]
 

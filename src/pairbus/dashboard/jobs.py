@@ -28,6 +28,8 @@ class VerbRun:
     def __init__(self, number: int, verb: str, namespace: str, entity: str, tell: Tell) -> None:
         self.number = number
         self.state = "running"
+        self.is_complete = True
+        "False: messages that were asked for are left, or could not be completed; the job then ends as incomplete."
         self.counts: dict[str, Any] = {}
         self._named = {"verb": verb, "namespace": namespace, "entity": entity}
         self._tell = tell
@@ -111,4 +113,4 @@ class Jobs:
             job.end("failed", error=f"{type(error).__name__}: {error}")
             raise
         else:
-            job.end("done")
+            job.end("done" if job.is_complete else "incomplete")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -195,7 +196,7 @@ async def begin_purge(page: Page, request: web.Request, names: Names) -> Any:
     carrier = await page.carrier(page.target(names["name"]).name)
 
     async def work(job: VerbRun) -> None:
-        await purge(carrier, address, choice=choice, progress=_telling(job))
+        await _take(job, lambda progress: purge(carrier, address, choice=choice, progress=progress))
         await page.watch.refresh(names["name"])
 
     return page.jobs.begin("purge", names["name"], address.path, work).as_json()
@@ -212,7 +213,9 @@ async def begin_move(page: Page, request: web.Request, names: Names) -> Any:
     destination = await page.carrier(page.target(str(to_namespace)).name)
 
     async def work(job: VerbRun) -> None:
-        await move(source, address, destination, to.strip(), choice=choice, progress=_telling(job))
+        await _take(
+            job, lambda progress: move(source, address, destination, to.strip(), choice=choice, progress=progress)
+        )
         await page.watch.refresh(names["name"])
 
     return page.jobs.begin("move", names["name"], address.path, work).as_json()
@@ -224,8 +227,7 @@ async def begin_redrive(page: Page, request: web.Request, names: Names) -> Any:
     address = _address(_path(asked))
     reasons = None if asked.get("reasons") is None else reasons_of(asked["reasons"])
     carrier = await page.carrier(page.target(names["name"]).name)
-    entity = await page.entity(names["name"], address.destination)
-    window_s = entity.get("duplicate_window_s", 0.0) if entity else None
+    window_s = _duplicate_window_s(await page.entity(names["name"], address.destination))
 
     async def work(job: VerbRun) -> None:
         syphon = redrive(
@@ -248,19 +250,31 @@ async def begin_redrive(page: Page, request: web.Request, names: Names) -> Any:
     return page.jobs.begin("redrive", names["name"], address.path, work).as_json()
 
 
-def _telling(job: VerbRun) -> Progress:
-    """Return a progress that the job reports."""
+def _duplicate_window_s(entity: dict[str, Any]) -> float | None:
+    """Return for how long an entity remembers message ids, 0 when it does not; None: its settings were not read."""
+    window_s: float | None = entity.get("duplicate_window_s", 0.0 if "status" in entity else None)
+    return window_s
 
-    def tell(progress: Progress) -> None:
-        job.count(
-            done=progress.done,
-            passed=progress.passed,
-            total=progress.total,
-            left=progress.left,
-            notes=progress.notes or None,
-        )
 
-    return Progress(tell=tell)
+async def _take(job: VerbRun, verb: Callable[[Progress], Awaitable[Progress]]) -> None:
+    """Run a verb that takes messages out of an entity; its counts are in the job, also after an error."""
+    progress = Progress(tell=lambda now: _tell(job, now))
+    try:
+        await verb(progress)
+    finally:
+        _tell(job, progress)
+    job.is_complete = not (progress.left or progress.uncompleted)
+
+
+def _tell(job: VerbRun, progress: Progress) -> None:
+    job.count(
+        done=progress.done,
+        passed=progress.passed,
+        total=progress.total,
+        left=progress.left,
+        uncompleted=progress.uncompleted,
+        notes=progress.notes or None,
+    )
 
 
 # ── files ──
@@ -306,8 +320,9 @@ async def begin_import(page: Page, request: web.Request, names: Names) -> Any:
         raise
 
     async def work(job: VerbRun) -> None:
+        progress = Progress(tell=lambda now: _tell(job, now))
         with file:
-            await import_lines(carrier, path, lines, _telling(job), _JobNotes(job))
+            await import_lines(carrier, path, lines, progress, _JobNotes(job))
         job.counts.pop("resume", None)
         await page.watch.refresh(names["name"])
 

@@ -23,6 +23,7 @@ from pairbus.access.hosts import in_url, is_loopback
 from pairbus.access.sas import sign
 from pairbus.client.sides import Side
 from pairbus.errors import ConfigError, EntityNotFound, FaultNotFound, PairbusError
+from pairbus.pairing.redriving import WINDOW_MAX_S
 from pairbus.transport.threads import in_thread
 
 ANSWER_S = 3.0
@@ -228,6 +229,7 @@ class AzureTarget:
             found[queue.name] = _counts("queue", queue, known) | {"scheduled": queue.scheduled_message_count or 0}
         self.operations += 2 * _pages(queues)
         topics = 0
+        of_topics: dict[str, Any] = {topic.name: topic for topic in admin.list_topics()}
         for topic in admin.list_topics_runtime_properties():
             topics += 1
             found[topic.name] = {
@@ -235,6 +237,7 @@ class AzureTarget:
                 "scheduled": topic.scheduled_message_count or 0,
                 "size_bytes": topic.size_in_bytes or 0,
                 "subscriptions": topic.subscription_count or 0,
+                **_settings(of_topics.get(topic.name)),
             }
             settings = {each.name: each for each in admin.list_subscriptions(topic.name)}
             for each in admin.list_subscriptions_runtime_properties(topic.name):
@@ -242,7 +245,7 @@ class AzureTarget:
                     "subscription", each, settings.get(each.name)
                 )
             self.operations += 2 * _pages(len(settings))
-        self.operations += _pages(topics)
+        self.operations += 2 * _pages(topics)
         return found
 
 
@@ -263,15 +266,23 @@ def _counts(kind: str, counts: Any, settings: Any) -> dict[str, Any]:
     if counts.transfer_dead_letter_message_count:
         found["transfer_dead"] = counts.transfer_dead_letter_message_count
     if settings is not None:
-        found |= {"status": str(settings.status), "sessions": bool(settings.requires_session)}
-        size_mb = getattr(settings, "max_size_in_megabytes", None)
-        if size_mb:
-            found["max_bytes"] = size_mb << 20
-        window = getattr(settings, "duplicate_detection_history_time_window", None)
-        if window is not None and getattr(settings, "requires_duplicate_detection", False):
-            found["duplicate_window_s"] = window.total_seconds()
+        found |= {"sessions": bool(settings.requires_session), **_settings(settings)}
         if settings.forward_to:
             found["forward_to"] = settings.forward_to.rpartition("/")[2]
+    return found
+
+
+def _settings(settings: Any) -> dict[str, Any]:
+    """Return the settings that all kinds of entities have; empty when they were not listed: `status` tells that."""
+    if settings is None:
+        return {}
+    found: dict[str, Any] = {"status": str(settings.status)}
+    size_mb = getattr(settings, "max_size_in_megabytes", None)
+    if size_mb:
+        found["max_bytes"] = size_mb << 20
+    if getattr(settings, "requires_duplicate_detection", False):
+        window = settings.duplicate_detection_history_time_window
+        found["duplicate_window_s"] = WINDOW_MAX_S if window is None else window.total_seconds()
     return found
 
 

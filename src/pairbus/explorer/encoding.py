@@ -193,7 +193,7 @@ def _ttl(value: Any) -> UInt | None:
 
 def _moment(value: Any, field: str) -> int:
     found = ms_of(value)
-    if found is None:
+    if found is None or not -(1 << 63) <= found < 1 << 63:  # 64 bits on the wire
         raise BadMessage(f"field {field} is {value!r:.60}; write a time such as 2026-01-31T12:00:00Z")
     return found
 

@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -31,6 +31,7 @@ from pairbus.transport import Carrier
 LINE_MAX = 400 << 20  # bytes: a message of 100 MB, twice in base64 and with room
 NOTES_SUFFIX = ".pairbus-import"
 NOTES_EVERY_S = 1.0
+DIGEST_BYTES = 16
 
 
 async def export(
@@ -66,6 +67,16 @@ class Notes:
     digest: str
     "Digest of these bytes: another file of the same name is noticed."
 
+    @classmethod
+    def read(cls, found: Any) -> Notes:
+        """Read notes that were written as JSON; ValueError or TypeError when a field is missing or wrong."""
+        notes = cls(**found)
+        if not isinstance(notes.destination, str) or not isinstance(notes.digest, str):
+            raise ValueError("destination and digest must be texts")
+        if not all(type(number) is int and number >= 0 for number in (notes.lines, notes.offset)):
+            raise ValueError("lines and offset must be whole numbers")
+        return notes
+
 
 class NoteTaker(Protocol):
     """An object that keeps the notes of an import."""
@@ -82,11 +93,12 @@ class ImportFile:
         self.file = file
         self.notes_file = notes_file or file.with_name(file.name + NOTES_SUFFIX)
         self._destination = destination
+        self._noted_offset = 0
 
     def found_notes(self) -> Notes | None:
         """Return the notes of an earlier import; ConfigError when they belong to another file or entity."""
         try:
-            notes = Notes(**json.loads(self.notes_file.read_text(encoding="utf-8")))
+            notes = Notes.read(json.loads(self.notes_file.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as error:
@@ -109,8 +121,18 @@ class ImportFile:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(beside, self.notes_file)
+            self._noted_offset = notes.offset
         except OSError as error:
             raise ConfigError(f"the notes {self.notes_file} cannot be written: {error}") from None
+
+    def begin(self, notes: Notes | None) -> None:
+        """Write the notes before the first send. ConfigError when they cannot be written: nothing was sent."""
+        self.write(notes or Notes(self._destination, 0, 0, hashlib.blake2b(digest_size=DIGEST_BYTES).hexdigest()))
+
+    def forget_empty(self) -> None:
+        """Remove notes of an import that accepted nothing for certain: they would keep the file from other entities."""
+        if not self._noted_offset:
+            self.forget()
 
     def forget(self) -> None:
         """Remove the notes: the import is complete."""
@@ -118,12 +140,14 @@ class ImportFile:
 
 
 class Lines:
-    """Lines of a file with their ends, from the beginning or from the position of notes."""
+    """Lines of a file with their ends, from the beginning or from the position of notes; or lines as they come."""
 
-    def __init__(self, file: IO[bytes], name: str) -> None:
-        self._file = file
+    def __init__(self, source: IO[bytes] | AsyncIterator[bytes], name: str, *, skip: int = 0) -> None:
+        """Take a file, or an iterator over lines. The first `skip` lines are left out."""
+        self._source = source
         self._name = name
-        self._digest = hashlib.blake2b(digest_size=16)
+        self._skip = skip
+        self._digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
         self.offset = 0
         self.number = 0
 
@@ -132,10 +156,11 @@ class Lines:
         return self._digest.hexdigest()
 
     def skip_to(self, notes: Notes) -> None:
-        """Skip the lines that were imported before; ConfigError when they are not the same bytes."""
+        """Skip the lines of a file that were imported before; ConfigError when they are not the same bytes."""
+        assert not isinstance(self._source, AsyncIterator), "only a file has notes"
         left = notes.offset
         while left > 0:
-            chunk = self._file.read(min(left, 1 << 20))
+            chunk = self._source.read(min(left, 1 << 20))
             if not chunk:
                 break
             self._digest.update(chunk)
@@ -146,20 +171,22 @@ class Lines:
             )
         self.offset, self.number = notes.offset, notes.lines
 
-    def skip_line(self) -> None:
-        """Skip one line."""
-        line = self._file.readline(LINE_MAX)
-        self._digest.update(line)
-        self.offset += len(line)
-        self.number += bool(line)
-
-    def __iter__(self) -> Iterator[bytes | None]:
+    async def __aiter__(self) -> AsyncIterator[bytes | None]:
         """Yield each line as an encoded message; None for an empty line. BadMessage names the line."""
-        while line := self._file.readline(LINE_MAX):
+        async for line in self._lines():
             self._digest.update(line)
             self.offset += len(line)
             self.number += 1
-            yield self._message(line) if line.strip() else None
+            if self.number > self._skip:
+                yield self._message(line) if line.strip() else None
+
+    async def _lines(self) -> AsyncIterator[bytes]:
+        if isinstance(self._source, AsyncIterator):
+            async for line in self._source:
+                yield line
+        else:
+            while line := self._source.readline(LINE_MAX):
+                yield line
 
     def _message(self, line: bytes) -> bytes:
         found = json_object(line, f"{self._name}, line {self.number}")
@@ -185,7 +212,8 @@ def json_object(line: bytes, where: str) -> dict[str, Any]:
 async def import_file(carrier: Carrier, path: str, source: ImportFile, progress: Progress | None = None) -> Progress:
     """Send the messages of a file, from where an earlier import was interrupted; `done` counts those of this run.
 
-    On return, all messages are accepted and the notes are removed. After an error the notes have the position.
+    On return, all messages are accepted and the notes are removed. After an error the notes have the position. Nothing
+    is sent when the notes cannot be written.
     """
     progress = progress or Progress()
     notes = source.found_notes()
@@ -197,8 +225,13 @@ async def import_file(carrier: Carrier, path: str, source: ImportFile, progress:
         lines = Lines(file, str(source.file))
         if notes is not None:
             lines.skip_to(notes)
-            progress.note(f"goes on behind line {notes.lines}, where an earlier import was interrupted")
-        await import_lines(carrier, path, lines, progress, source)
+            if notes.lines:
+                progress.note(f"goes on behind line {notes.lines}, where an earlier import was interrupted")
+        source.begin(notes)
+        try:
+            await import_lines(carrier, path, lines, progress, source)
+        finally:
+            source.forget_empty()
     source.forget()
     return progress
 
@@ -221,7 +254,7 @@ async def import_lines(
 
     try:
         async with sending(carrier, path, progress) as put:
-            for payload in lines:
+            async for payload in lines:
                 if payload is not None:
                     await put(payload)
                     count += 1

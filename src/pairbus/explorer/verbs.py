@@ -103,15 +103,7 @@ async def receive_and_delete(
         await take([message.payload for message in messages])
         progress.step(done=len(messages))
 
-    async def rest() -> None:
-        if receiver.over is None:
-            await receiver.pause()
-        receiver.credit = 0  # no more messages are asked for; those that have arrived are gone from the entity
-        while receiver.buffered:
-            await take_all(await receiver.receive(receiver.buffered, 0.0))
-        await receiver.close()
-
-    try:
+    async def ask_for_all() -> None:
         while progress.done < limit:
             asked, before = min(limit - progress.done, ASKED_AT_ONCE), progress.done
             receiver.credit = asked
@@ -120,12 +112,34 @@ async def receive_and_delete(
             while progress.done < before + asked:
                 messages = await receiver.receive(before + asked - progress.done, wait_s)
                 if not messages:
-                    return progress
+                    return
                 await uninterrupted(take_all(messages))
+
+    async def rest() -> TransportError | None:
+        """Take the messages that have arrived; return the error of a link that could not be paused."""
+        receiver.credit = 0
+        problem: TransportError | None = None
+        try:
+            if receiver.over is None:
+                await receiver.pause()
+        except TransportError as error:
+            problem = error
+        try:
+            while receiver.buffered:  # also after an error: these messages are gone from the entity
+                await take_all(await receiver.receive(receiver.buffered, 0.0))
+        finally:
+            with suppress(TransportError):  # no message is left that the link could lose
+                await receiver.close()
+        return problem
+
+    try:
+        await ask_for_all()
     except TransportError as error:
         raise explained(error, carrier, address.path) from error
     finally:
-        await uninterrupted(rest())
+        problem = await uninterrupted(rest())
+    if problem is not None:
+        raise explained(problem, carrier, address.path) from problem
     return progress
 
 

@@ -8,7 +8,7 @@ import { noteImport } from "./imports.js";
 import { happened, headline, overview } from "./overview.js";
 import { begin, keepListening, onChange, state } from "./store.js";
 import { faults, loadKinds } from "./switches.js";
-import { duration, many, number } from "./words.js";
+import { duration, jobText } from "./words.js";
 
 const main = document.getElementById("main");
 let route = "";
@@ -50,7 +50,7 @@ const VERBS = { purge: "Purge", move: "Move", redrive: "Re-drive", import: "Impo
 
 function drawJobs() {
   show(document.getElementById("jobs"), [...state.jobs.values()].slice(-3).map((job) => h("div", { class: `job ${job.state}`, "data-key": job.number },
-    h("p", {}, h("strong", {}, VERBS[job.verb] ?? job.verb), " ", h("bdi", {}, job.entity), h("small", {}, [`${job.state}: ${many(job.done ?? 0, "message")}`, job.left ? `${number(job.left)} left` : "", ...(job.notes ?? []), job.error ?? "", job.state !== "running" && job.resume ? `accepted up to line ${number(job.resume.lines)}: import the same file again to go on there` : ""].filter(Boolean).join("; "))),
+    h("p", {}, h("strong", {}, VERBS[job.verb] ?? job.verb), " ", h("bdi", {}, job.entity), h("small", {}, jobText(job))),
     job.state === "running" ? button("Cancel", () => attempt(() => remove(`jobs/${job.number}`)), { class: "quiet" }) : button("Close", () => { state.jobs.delete(job.number); drawJobs(); }, { class: "quiet" }))));
 }
 

@@ -122,19 +122,22 @@ function choice() {
   return Object.fromEntries([["grep", view.asked.grep], ["where", view.asked.where], ["session", view.asked.session], ["first", view.asked.from]].filter(([, value]) => value));
 }
 
-function inWords(here) {
-  if (view.picked.size) return many(view.picked.size, "chosen message");
-  return Object.keys(choice()).length ? "every message that your search finds" : `all messages that are in ${here.source} now`;
+function inWords(here, chosen) {
+  if (chosen.numbers) return many(chosen.numbers.length, "chosen message");
+  return Object.keys(chosen).length ? "every message that your search finds" : `all messages that are in ${here.source} now`;
 }
 
+// The choice is taken before the dialog opens: behind it a job may end, or Back be pressed, and both clear the choice.
+// A request without a choice means all messages.
 function purge(here) {
-  confirm("Delete messages", `Delete ${inWords(here)}? They are gone for good. Messages that arrive meanwhile stay.`, "Delete", () => post(of(here.namespace, "purge"), { path: here.source, ...choice() }));
+  const chosen = choice();
+  confirm("Delete messages", `Delete ${inWords(here, chosen)}? They are gone for good. Messages that arrive meanwhile stay.`, "Delete", () => post(of(here.namespace, "purge"), { path: here.source, ...chosen }));
 }
 
 function move(here) {
-  const names = Object.keys(state.look.namespaces);
-  confirm("Move messages", `Move ${inWords(here)}. A message is completed after its copy was accepted: when the move is interrupted, some may be there twice and none is lost.`, "Move",
-    (form) => { const data = new FormData(form); return post(of(here.namespace, "move"), { path: here.source, to: data.get("to"), to_namespace: data.get("namespace"), ...choice() }); },
+  const names = Object.keys(state.look.namespaces), chosen = choice();
+  confirm("Move messages", `Move ${inWords(here, chosen)}. A message is completed after its copy was accepted: when the move is interrupted, some may be there twice and none is lost.`, "Move",
+    (form) => { const data = new FormData(form); return post(of(here.namespace, "move"), { path: here.source, to: data.get("to"), to_namespace: data.get("namespace"), ...chosen }); },
     h("div", { class: "fields" }, field("To queue or topic", h("input", { name: "to", required: true, list: "entities-known", autocomplete: "off" })),
       h("datalist", { id: "entities-known" }, Object.entries(state.look.namespaces[here.namespace].entities ?? {}).filter(([, one]) => one.kind !== "subscription").slice(0, 200).map(([path]) => h("option", { value: path }))),
       names.length > 1 ? field("Of namespace", h("select", { name: "namespace" }, names.map((name) => h("option", { value: name, selected: name === here.namespace }, name)))) : null));
@@ -171,9 +174,11 @@ function list(here) {
 // ── dead letters ──
 
 function deadLetters(here) {
+  const destination = entityOf(here.namespace, here.path.replace(/\/subscriptions\/.*$/i, ""));
+  const mayRemember = destination?.duplicate_window_s || !destination?.status; // without its status the settings were not read
   const redrive = (reasons, label) => confirm("Re-drive dead letters", `Send ${label} of ${here.path} back? Each is completed after its entity has accepted it.`, "Re-drive",
     (form) => post(of(here.namespace, "redrive"), { path: here.path, reasons, new_ids: new FormData(form).get("new_ids") === "on" }),
-    here.entity.duplicate_window_s ? h("label", { class: "check" }, h("input", { type: "checkbox", name: "new_ids" }), "with new message ids: the entity detects duplicates, and would drop ids that it remembers") : null);
+    mayRemember ? h("label", { class: "check" }, h("input", { type: "checkbox", name: "new_ids" }), `with new message ids: ${destination?.duplicate_window_s ? "the entity detects duplicates, and would drop ids that it remembers" : "the entity may detect duplicates, and drop ids that it remembers"}`) : null);
   const groups = view.extra;
   return [
     groups?.length ? section("reasons", "By reason", table("Dead letters by reason", [

@@ -45,16 +45,17 @@ export function sendForm(here, original, changed) {
   const isText = !original || ["text", "string"].includes(original.body_type);
   const canEditBody = isText && !original?.is_cut;
   const given = original ?? {};
-  const own = Object.fromEntries(Object.entries(given.application_properties ?? {}).filter(([name]) => !["DeadLetterReason", "DeadLetterErrorDescription"].includes(name)));
+  const byService = here.tab === "dead-letters" ? ["DeadLetterReason", "DeadLetterErrorDescription"] : []; // elsewhere they are the sender's
+  const own = Object.fromEntries(Object.entries(given.application_properties ?? {}).filter(([name]) => !byService.includes(name)));
   const input = (name) => h("input", { name, value: given[name] ?? "", autocomplete: "off" });
-  const box = dialog(original ? `Edit message ${original.sequence_number} and send it again` : `Send to ${here.path}`, h("form", {
+  const form = h("form", {
     id: "send-form",
     onsubmit: async (event) => {
       event.preventDefault();
       problem.textContent = "";
       const data = new FormData(event.target);
       try {
-        const message = read(data, original, canEditBody);
+        const message = read(data, filled, original, canEditBody);
         if (original) await post(of(here.namespace, "resend"), { path: here.source, number: original.sequence_number, changes: message, keep_original: data.get("keep") === "on", to: data.get("destination") || null });
         else await post(of(here.namespace, "send"), { path: here.path, messages: Array(Math.max(1, Number(data.get("count") || 1))).fill(message) });
         box.close();
@@ -71,20 +72,26 @@ export function sendForm(here, original, changed) {
     field("scheduled for", h("input", { name: "scheduled_enqueue_time", value: given.scheduled_enqueue_time ?? "", placeholder: "2030-01-31T12:00:00Z", autocomplete: "off" })),
     original ? field("send to", h("input", { name: "destination", placeholder: "where it came from", autocomplete: "off" })) : field("count", h("input", { name: "count", type: "number", min: 1, max: 1000, placeholder: "1" }))),
   original ? h("label", { class: "check" }, h("input", { type: "checkbox", name: "keep" }), "keep the original too") : null,
-  problem, h("div", { class: "actions" }, h("button", { type: "submit", "data-action": "submit" }, original ? "Send again" : "Send"))), { class: "wide" });
+  problem, h("div", { class: "actions" }, h("button", { type: "submit", "data-action": "submit" }, original ? "Send again" : "Send")));
+  const filled = new FormData(form);
+  const box = dialog(original ? `Edit message ${original.sequence_number} and send it again` : `Send to ${here.path}`, form, { class: "wide" });
 }
 
-function read(data, original, canEditBody) {
+// Only fields that differ from what the form had at first (`filled`). A form changes line ends: compared with the original
+// message, a field that nobody touched could differ.
+function read(data, filled, original, canEditBody) {
   const message = {};
-  if (canEditBody && (!original || data.get("body") !== (original.body ?? ""))) {
-    message.body = data.get("body");
+  const isEdited = (name) => data.get(name) !== filled.get(name);
+  if (canEditBody && (!original || isEdited("body"))) {
+    const text = data.get("body");
+    const isCrLf = /\r\n/.test(original?.body ?? "") && !/[^\r]\n|^\n|\r(?!\n)/.test(original.body);
+    message.body = isCrLf ? text.replace(/\r?\n/g, "\r\n") : text;
     message.body_type = original?.body_type ?? "text";
   }
   for (const name of [...EDITED, "scheduled_enqueue_time"]) {
-    const text = data.get(name);
-    if (text !== (original?.[name] ?? "")) message[name] = text === "" ? null : text;
+    if (isEdited(name)) message[name] = data.get(name) === "" ? null : data.get(name);
   }
   const properties = data.get("properties").trim();
-  if (original || properties) message.application_properties = properties ? JSON.parse(properties) : {};
+  if (isEdited("properties")) message.application_properties = properties ? JSON.parse(properties) : {};
   return message;
 }

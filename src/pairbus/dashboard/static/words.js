@@ -48,3 +48,13 @@ export const STATES = {
 
 export const isBacklog = (path) => /\/x-servicebus-transfer\/\d+$/i.test(path);
 export const shortBody = (text) => (text === null || text === undefined ? "(no body)" : text);
+
+export function jobText(job) {
+  return [`${job.state}: ${many(job.done ?? 0, "message")}`,
+    job.left ? `${number(job.left)} left` : "",
+    job.uncompleted ? `${number(job.uncompleted)} of them could not be completed: ${job.verb === "move" ? "in both places" : "still there"}` : "",
+    ...(job.notes ?? []),
+    job.error ?? "",
+    job.state !== "running" && job.resume ? `accepted up to line ${number(job.resume.lines)}: import the same file again to go on there` : "",
+  ].filter(Boolean).join("; ");
+}
