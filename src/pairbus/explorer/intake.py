@@ -2,7 +2,7 @@
 
 Laws of this file.
  1. Every message that was received is completed, released, or lost with its link, when `close` returns.
- 2. Locks of messages that are held for long are renewed.
+ 2. Locks of messages that are held for long, or wait for the batch before theirs, are renewed.
  3. Bytes of messages are kept until the caller has acted upon their batch; of those passed over, only the lock is held.
  4. A link that breaks is opened again; its messages are received again when their locks have run out.
 """
@@ -260,7 +260,7 @@ class MessageIntake:
         self._first_lock.set()
 
     async def _renew(self, receiver: Receiver, session: str | None) -> None:
-        """Renew the locks of held messages, or of the session, from time to time; begin when there is a lock."""
+        """Renew the locks of all messages here, or of the session, from time to time; begin when there is a lock."""
         await self._first_lock.wait()
         while receiver.over is None:
             await asyncio.sleep(self._renew_s)
@@ -270,16 +270,17 @@ class MessageIntake:
                     management = await self._connection.management(self._address.path)
                     await management.request("renew-session-lock", {"session-id": session})
                     continue
-                held = list(self.held.values())
-                for at in range(0, len(held), RENEWED_AT_ONCE):
-                    await self._renew_locks(receiver, held[at : at + RENEWED_AT_ONCE])
+                locked = [*self.held.values(), *receiver.unread()]
+                for at in range(0, len(locked), RENEWED_AT_ONCE):
+                    await self._renew_locks(receiver, locked[at : at + RENEWED_AT_ONCE])
 
     async def _renew_locks(self, receiver: Receiver, messages: list[ReceivedMessage]) -> None:
         """Renew locks; those that are lost are found by halves, and their messages are no longer held.
 
         One lost lock lets the service refuse all of a request.
         """
-        messages = [message for message in messages if message.delivery_id in self.held]
+        locked = self.held.keys() | {message.delivery_id for message in receiver.unread()}
+        messages = [message for message in messages if message.delivery_id in locked]  # the others are settled
         if not messages:
             return
         try:

@@ -83,6 +83,10 @@ class Receiver(LinkEnd):
     def buffered(self) -> int:
         return len(self._buffer)
 
+    def unread(self) -> list[ReceivedMessage]:
+        """Return the messages that have arrived and wait for `receive`; the locks of these run already."""
+        return list(self._buffer)
+
     @property
     def arrived_bytes(self) -> int:
         """Bytes of a message that has arrived in part: a large one may take longer than one `receive` waits."""
