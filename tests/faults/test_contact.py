@@ -80,6 +80,22 @@ async def test_refuse_can_begin_and_end_in_one_turn(world: World) -> None:
     await world.check_whole()
 
 
+async def test_port_that_another_program_took_is_taken_back(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A reserved port does not listen, so another server can; the other faults that end with this one heal as well."""
+    async with await connect(world.connection_string) as connection:
+        await connection.sender("orders")
+        world.faults.add("refuse")
+        await until(lambda: refuses(world))
+    held = Mock()
+    world.faults.held.add(world.faults.add("stall"), held, held)
+    with socket.create_server(("127.0.0.1", port_of(world))):
+        world.faults.clear()
+        held.assert_called_once()
+        assert f"port {port_of(world)} cannot be opened again yet" in caplog.text
+    await until(lambda: not refuses(world))
+    await world.check_whole()
+
+
 async def test_refuse_with_a_count_resets_new_connections_only(world: World) -> None:
     sender = await world.sender()
     world.faults.add("refuse", count=1)

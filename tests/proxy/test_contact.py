@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
@@ -15,7 +17,7 @@ from pairbus.faults import KINDS
 from pairbus.proxy import Proxy
 from pairbus.proxy.faults import AT_THE_TARGET, WITHOUT_FRAMES
 from pairbus.proxy.sockets import reset
-from pairbus.transport import connect
+from pairbus.transport import TransportError, connect
 from tests.proxy.conftest import World, by_proxy, encoded, message, running, until
 
 
@@ -30,6 +32,25 @@ async def test_refused_connections_and_cut_ones(world: World) -> None:
     assert world.waiting() == 0
     world.faults.clear()
     await world.check_whole()
+
+
+async def test_port_that_another_program_took_is_taken_back(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A reserved port does not listen, so another server can; the other faults that end with this one heal as well."""
+    world.faults.add("refuse")
+    held = Mock()
+    world.faults.held.add(world.faults.add("stall"), held, held)
+    with socket.create_server((world.proxy.host, world.proxy.port)):
+        world.faults.clear()
+        held.assert_called_once()
+        assert f"port {world.proxy.port} cannot be opened again yet" in caplog.text
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                await world.check_whole()
+            except TransportError:
+                await asyncio.sleep(0.1)
+            else:
+                break
 
 
 async def test_refuse_with_a_count_resets_new_connections_only(world: World) -> None:

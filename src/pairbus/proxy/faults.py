@@ -181,7 +181,7 @@ class ProxyFaults:
                 self._port.shut()
                 self._port.reset_all()
             else:
-                self._port.listen()
+                self._port.listen_again()
         self._change_lines()
         self.idle.follow(next(iter(self.faults.at(Place.IDLE)), None))
         if self._timer is not None:
