@@ -9,15 +9,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from pairbus.broker.outages.swallowed import SwallowedConnections, reset
 from pairbus.faults import CONTACT, Active, Pace, Place
 
 if TYPE_CHECKING:
     from pairbus.broker.namespace import Namespace
     from pairbus.broker.outages import NamespaceFaults
     from pairbus.broker.peer import Peer
-
-
-SWALLOWED_MAX = 1000  # connections that a black hole keeps; each is a file descriptor
 
 
 class Listening(Protocol):
@@ -67,8 +65,7 @@ class ContactFaults:
         "Faults that slow the line."
         self._slow: dict[Peer, SlowLine] = {}
         self._is_refusing = False
-        self._swallowed = 0
-        "Connections in a black hole."
+        self._swallowed = SwallowedConnections(owner.held, self._decide_again)
 
     # ── beginning and ending ──
 
@@ -84,6 +81,8 @@ class ContactFaults:
         if self.port is not None and self._is_refusing is not ("refuse" in certain):
             self._is_refusing = not self._is_refusing
             self.port.refuse(self._is_refusing)
+            if self._is_refusing:
+                self._swallowed.reset_all()
         self._lines = self._owner.faults.at(Place.WIRE)
         if not self._thin():
             for peer, line in self._slow.items():
@@ -102,19 +101,18 @@ class ContactFaults:
         one = self._owner.meet(Place.CONNECT, CONTACT, "")
         if one is None:
             return True
-        if one.fault.kind.name == "refuse" or self._swallowed >= SWALLOWED_MAX:
+        if one.fault.kind.name == "refuse":
             reset(client)
         else:
             # No byte is read, so none is lost: when the black hole ends, the client goes on as if it came then.
-            self._swallowed += 1
-            self._owner.held.add(one.id, client, partial(self._welcome, client))
+            self._swallowed.keep(one.id, client)
         return False
 
-    def _welcome(self, client: socket.socket) -> None:
-        self._swallowed -= 1
+    def _decide_again(self, client: socket.socket) -> None:
+        """Go on with a connection whose black hole has ended, unless another fault meets it."""
         if self.port is None:  # the broker stops
             client.close()
-        else:
+        elif self.accepts(client):
             self.port.welcome(client)
 
     async def http_is_open(self) -> None:
@@ -168,11 +166,3 @@ class ContactFaults:
         if line is not None:
             line.waiting.clear()
             line.end_rest(peer)
-
-
-def reset(client: socket.socket) -> None:
-    """Close a socket so that the other end sees a reset at once."""
-    try:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-    finally:
-        client.close()
