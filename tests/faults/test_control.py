@@ -227,7 +227,7 @@ async def test_command_switches_faults_over_the_socket() -> None:
 async def test_command_switches_faults_over_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command finds the broker's certificate itself, and says where to go when a fault shuts it out.
 
-    A fault that cuts all connections lets the answer to its own command leave first.
+    A fault that cuts or swallows all connections lets the answer to its own command leave first.
     """
     async with two() as broker:
         cs = broker.connection_string("contoso")
@@ -238,7 +238,9 @@ async def test_command_switches_faults_over_the_port(monkeypatch: pytest.MonkeyP
         code, _, err = await pairbus("fault", "clear", "--connection-string", cs)
         assert (code, "is being throttled" in err) == (1, True)
         broker.namespace("contoso").faults.clear()
-        assert await pairbus("fault", "add", "refuse") == (0, "2\n", "")
+        assert await pairbus("fault", "add", "black-hole") == (0, "2\n", "")
+        broker.namespace("contoso").faults.clear()
+        assert await pairbus("fault", "add", "refuse") == (0, "3\n", "")
         code, _, err = await pairbus("fault", "clear", "--connection-string", cs)
         assert (code, "--control DIR/control.sock always answers" in err) == (1, True)
 

@@ -16,7 +16,6 @@ import logging
 import socket
 import ssl
 from collections.abc import Coroutine, Sequence
-from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -25,6 +24,7 @@ from aiohttp import WSMsgType, http_exceptions, web
 from pairbus.amqp.connection import Trace
 from pairbus.broker.door import FIRST_BYTES_DEADLINE_S, Door
 from pairbus.broker.namespace import Namespace
+from pairbus.broker.outages.contact import HttpRequest, answered_request
 from pairbus.broker.outages.held import run_all
 from pairbus.broker.peer import Peer
 from pairbus.broker.web_socket import WebSocketWire
@@ -43,9 +43,6 @@ TAKEN_PORT_S = 1.0  # until the next try to take a port that another program too
 CONNECTIONS_MAX = 5000  # per namespace, the limit of the service
 WEB_SOCKET_PROTOCOL = "AMQPWSB10"
 WEB_SOCKET_MESSAGE_MAX = 4 << 20
-
-_asking: ContextVar[object] = ContextVar("asking", default=None)
-"HTTP connection whose request is being answered in this context."
 
 
 class Port:
@@ -121,7 +118,7 @@ class Port:
         Not a middleware: aiohttp caches those of the last thousand applications, and would keep the namespace in
         memory.
         """
-        _asking.set(request.protocol)
+        answered_request.set(HttpRequest(request.protocol))
         awaited = self._awaited.pop(request.protocol, None)
         if awaited is not None:
             awaited.cancel()
@@ -169,8 +166,9 @@ class Port:
         for door in list(self.doors):
             door.abort()
         assert self._runner is not None and self._runner.server is not None
+        request = answered_request.get()
         for connection in self._runner.server.connections:
-            if connection is _asking.get():
+            if request is not None and connection is request.connection:
                 connection.close()
             elif connection.transport is not None:
                 connection.transport.abort()

@@ -6,6 +6,8 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +18,19 @@ if TYPE_CHECKING:
     from pairbus.broker.namespace import Namespace
     from pairbus.broker.outages import NamespaceFaults
     from pairbus.broker.peer import Peer
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A request over HTTP that is being answered. When it began a fault itself, its answer leaves all the same."""
+
+    connection: object
+    begun: set[int] = field(default_factory=set)
+    "Numbers of the faults that it began."
+
+
+answered_request: ContextVar[HttpRequest | None] = ContextVar("answered_request", default=None)
+"Request that is being answered in this context."
 
 
 class Listening(Protocol):
@@ -71,6 +86,9 @@ class ContactFaults:
 
     def begin(self, one: Active) -> None:
         """Begin a fault: a black hole that meets every connection freezes the open ones as well."""
+        request = answered_request.get()
+        if request is not None:
+            request.begun.add(one.id)
         if one.fault.kind.name == "black-hole" and one.fault.is_certain and self.port is not None:
             self.port.freeze(one.id)
             self._owner.held.add(one.id, self, partial(self.port.thaw, one.id))
@@ -116,11 +134,13 @@ class ContactFaults:
             self.port.welcome(client)
 
     async def http_is_open(self) -> None:
-        """Wait while a black hole swallows the bytes of open connections."""
+        """Wait while a black hole that the request did not begin itself swallows the bytes of open connections."""
+        request = answered_request.get()
+        begun = set() if request is None else request.begun
         while holes := [
             one
             for one in self._owner.faults.at(Place.CONNECT)
-            if one.fault.kind.name == "black-hole" and one.fault.is_certain
+            if one.fault.kind.name == "black-hole" and one.fault.is_certain and one.id not in begun
         ]:
             await self._owner.until_end(holes[0])
 
