@@ -20,6 +20,7 @@ import pytest
 from pairbus.access.sas import SharedAccessKey, sign
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions, control
 from pairbus.cli import main
+from pairbus.control.serving import open_server
 from pairbus.control.sockets import PATH_BYTES_MAX
 from pairbus.errors import ConfigError, InvalidFault
 from tests.faults.conftest import World, until
@@ -222,6 +223,18 @@ async def test_command_switches_faults_over_the_socket() -> None:
         assert (code, "there is no fault 1; active are: none" in err) == (1, True)
         code, _, err = await pairbus("fault", "list", "--control", str(broker.control_socket))
         assert (code, "say which: --namespace Contoso | fabrikam" in err) == (1, True)
+        code, _, err = await pairbus("fault", "list", "--control", str(broker.control_socket), "--namespace", "ü")
+        assert (code, "has no namespace 'ü'; say which: --namespace Contoso | fabrikam" in err) == (1, True)
+
+
+async def test_command_refuses_sockets_that_have_no_faults(control_dir: Path) -> None:
+    """The control socket of a client speaks JSON too, and knows no namespaces."""
+    server = open_server("client", control_dir / "no-faults", {("GET", "/"): lambda _: {"role": "client"}}, lambda: None)
+    try:
+        code, _, err = await pairbus("fault", "list", "--control", str(control_dir / "no-faults"))
+    finally:
+        server.close(wait=True)
+    assert (code, "is no control socket of a broker or a proxy" in err) == (1, True)
 
 
 async def test_command_switches_faults_over_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
