@@ -91,7 +91,10 @@ async def test_control_socket_has_the_routes_of_each_namespace() -> None:
         ("POST", "contoso/$pairbus/faults", "[]", 400, "must be a JSON object"),
         ("POST", "contoso/$pairbus/faults", "", 400, "kind None is not known"),
         ("POST", "contoso/$pairbus/faults", '{"kind": "stall", "for": 1}', 400, "'for' is not known; accepted are"),
+        ("POST", "contoso/$pairbus/faults", "[" * 100_000, 400, "the body is no JSON"),
+        ("POST", "contoso/$pairbus/reset", "[" * 100_000, 400, "the body is not JSON"),
         ("DELETE", "contoso/$pairbus/faults/x", None, 400, "is no number of a fault"),
+        ("DELETE", f"contoso/$pairbus/faults/{'9' * 5000}", None, 400, "is no number of a fault"),
         ("PUT", "contoso/$pairbus/faults", "{}", 405, "Method Not Allowed"),
         ("GET", "contoso/$pairbus/nothing", None, 404, "there is no '/$pairbus/nothing'; there are: faults"),
         ("GET", "tailspin/$pairbus/faults", None, 404, "namespaces: Contoso, fabrikam"),
@@ -105,6 +108,12 @@ async def test_wrong_requests_are_told_what_is_right(
         found, said = await ask(method, f"http://x/{path}", body, broker=broker)
         assert (found, says in said["error"]) == (status, True), said
         assert broker.namespace("contoso").faults.list() == []
+
+
+async def test_names_of_routes_may_have_any_case() -> None:
+    async with two() as broker:
+        for route in ("$PAIRBUS/clock", "$pairbus/Clock", "$Pairbus/FAULTS"):
+            assert (await ask("GET", f"http://x/contoso/{route}", broker=broker))[0] == 200
 
 
 async def test_port_needs_the_right_to_manage() -> None:
@@ -229,7 +238,9 @@ async def test_command_switches_faults_over_the_socket() -> None:
 
 async def test_command_refuses_sockets_that_have_no_faults(control_dir: Path) -> None:
     """The control socket of a client speaks JSON too, and knows no namespaces."""
-    server = open_server("client", control_dir / "no-faults", {("GET", "/"): lambda _: {"role": "client"}}, lambda: None)
+    server = open_server(
+        "client", control_dir / "no-faults", {("GET", "/"): lambda _: {"role": "client"}}, lambda: None
+    )
     try:
         code, _, err = await pairbus("fault", "list", "--control", str(control_dir / "no-faults"))
     finally:
