@@ -7,6 +7,7 @@ import socket
 import ssl
 import time
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -176,6 +177,21 @@ async def test_black_hole_keeps_what_is_late(world: World) -> None:
         world.faults.clear(hole)
         await asyncio.wait_for(sending, 5)
         world.faults.clear()
+    await world.check_whole()
+
+
+@pytest.mark.parametrize("slow", [{"kind": "latency", "delay_s": 60}, {"kind": "bandwidth", "bytes_per_s": 1_000}])
+async def test_end_of_one_slow_fault_heals_while_another_is_on(world: World, slow: dict[str, Any]) -> None:
+    """Bytes that wait get new times, by the faults that are left."""
+    sender = await world.sender()
+    world.faults.add("bandwidth", bytes_per_s=1_000_000)
+    number = world.faults.add(**slow)
+    sending = asyncio.create_task(sender.send_messages(message("x" * 30_000), timeout=60))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(sending), 0.5)
+    world.faults.clear(number)
+    await asyncio.wait_for(sending, 5)
+    world.faults.clear()
     await world.check_whole()
 
 

@@ -185,13 +185,12 @@ class ProxyFaults:
 
     def _change_lines(self) -> None:
         slow = self.faults.at(Place.WIRE)
-        was_slow = bool(self._lines)
+        before = self._lines.get(DOWN, [])
         # As at the broker: bytes of the namespace come later; a thin line is thin both ways.
         thin = [one for one in slow if one.fault.kind.name == "bandwidth"]
         self._lines = {direction: slow if direction is DOWN else thin for direction in Direction} if slow else {}
-        if was_slow and not slow:
-            for passage in self._port.open_passages():
-                passage.write_late_now()
+        if any(one not in slow for one in before):
+            run_all([passage.pace_anew for passage in self._port.open_passages()])
 
     def _expire(self) -> None:
         self._heal(self.faults.expire(_now()))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from pairbus.broker.outages.held import run_all
 from pairbus.broker.outages.swallowed import SwallowedConnections, reset
 from pairbus.faults import CONTACT, Active, Pace, Place
 
@@ -33,6 +34,9 @@ answered_request: ContextVar[HttpRequest | None] = ContextVar("answered_request"
 "Request that is being answered in this context."
 
 
+LATE_BYTES_MAX = 1 << 20  # bytes to one peer that wait on a slow line; beyond it no more are written for the peer
+
+
 class Listening(Protocol):
     """A port, as the faults of the connection see it."""
 
@@ -52,19 +56,26 @@ class Listening(Protocol):
 
 
 class SlowLine:
-    """Bytes to one peer that leave later, in order, and the bandwidth of both directions."""
+    """Bytes of one connection that pass a slow line: each direction keeps its order."""
 
     def __init__(self, dice: Callable[[], float]) -> None:
+        self._dice = dice
         self.out, self.into = Pace(dice), Pace(dice)
-        self.waiting: deque[bytes] = deque()
-        self.rest: asyncio.TimerHandle | None = None
-        "Timer after which the peer is read again."
+        self.late: deque[tuple[float, bytes]] = deque()
+        "(time, bytes to the peer) that must wait until then."
+        self.late_bytes = 0
+        self.leaving: asyncio.TimerHandle | None = None
+        self.unread: list[bytes] = []
+        "Bytes from the peer that the line is passing; meanwhile the peer is not read from."
+        self.arriving: asyncio.TimerHandle | None = None
 
-    def end_rest(self, peer: Peer) -> None:
-        if self.rest is not None:
-            self.rest.cancel()
-            self.rest = None
-            peer.go_on()
+    def begin_anew(self) -> None:
+        """Forget the times of the bytes that wait."""
+        self.out, self.into = Pace(self._dice), Pace(self._dice)
+        for timer in (self.leaving, self.arriving):
+            if timer is not None:
+                timer.cancel()
+        self.leaving = self.arriving = None
 
 
 class ContactFaults:
@@ -101,16 +112,9 @@ class ContactFaults:
             self.port.refuse(self._is_refusing)
             if self._is_refusing:
                 self._swallowed.reset_all()
-        self._lines = self._owner.faults.at(Place.WIRE)
-        if not self._thin():
-            for peer, line in self._slow.items():
-                line.end_rest(peer)
-        if not self._lines:
-            slow, self._slow = self._slow, {}
-            for peer, line in slow.items():
-                for data in line.waiting:
-                    peer.write_now(data)
-                line.waiting.clear()
+        lines, self._lines = self._lines, self._owner.faults.at(Place.WIRE)
+        if any(one not in self._lines for one in lines):
+            run_all([partial(self._pace_anew, peer, line) for peer, line in list(self._slow.items())])
 
     # ── new connections ──
 
@@ -160,21 +164,56 @@ class ContactFaults:
             return
         if line is None:
             line = self._slow[peer] = SlowLine(self._owner.faults.dice)
-        line.waiting.append(data)
-        self._loop.call_at(line.out.leaves_at(len(data), self._lines, self._loop.time()), self._leave, peer, line)
+        line.late.append((line.out.leaves_at(len(data), self._lines, self._loop.time()), data))
+        line.late_bytes += len(data)
+        if line.late_bytes > LATE_BYTES_MAX:
+            peer.pause_writing("late")
+        if line.leaving is None:
+            line.leaving = self._loop.call_at(line.late[0][0], self._leave, peer, line)
 
     def _leave(self, peer: Peer, line: SlowLine) -> None:
-        if line.waiting:  # otherwise the fault has ended, and all bytes have left
-            peer.write_now(line.waiting.popleft())
+        """Write the bytes whose time has come."""
+        now = self._loop.time()
+        while line.late and line.late[0][0] <= now:
+            data = line.late.popleft()[1]
+            line.late_bytes -= len(data)
+            peer.write_now(data)
+        line.leaving = self._loop.call_at(line.late[0][0], self._leave, peer, line) if line.late else None
+        if line.late_bytes <= LATE_BYTES_MAX // 2:
+            peer.resume_writing("late")
 
-    def read(self, peer: Peer, size: int) -> None:
-        """Pause reading from the peer for as long as a line of that bandwidth takes for `size` bytes."""
-        if thin := self._thin():
-            line = self._slow.setdefault(peer, SlowLine(self._owner.faults.dice))
-            line.end_rest(peer)
-            peer.rest()
-            at_s = line.into.leaves_at(size, thin, self._loop.time())
-            line.rest = self._loop.call_at(at_s, line.end_rest, peer)
+    def read(self, peer: Peer, data: bytes) -> bool:
+        """Keep bytes of the peer until the line has passed them; False: the peer may handle them now."""
+        if not (thin := self._thin()):
+            return False
+        line = self._slow.setdefault(peer, SlowLine(self._owner.faults.dice))
+        peer.rest()
+        line.unread.append(data)
+        if line.arriving is not None:
+            line.arriving.cancel()
+        at_s = line.into.leaves_at(len(data), thin, self._loop.time())
+        line.arriving = self._loop.call_at(at_s, self._arrive, peer, line)
+        return True
+
+    def _arrive(self, peer: Peer, line: SlowLine) -> None:
+        line.arriving = None
+        unread, line.unread = line.unread, []
+        peer.go_on(unread)
+
+    def _pace_anew(self, peer: Peer, line: SlowLine) -> None:
+        """Give the bytes that wait new times, because a fault that slowed the line has ended."""
+        line.begin_anew()
+        now, thin = self._loop.time(), self._thin()
+        if not self._lines:
+            self._slow.pop(peer, None)
+        line.late = deque((line.out.leaves_at(len(data), self._lines, now), data) for _, data in line.late)
+        self._leave(peer, line)
+        if line.unread:
+            at_s = line.into.leaves_at(sum(map(len, line.unread)), thin, now)
+            if thin:
+                line.arriving = self._loop.call_at(at_s, self._arrive, peer, line)
+            else:
+                self._arrive(peer, line)
 
     def _thin(self) -> list[Active]:
         """Return the faults that limit the bandwidth."""
@@ -184,5 +223,6 @@ class ContactFaults:
         """Forget a connection that is gone, with the bytes that wait for it."""
         line = self._slow.pop(peer, None)
         if line is not None:
-            line.waiting.clear()
-            line.end_rest(peer)
+            line.begin_anew()
+            line.late.clear()
+            line.unread.clear()
