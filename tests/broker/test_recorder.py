@@ -24,7 +24,7 @@ def test_a_send_is_recorded_when_its_sender_hears_of_the_commit() -> None:
     world.schedule(b"later", at=world.now + 60_000)
     assert [(one.seq, one.draft.body) for one in recorder.of("ORDERS")] == [(2, b"2"), (3, b"3"), (4, b"later")]
     assert recorder.of("others") == []
-    recorder.clear()
+    recorder.keep_only(())
     assert (len(recorder), recorder.of("orders")) == (0, [])
 
 
@@ -45,7 +45,7 @@ def test_recorded_sends_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder, answers = Recorder(), list[object]()
 
     def send(*bodies: bytes, answer: object = None) -> list[bytes]:
-        recorder.watched("q", [Draft(body) for body in bodies], 1, 0, answers.append)(answer)
+        recorder.watched("q", 1, [Draft(body) for body in bodies], 1, 0, answers.append)(answer)
         return [one.draft.body for one in recorder.of("Q")]
 
     assert send(b"1", b"2", b"3", b"4") == [b"2", b"3", b"4"]

@@ -15,6 +15,7 @@ import pytest
 
 import pairbus
 from pairbus.cli import clients
+from pairbus.control.serving import open_server
 from pairbus.pairing.failover import State
 from pairbus.testing.broker_thread import BrokerThread
 from tests.cli.command import Command, Outcome
@@ -148,3 +149,14 @@ def test_process_without_an_answer_is_reported(world: World, monkeypatch: pytest
         done = world.run("list")
     assert done.code == 1 and f"{path}: no answer within 3 s" in done.err
     assert done.out.splitlines()[1].startswith(str(os.getpid()))
+
+
+def test_socket_of_another_role_is_refused(world: World, control_dir: Path) -> None:
+    """A syphon has control sockets beside those of clients, and no entities to show."""
+    path = control_dir / "syphon"
+    server = open_server("syphon", path, {("GET", "/"): lambda _: {"role": "syphon"}}, lambda: None)
+    try:
+        done = world.run("list", "--socket", str(path))
+    finally:
+        server.close(wait=True)
+    assert (done.code, f"{path} is no control socket of a client: its role is 'syphon'" in done.err) == (1, True)

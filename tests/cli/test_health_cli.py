@@ -43,6 +43,14 @@ def test_port_without_listener_is_unhealthy(command: Command, unused_tcp_port: i
     assert outcome.err.startswith(f"pairbus: 127.0.0.1:{unused_tcp_port}: no answer: ")
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_name_that_no_resolver_takes_is_no_such_host(command: Command, host: str) -> None:
+    """Such a name raises UnicodeError deep in the standard library, which was once shown as a traceback."""
+    outcome = command("health", host)
+    assert outcome.code == 2
+    assert "no such host" in outcome.err
+
+
 def test_other_web_server_is_unhealthy(command: Command, web_server: int) -> None:
     """A wrong port must not pass for a broker only because somebody answers there."""
     outcome = command("health", f"127.0.0.1:{web_server}")

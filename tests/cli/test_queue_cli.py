@@ -435,6 +435,8 @@ def test_a_broker_that_is_not_there_is_told_at_once(pairbus: Command) -> None:
         "Endpoint=sb://localhost:99999;SharedAccessKeyName=k;SharedAccessKey=v",
         "SharedAccessKeyName=k;SharedAccessKey=v",
         "Endpoint=sb://localhost:5672;SharedAccessKey=v",
+        "Endpoint=sb://a..b;SharedAccessKeyName=k;SharedAccessKey=v",
+        f"Endpoint=sb://{'a' * 64}.example;SharedAccessKeyName=k;SharedAccessKey=v",
     ],
 )
 def test_a_wrong_connection_string_is_told_in_one_line(pairbus: Command, text: str) -> None:

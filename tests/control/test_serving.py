@@ -192,6 +192,8 @@ def client_socket(bus: Any, control_dir: Path) -> Iterator[Path]:
         ("PATCH", "/", None, 501, "Unsupported method"),
         ("POST", "/force-failover", {}, 400, "say which"),
         ("POST", "/force-failover", {"entities": ["a"], "all": True}, 400, "say which"),
+        ("POST", "/force-failover", {"entities": ["a"], "all": "false"}, 400, "all and new must be true or false"),
+        ("POST", "/force-failover", {"entities": ["a"], "new": 1}, 400, "all and new must be true or false"),
         ("POST", "/force-failover", {"entities": [""]}, 400, "list of names"),
         ("POST", "/force-failover", {"entities": "a"}, 400, "list of names"),
         ("POST", "/force-failover", {"entity": "a"}, 400, "'entity' is not known"),

@@ -18,6 +18,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnect
 from pairbus.aio import PairedServiceBusClient
 from pairbus.amqp.message import Message, Properties
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
+from pairbus.broker.outages import swallowed
 from pairbus.broker.outages.held import HeldSteps
 from pairbus.broker.peer import Peer
 from pairbus.client.background import ping_payload
@@ -76,6 +77,22 @@ async def test_refuse_can_begin_and_end_in_one_turn(world: World) -> None:
         world.faults.add("refuse")
         world.faults.clear()
     await asyncio.sleep(0)
+    await until(lambda: not refuses(world))
+    await world.check_whole()
+
+
+async def test_port_that_another_program_took_is_taken_back(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A reserved port does not listen, so another server can; the other faults that end with this one heal as well."""
+    async with await connect(world.connection_string) as connection:
+        await connection.sender("orders")
+        world.faults.add("refuse")
+        await until(lambda: refuses(world))
+    held = Mock()
+    world.faults.held.add(world.faults.add("stall"), held, held)
+    with socket.create_server(("127.0.0.1", port_of(world))):
+        world.faults.clear()
+        held.assert_called_once()
+        assert f"port {port_of(world)} cannot be opened again yet" in caplog.text
     await until(lambda: not refuses(world))
     await world.check_whole()
 
@@ -165,7 +182,7 @@ async def test_connection_that_fails_in_its_thaw_keeps_no_other_frozen(
         sending = [asyncio.create_task(sender.send(one_message(), timeout_s=10)) for sender in senders]
         first = next(iter(world.namespace.peers))
         first._frozen_data.append(b"bytes that came while the connection froze")
-        monkeypatch.setattr(first, "data_received", Mock(side_effect=bug))
+        monkeypatch.setattr(first, "_handle", Mock(side_effect=bug))
         world.faults.clear()
         results = await asyncio.gather(*sending, return_exceptions=True)
     assert sorted(isinstance(result, TransportError) for result in results) == [False, True], results
@@ -212,6 +229,69 @@ async def test_swallowed_connection_is_closed_when_the_broker_stops(world: World
         await world.broker.stop()
         assert await reader.read() == b""
     writer.close()
+
+
+async def test_black_hole_lets_go_of_clients_that_left(world: World) -> None:
+    """Each socket is a file descriptor. The bytes that a client wrote before it left must not hide its end."""
+    world.faults.add("black-hole", count=100)
+    for _ in range(3):
+        _, writer = await dial(world)
+        writer.write(b"AMQP\x03\x01\x00\x00")
+        await until(world.faults.held.owns_any)
+        writer.close()
+    await until(lambda: not world.faults.held.owns_any())
+    world.faults.clear()
+    await world.check_whole()
+
+
+async def test_black_hole_is_silent_although_many_clients_left(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only connections that are open count towards the limit; one beyond it is reset."""
+    monkeypatch.setattr(swallowed, "_limit", lambda: 2)
+    world.faults.add("black-hole")
+    for _ in range(4):
+        _, writer = await dial(world)
+        writer.close()
+        await writer.wait_closed()
+    patient = [await dial(world) for _ in range(2)]
+    for reader, _ in patient:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), 0.1)
+    with pytest.raises(ConnectionResetError):
+        beyond = await dial(world)
+        await asyncio.wait_for(beyond[0].read(1), 5)
+    for _, writer in patient:
+        writer.close()
+    world.faults.clear()
+    await world.check_whole()
+
+
+async def test_swallowed_connection_stays_silent_in_a_second_black_hole(world: World) -> None:
+    """A connection must not come alive while a fault swallows the ones that come."""
+    first = world.faults.add("black-hole")
+    reader, writer = await dial(world)
+    writer.write(b"AMQP\x03\x01\x00\x00")
+    await asyncio.sleep(0.05)
+    world.faults.add("black-hole", count=1)
+    world.faults.clear(first)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.read(1), 0.3)
+    world.faults.clear()
+    assert await asyncio.wait_for(reader.readexactly(4), 5) == b"AMQP"
+    writer.close()
+    await world.check_whole()
+
+
+async def test_refuse_resets_swallowed_connections(world: World) -> None:
+    """Refused means that no connection is open, also none that came during a black hole before."""
+    world.faults.add("black-hole", count=1)
+    reader, writer = await dial(world)
+    await until(world.faults.held.owns_any)
+    world.faults.add("refuse")
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(1), 5)
+    writer.close()
+    world.faults.clear()
+    await world.check_whole()
 
 
 async def test_web_socket_freezes_too(world: World) -> None:
@@ -327,7 +407,6 @@ async def test_bandwidth_slows_large_messages(world: World) -> None:
     world.faults.add("bandwidth", bytes_per_s=100_000)
     began = time.monotonic()
     await sender.send_messages(ServiceBusMessage(b"x" * 50_000), timeout=10)
-    await sender.send_messages(ServiceBusMessage("behind it"), timeout=10)
     assert time.monotonic() - began >= 0.45
     began = time.monotonic()
     [message] = await receiver.receive_messages(max_wait_time=5)
@@ -341,12 +420,46 @@ async def test_line_is_wide_again_when_its_fault_is_cleared(world: World) -> Non
     """Bytes that wait already go at once too: a message in doubt must not arrive minutes after the outage."""
     sender = await world.sender()
     world.faults.add("bandwidth", bytes_per_s=1_000)
-    await sender.send_messages(ServiceBusMessage(b"x" * 30_000), timeout=60)
-    sending = asyncio.create_task(sender.send_messages(ServiceBusMessage("behind it"), timeout=60))
+    sending = asyncio.create_task(sender.send_messages(ServiceBusMessage(b"x" * 30_000), timeout=60))
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.shield(sending), 0.5)
     world.faults.clear()
     await asyncio.wait_for(sending, 5.0)
+    await world.check_whole()
+
+
+@pytest.mark.parametrize("slow", [{"kind": "latency", "delay_s": 60}, {"kind": "bandwidth", "bytes_per_s": 1_000}])
+async def test_end_of_one_slow_fault_heals_while_another_is_on(world: World, slow: dict[str, Any]) -> None:
+    """Bytes that wait get new times, by the faults that are left."""
+    sender = await world.sender()
+    world.faults.add("bandwidth", bytes_per_s=1_000_000)
+    number = world.faults.add(**slow)
+    sending = asyncio.create_task(sender.send_messages(ServiceBusMessage(b"x" * 30_000), timeout=60))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(sending), 0.5)
+    world.faults.clear(number)
+    await asyncio.wait_for(sending, 5)
+    world.faults.clear()
+    await world.check_whole()
+
+
+async def test_slow_line_does_not_take_a_queue_into_memory(world: World) -> None:
+    """Messages wait in the queue when the line cannot take them: each peer could cost the memory of all that it asked
+    for."""
+    async with await connect(world.connection_string) as connection:
+        sender = await connection.sender("orders")
+        large = Message(properties=Properties(message_id="a"), data=[bytes(100_000)]).encode()
+        await asyncio.gather(*(sender.send(large) for _ in range(200)))
+        receiver = await connection.receiver("orders", mode="receive-and-delete", credit=200)
+        world.faults.add("bandwidth", bytes_per_s=10_000_000)
+        found = len(await receiver.receive(200, timeout_s=5))
+        assert world.waiting() > 100
+        while found < 100:
+            found += len(await receiver.receive(200, timeout_s=5))
+        world.faults.clear()
+        while found < 200:
+            found += len(await receiver.receive(200, timeout_s=5))
+        assert world.waiting() == 0
     await world.check_whole()
 
 

@@ -20,6 +20,7 @@ import pytest
 from pairbus.access.sas import SharedAccessKey, sign
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions, control
 from pairbus.cli import main
+from pairbus.control.serving import open_server
 from pairbus.control.sockets import PATH_BYTES_MAX
 from pairbus.errors import ConfigError, InvalidFault
 from tests.faults.conftest import World, until
@@ -90,7 +91,10 @@ async def test_control_socket_has_the_routes_of_each_namespace() -> None:
         ("POST", "contoso/$pairbus/faults", "[]", 400, "must be a JSON object"),
         ("POST", "contoso/$pairbus/faults", "", 400, "kind None is not known"),
         ("POST", "contoso/$pairbus/faults", '{"kind": "stall", "for": 1}', 400, "'for' is not known; accepted are"),
+        ("POST", "contoso/$pairbus/faults", "[" * 100_000, 400, "the body is no JSON"),
+        ("POST", "contoso/$pairbus/reset", "[" * 100_000, 400, "the body is not JSON"),
         ("DELETE", "contoso/$pairbus/faults/x", None, 400, "is no number of a fault"),
+        ("DELETE", f"contoso/$pairbus/faults/{'9' * 5000}", None, 400, "is no number of a fault"),
         ("PUT", "contoso/$pairbus/faults", "{}", 405, "Method Not Allowed"),
         ("GET", "contoso/$pairbus/nothing", None, 404, "there is no '/$pairbus/nothing'; there are: faults"),
         ("GET", "tailspin/$pairbus/faults", None, 404, "namespaces: Contoso, fabrikam"),
@@ -104,6 +108,12 @@ async def test_wrong_requests_are_told_what_is_right(
         found, said = await ask(method, f"http://x/{path}", body, broker=broker)
         assert (found, says in said["error"]) == (status, True), said
         assert broker.namespace("contoso").faults.list() == []
+
+
+async def test_names_of_routes_may_have_any_case() -> None:
+    async with two() as broker:
+        for route in ("$PAIRBUS/clock", "$pairbus/Clock", "$Pairbus/FAULTS"):
+            assert (await ask("GET", f"http://x/contoso/{route}", broker=broker))[0] == 200
 
 
 async def test_port_needs_the_right_to_manage() -> None:
@@ -222,12 +232,26 @@ async def test_command_switches_faults_over_the_socket() -> None:
         assert (code, "there is no fault 1; active are: none" in err) == (1, True)
         code, _, err = await pairbus("fault", "list", "--control", str(broker.control_socket))
         assert (code, "say which: --namespace Contoso | fabrikam" in err) == (1, True)
+        code, _, err = await pairbus("fault", "list", "--control", str(broker.control_socket), "--namespace", "ü")
+        assert (code, "has no namespace 'ü'; say which: --namespace Contoso | fabrikam" in err) == (1, True)
+
+
+async def test_command_refuses_sockets_that_have_no_faults(control_dir: Path) -> None:
+    """The control socket of a client speaks JSON too, and knows no namespaces."""
+    server = open_server(
+        "client", control_dir / "no-faults", {("GET", "/"): lambda _: {"role": "client"}}, lambda: None
+    )
+    try:
+        code, _, err = await pairbus("fault", "list", "--control", str(control_dir / "no-faults"))
+    finally:
+        server.close(wait=True)
+    assert (code, "is no control socket of a broker or a proxy" in err) == (1, True)
 
 
 async def test_command_switches_faults_over_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command finds the broker's certificate itself, and says where to go when a fault shuts it out.
 
-    A fault that cuts all connections lets the answer to its own command leave first.
+    A fault that cuts or swallows all connections lets the answer to its own command leave first.
     """
     async with two() as broker:
         cs = broker.connection_string("contoso")
@@ -238,7 +262,9 @@ async def test_command_switches_faults_over_the_port(monkeypatch: pytest.MonkeyP
         code, _, err = await pairbus("fault", "clear", "--connection-string", cs)
         assert (code, "is being throttled" in err) == (1, True)
         broker.namespace("contoso").faults.clear()
-        assert await pairbus("fault", "add", "refuse") == (0, "2\n", "")
+        assert await pairbus("fault", "add", "black-hole") == (0, "2\n", "")
+        broker.namespace("contoso").faults.clear()
+        assert await pairbus("fault", "add", "refuse") == (0, "3\n", "")
         code, _, err = await pairbus("fault", "clear", "--connection-string", cs)
         assert (code, "--control DIR/control.sock always answers" in err) == (1, True)
 

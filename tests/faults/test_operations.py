@@ -24,6 +24,9 @@ from azure.servicebus.exceptions import (
     SessionCannotBeLockedError,
 )
 
+from pairbus.access.sas import sign
+from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY
+from pairbus.broker.server import Port
 from tests.faults.conftest import OPTIONS, World, running, until
 
 ERRORS = {
@@ -286,6 +289,34 @@ async def test_stalled_request_over_http_is_answered_at_the_end(world: World) ->
     assert time.monotonic() - began > 0.15
     assert (await admin.get_queue("other")).name == "other"
     await world.check_whole()
+
+
+@pytest.mark.parametrize("fault", [{"kind": "stall", "direction": "manage"}, {"kind": "black-hole"}])
+async def test_held_request_of_a_client_that_left_is_dropped(world: World, fault: dict[str, Any]) -> None:
+    """A deletion must not happen minutes after its caller gave up, perhaps to an entity that was made anew."""
+    port = int(world.connection_string.split(";")[0].rsplit(":", 1)[1])
+    token = sign("sb://127.0.0.1/", ROOT_KEY_NAME, WELL_KNOWN_KEY, int(time.time()) + 60)
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    listening = world.faults.contact.port
+    assert isinstance(listening, Port) and listening._runner is not None and listening._runner.server is not None
+    server = listening._runner.server
+    await until(lambda: len(server.connections) == 1)
+    [connection] = server.connections
+    world.faults.add(**fault)
+    writer.write(f"DELETE /orders HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {token}\r\n\r\n".encode())
+    await until(lambda: any(isinstance(owner, asyncio.Future) for owner in held_by(world)))
+    writer.close()
+    await until(lambda: connection.transport is None)
+    world.faults.clear()
+    await asyncio.sleep(0.05)
+    assert "orders" in world.namespace.queue_keys()
+    await world.check_whole()
+
+
+def held_by(world: World) -> list[object]:
+    """Owners of the steps that faults hold back."""
+    return [owner for owners in world.faults.held._steps.values() for owner in owners]
 
 
 # ── restart and disable ──

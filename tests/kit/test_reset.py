@@ -171,6 +171,18 @@ async def test_reset_may_delete_every_entity(world: World) -> None:
     assert world.namespace.queue_info("orders").active == 1
 
 
+async def test_reset_deletes_all_entities_in_one_commit(world: World) -> None:
+    """A kill leaves all entities or none: no deletion is written before every entity can be deleted."""
+    await world.namespace.create(QueueDescription("orders"))
+    await world.namespace.create(QueueDescription("others"))
+    async with world.namespace._administration._turn("others"):  # as while a client changes it
+        resetting = asyncio.create_task(world.namespace.reset("delete"))
+        await asyncio.sleep(0.05)
+        assert world.namespace.queue_keys() == ["orders", "others"]
+    await resetting
+    assert world.namespace.queue_keys() == []
+
+
 async def test_reset_that_cannot_be_stored_changes_nothing(world: World) -> None:
     """Every message is still there, and links go on."""
     await fill(world)
@@ -251,6 +263,28 @@ async def test_sends_during_resets_are_before_or_after(tmp_path: Path) -> None:
         assert here.namespace.queue_info("orders").active == 5
     async with world(data=tmp_path) as again:
         assert again.namespace.queue_info("orders").active == 5
+
+
+async def test_numbers_go_on_when_a_send_met_the_reset(tmp_path: Path) -> None:
+    """A send that reaches the old queue while the reset is being committed gets a number: no later one gets it too."""
+    async with world(data=tmp_path) as first:
+        namespace, commits, sent = first.namespace, asyncio.Queue[Done](), asyncio.Future[Any]()
+        await namespace.create(QueueDescription("orders"))
+        queue = namespace.catalog.queues["orders"]
+        resetting = asyncio.create_task(namespace.reset())
+        await asyncio.sleep(0)  # lets the reset end all faults, which would let the commits go on
+        namespace.store.hindrance = lambda takes_room, done: commits.put_nowait(done)
+        of_reset = await commits.get()
+        queue.send([Draft(b"during the reset")], namespace.now_ms(), sent.set_result)
+        assert queue.last_seq == 1
+        namespace.store.hindrance = None
+        of_reset(None)
+        await resetting
+        assert sent.result() is None
+    async with world(data=tmp_path) as second:
+        await second.send("orders", ServiceBusMessage("new"))
+        [new] = await received(await second.receiver("orders"))
+        assert new.sequence_number == 2
 
 
 @pytest.mark.parametrize("kind", ["queue", "topic"])

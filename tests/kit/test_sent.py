@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.draft import Draft
 from pairbus.broker.namespace import Namespace
+from pairbus.broker.store import Done
 from pairbus.testing import SentMessage
 from pairbus.testing.sent import sent_message
 from tests.kit.world import World, received, world
@@ -80,6 +84,31 @@ async def test_received_and_scheduled_messages_stay_recorded() -> None:
         assert sent(here.namespace, "orders") == []
         await sender.send_messages(ServiceBusMessage("four"))
         assert [str(one) for one in sent(here.namespace, "orders")] == ["four"]
+
+
+async def test_message_accepted_by_an_emptied_queue_stays_recorded() -> None:
+    """The queue takes messages as soon as the reset is committed, while the reset still waits for earlier sends."""
+    async with world(record_sends=True) as here:
+        namespace, commits = here.namespace, asyncio.Queue[Done]()
+        await namespace.create(QueueDescription("gone"))
+        await here.send("gone", ServiceBusMessage("before"))
+        await namespace.delete("gone")
+        await namespace.create(QueueDescription("orders"))
+        await here.send("orders", ServiceBusMessage("before"))
+        resetting = asyncio.create_task(namespace.reset())
+        await asyncio.sleep(0)  # lets the reset end all faults, which would let the commits go on
+        namespace.store.hindrance = lambda takes_room, done: commits.put_nowait(done)
+        (await commits.get())(None)
+        of_barrier, accepted = await commits.get(), asyncio.Future[Any]()
+        namespace.catalog.queues["orders"].send([Draft(b"after")], namespace.now_ms(), accepted.set_result)
+        of_barrier(None)
+        (await commits.get())(None)
+        namespace.store.hindrance = None
+        assert accepted.result() is None
+        await resetting
+        assert namespace.recorder is not None
+        assert [one.draft.body for one in namespace.recorder.of("orders")] == [b"after"]
+        assert namespace.recorder.of("gone") == []
 
 
 async def test_only_accepted_sends_are_recorded() -> None:

@@ -21,6 +21,7 @@ from pairbus.broker.store import (
     Move,
     PutEntity,
     Remember,
+    SetSessionState,
     Store,
     Update,
     Write,
@@ -313,8 +314,31 @@ async def test_failed_probe_fails_no_write_and_keeps_its_place(opened: Opened, h
     results = dict(told)
     assert results["drop"] is None
     assert {results[name] for name in names[1:-1]} == {full}
-    if not has_send:  # with a send in its group, a store may commit the settlement or not
-        assert results["settlement"] is None
+    assert results["settlement"] is None
+
+
+async def test_full_disk_fails_the_units_that_take_room_and_no_other(opened: Opened) -> None:
+    """Receivers can empty their queues although senders try again and again in the same commits."""
+    assert await commit(opened.store, Insert(BOX, [message(1), message(2)])) is None
+    full, loop = StoreFull("no space left"), asyncio.get_running_loop()
+    opened.store.hindrance = lambda takes_room, done: loop.call_soon(done, full if takes_room else None)  # type: ignore[assignment]
+    told: list[StoreError | None] = []
+    state = opened.store.number()
+    for op in (
+        Insert(BOX, [message(3)]),
+        Delete(BOX, [1]),
+        SetSessionState(1, state, "s", 1, b"state"),
+        Delete(BOX, [2]),
+        Insert(BOX, [message(4)]),
+    ):
+        opened.store.write(op)
+        opened.store.after_commit(told.append)
+    await commit(opened.store)
+    assert told == [full, None, full, None, full]
+    assert await commit(opened.store, SetSessionState(1, state, "s", 1, b"state")) is full
+    assert await commit(opened.store, SetSessionState(1, state, "s", 1, None)) is None
+    store, _ = await opened.reopen()
+    assert (index(store, BOX), store.load_state(state)) == ([], None)
 
 
 async def probed(store: Store) -> StoreError | None:

@@ -12,7 +12,8 @@ import pytest
 from pairbus.amqp.settings import ConnectionSettings
 from pairbus.transport import loops
 from pairbus.transport.credential import Anonymous
-from pairbus.transport.dial import _join
+from pairbus.transport.dial import _join, resolve
+from pairbus.transport.steps import Steps
 from pairbus.transport.wire import Wire
 
 RESET = struct.pack("ii", 1, 0)
@@ -41,3 +42,10 @@ def test_socket_of_a_peer_that_hangs_up_is_closed_once(
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         assert runner.run(main()) == -1
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+async def test_name_that_no_resolver_takes_is_no_such_host(host: str) -> None:
+    """The caller handles an OSError, as for every other name that does not resolve."""
+    with pytest.raises(socket.gaierror, match="no such host"):
+        await resolve(host, 5671, Steps(host, 5.0))

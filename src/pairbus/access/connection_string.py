@@ -52,6 +52,9 @@ def host_and_port(text: str, name: str) -> tuple[str, int | None]:
     try:
         parts = urlsplit(text if "://" in text else f"sb://{text}")
         host, port = parts.hostname, parts.port
+        (host or "").encode("idna")
+    except UnicodeError:  # no resolver can be asked: a label is empty, has more than 63 characters, or wrong ones
+        raise ConfigError(f"connection string: {name} {text!r:.300}: no such host") from None
     except ValueError as error:
         raise ConfigError(f"connection string: {name} {text!r}: {error}") from None
     if not host or parts.path.strip("/") or parts.query:

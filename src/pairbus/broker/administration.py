@@ -98,6 +98,10 @@ class Administration:
     async def delete(self, path: str) -> None:
         await self.to_its_end(self._delete(path))
 
+    async def delete_all(self) -> None:
+        """Delete every entity in one commit; StoreError: no entity has changed."""
+        await self.to_its_end(self._delete_all())
+
     def to_its_end(self, change: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
         """Run a change in its own task, which no caller can cancel."""
         task = self._loop.create_task(change)
@@ -251,7 +255,11 @@ class Administration:
             entity = self._catalog.required(path)
             if isinstance(entity, Subscription):
                 entity.touch(self._now_ms())  # its deletion is a use of the topic
-            await self._drop(entity)
+            await self._drop([entity])
+
+    async def _delete_all(self) -> None:
+        async with self.all_turns():
+            await self._drop([*self._catalog.queues.values(), *self._catalog.topics.values()])
 
     async def delete_if(self, holder: EntityHolder, is_wanted: Callable[[EntityHolder], bool]) -> bool:
         """Delete the entity if `is_wanted(holder)` still says so when its turn has come; return whether it did.
@@ -262,13 +270,14 @@ class Administration:
         async with self._turn(holder.path):
             is_deleted = not holder.closed and is_wanted(holder)
             if is_deleted:
-                await self._drop(holder)
+                await self._drop([holder])
         return is_deleted
 
-    async def _drop(self, entity: CatalogEntity) -> None:
-        """Delete an entity and all that belongs to it in one commit."""
-        family = _family(entity)
-        self._take_out(entity)
+    async def _drop(self, entities: Sequence[CatalogEntity]) -> None:
+        """Delete entities and all that belongs to them in one commit."""
+        family = [member for entity in entities for member in _family(entity)]
+        for entity in entities:
+            self._take_out(entity)
         for each in family:
             self._hooks.removed(each)
             if not isinstance(each, Rule):
@@ -285,7 +294,8 @@ class Administration:
             raise
         for each in family:
             self._hooks.deleted(each)
-        logger.info("%s: %s '%s' deleted", self._name, entity.description.KIND, entity.description.path)
+        for entity in entities:
+            logger.info("%s: %s '%s' deleted", self._name, entity.description.KIND, entity.description.path)
 
     def _take_out(self, entity: CatalogEntity) -> None:
         match entity:

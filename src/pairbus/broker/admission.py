@@ -147,8 +147,8 @@ class Admission(Generic[A]):
             seqs = list(numbers) if wants_seqs else None
         if drafts:
             if self.recorder is not None:
-                first_seq = self._entity.last_seq + 1
-                done = self.recorder.watched(self._entity.path, drafts, first_seq, now_ms, done)
+                entity = self._entity
+                done = self.recorder.watched(entity.path, entity.entity_id, drafts, entity.last_seq + 1, now_ms, done)
             accepted = self._accept(drafts, now_ms)
         elif was_parked:  # all drafts are duplicates of messages that have just been committed
             done(seqs)

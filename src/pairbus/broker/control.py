@@ -32,6 +32,7 @@ logger = logging.getLogger("pairbus.broker")
 
 BODY_SIZE_MAX = 256 * 1024
 BODY_WAIT_S = 20
+NUMBER_LENGTH_MAX = 18  # digits of the number of a fault
 SOCKET_NAME = "control.sock"
 
 HEARTBEAT_S = 5.0  # a peer that left is noticed at the next write
@@ -83,16 +84,15 @@ async def answer_faults(namespace: Switched, request: web.Request, rest: tuple[s
         case "DELETE", ():
             return {"cleared": namespace.faults.clear()}
         case "DELETE", (number,):
-            if not number.isdecimal():
+            if not number.isdecimal() or len(number) > NUMBER_LENGTH_MAX:
                 raise InvalidFault(f"{number!r:.80} is no number of a fault")
             return {"cleared": namespace.faults.clear(int(number))}
     raise web.HTTPMethodNotAllowed(request.method, ["GET", "POST", "DELETE"])
 
 
-async def _kit(namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> web.Response:
+async def _kit(name: str, namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> web.Response:
     """Answer requests for the clock and the reset of the tester's kit."""
-    _, _, path = request.path.partition("$pairbus/")
-    status, said = await answer_kit(namespace, request.method, path, await _body(request))
+    status, said = await answer_kit(namespace, request.method, "/".join((name, *rest)), await _body(request))
     return web.json_response(said, status=status)
 
 
@@ -132,8 +132,8 @@ ROUTES: dict[str, Route] = {
     "faults": answer_faults,
     "overview": _overview,
     "changes": _changes,
-    "clock": _kit,
-    "reset": _kit,
+    "clock": partial(_kit, "clock"),
+    "reset": partial(_kit, "reset"),
 }
 
 
@@ -150,7 +150,7 @@ async def read_object(request: web.Request) -> dict[str, Any]:
     text = (await _body(request)).decode("utf-8", "replace")
     try:
         found = json.loads(text) if text.strip() else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"the body is no JSON: {error}") from None
     if not isinstance(found, dict):
         raise ConfigError(f"the body must be a JSON object, is {text[:80]!r}")

@@ -70,5 +70,5 @@ def _decoded(body: bytes) -> Any:
         return {}
     try:
         return json.loads(body)
-    except ValueError as error:  # also bytes that are not UTF-8
+    except (ValueError, RecursionError) as error:  # ValueError also for bytes that are not UTF-8
         raise ConfigError(f"the body is not JSON: {error}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from pairbus.access.sas import KeyRing
 from pairbus.amqp.errors import CONNECTION_FORCED
 from pairbus.amqp.link import Link
 from pairbus.broker.admin import D, QueueInfo, SubscriptionInfo, TopicInfo
-from pairbus.broker.administration import Administration
+from pairbus.broker.administration import Administration, id_of
 from pairbus.broker.box import Box
 from pairbus.broker.catalog import (
     Catalog,
@@ -467,17 +466,12 @@ class Namespace:
         is_delete = checked_entities(entities) == "delete"
         self.faults.clear()  # first: a send that a fault holds back happens before the reset, and no disk is full
         if is_delete:
-            roots: list[Queue | Topic] = [*self.catalog.queues.values(), *self.catalog.topics.values()]
-            await asyncio.gather(*(self._deleted_if_there(root.path) for root in roots))
+            await self._administration.delete_all()
         else:
             work = empty_all(self.catalog, self._administration, self.store, self)
             await self._administration.to_its_end(work)
-        if self.recorder is not None:
-            self.recorder.clear()
-
-    async def _deleted_if_there(self, path: str) -> None:
-        with contextlib.suppress(EntityNotFound):  # another client deleted it first
-            await self.delete(path)
+        if self.recorder is not None:  # the empty entities may have accepted messages since the commit
+            self.recorder.keep_only({id_of(holder) for holder in self.catalog.holders()})
 
     def _share_keys(self, entity: CatalogEntity) -> None:
         if isinstance(entity, Queue | Topic):

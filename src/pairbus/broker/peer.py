@@ -84,8 +84,8 @@ class Peer:
         self.namespace = namespace
         self.strictness = strictness = namespace.strictness
         self.grants = Grants(strictness.token_max or GRANTS_MAX)
-        self._is_wire_full = False
-        "True while the transport has more unsent bytes than it wants."
+        self._full: set[str] = set()
+        "Reasons why no more bytes should be written: `wire` (the transport's buffer is full), `late` (a slow line's)."
         self.is_choked = False
         "True while the client does not read the messages that it asked for."
         self.is_over = False
@@ -131,10 +131,16 @@ class Peer:
         if self.is_over:
             return
         if self.namespace.faults.acts:
+            if self.namespace.faults.contact.read(self, data):
+                return
             if self._frozen_by:  # bytes that were on their way when reading was stopped
                 self._frozen_data.append(data)
                 return
-            self.namespace.faults.contact.read(self, len(data))
+        self._handle(data)
+
+    def _handle(self, data: bytes) -> None:
+        if self.is_over:
+            return
         now_ms = self.namespace.now_ms()
         for event in self._connection.receive_data(data, self._loop.time()):
             if type(event) is Delivery:
@@ -160,13 +166,15 @@ class Peer:
             link_end.submit(now_ms)
             self.namespace.changed(link_end.queue)
 
-    def pause_writing(self) -> None:
-        self._is_wire_full = self.is_choked = True
+    def pause_writing(self, why: str = "wire") -> None:
+        self._full.add(why)
+        self.is_choked = True
 
-    def resume_writing(self) -> None:
-        self._is_wire_full = False
-        if not self._frozen_by:
-            self._go_on_writing()
+    def resume_writing(self, why: str = "wire") -> None:
+        if why in self._full:
+            self._full.discard(why)
+            if not self._full and not self._frozen_by:
+                self._go_on_writing()
 
     def _go_on_writing(self) -> None:
         self.is_choked = False
@@ -290,17 +298,21 @@ class Peer:
                 self._wire.write(data)
             self._frozen_answers.clear()
             kept, self._frozen_data = self._frozen_data, []
-            try:
-                for data in kept:
-                    self.data_received(data)
-            except BaseException:  # as a transport does when it hands over the bytes itself
-                self._wire.abort()
-                raise
+            self._handle_all(kept)
             self._resume("frozen")
-            if not self._is_wire_full:  # otherwise the transport tells when it has room: it does not tell twice
+            if not self._full:  # otherwise the transport tells when it has room: it does not tell twice
                 self._go_on_writing()
             self.flush()
             self._reschedule_tick()
+
+    def _handle_all(self, kept: list[bytes]) -> None:
+        """Handle bytes that a fault kept."""
+        try:
+            for data in kept:
+                self._handle(data)
+        except BaseException:  # as a transport does when it hands over the bytes itself
+            self._wire.abort()
+            raise
 
     def write_now(self, data: bytes) -> None:
         """Write bytes that a slow line kept. A connection that froze meanwhile keeps them, a closed one drops them."""
@@ -314,7 +326,12 @@ class Peer:
         """Stop reading from a line of low bandwidth until `go_on`."""
         self._pause("thin line")
 
-    def go_on(self) -> None:
+    def go_on(self, unread: list[bytes]) -> None:
+        """Handle bytes that a line of low bandwidth has passed, and read from it again."""
+        if self._frozen_by:
+            self._frozen_data += unread
+        else:
+            self._handle_all(unread)
         self._resume("thin line")
 
     def watch_idle(self, idle: Idle | None) -> None:

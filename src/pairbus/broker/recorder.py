@@ -8,7 +8,7 @@ decoded when a test looks.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ class Recorded:
     seq: int
     accepted_ms: int
     draft: Draft
+    entity_id: int
+    "Id of the queue or topic: an entity that replaces another one has its path, and not its id."
 
 
 class Recorder:
@@ -41,7 +43,13 @@ class Recorder:
         return len(self._recorded)
 
     def watched(
-        self, path: str, drafts: Sequence[Draft], first_seq: int, now_ms: int, done: Callable[[Any], None]
+        self,
+        path: str,
+        entity_id: int,
+        drafts: Sequence[Draft],
+        first_seq: int,
+        now_ms: int,
+        done: Callable[[Any], None],
     ) -> Callable[[Any], None]:
         """Return the answer to a send, which also records these messages when it is no refusal."""
 
@@ -49,7 +57,7 @@ class Recorder:
             if not isinstance(answer, Refusal):
                 for seq, draft in enumerate(drafts, first_seq):
                     if not draft.hops:
-                        self._add(Recorded(path, seq, now_ms, draft))
+                        self._add(Recorded(path, seq, now_ms, draft, entity_id))
             done(answer)
 
         return answered
@@ -64,6 +72,7 @@ class Recorder:
         """Return the recorded messages of one queue or topic, whatever the case of its path."""
         return [one for one in self._recorded if one.path.lower() == path.lower()]
 
-    def clear(self) -> None:
-        self._recorded.clear()
-        self._bytes = 0
+    def keep_only(self, entity_ids: Container[int]) -> None:
+        """Forget the messages of all entities but these."""
+        self._recorded = deque(one for one in self._recorded if one.entity_id in entity_ids)
+        self._bytes = sum(len(one.draft.body) for one in self._recorded)

@@ -6,7 +6,8 @@ drops all the old ones; the rows of these go step by step as after a deletion (s
 
     written    PutEntity and DropEntity of every entity, in one group
     committed  the empty entities are in the catalog, links lead to them; the old ones take nothing more
-    barrier    sends and settlements that met the old entities have been answered; they happened before the reset.
+    barrier    sends and settlements that met the old entities have been answered; they happened before the reset, and
+               the highest sequence number that they got is written.
                A send that waited for another one with its message id goes on in the empty entity
     swept      the rows of the old entities are deleted; after a kill the next start goes on with it
 
@@ -56,24 +57,31 @@ async def empty_all(catalog: Catalog, administration: Administration, store: Sto
     """Put an empty entity in the place of each one; StoreError: no entity has changed."""
     async with administration.all_turns():
         holders = [(holder, administration.next_id()) for holder in catalog.holders()]
-        for holder, new_id in holders:
-            _write(store, holder, new_id)
+        stored = [_write(store, holder, new_id) for holder, new_id in holders]
         await administration.commit()
-        for holder, new_id in holders:
+        for (holder, new_id), last_seq in zip(holders, stored, strict=True):
             hooks.replaced(holder, _replace(catalog, holder, new_id, hooks))
+            if holder.last_seq > last_seq:  # the old entity took sends until the commit
+                _keep_number(store, new_id, holder.last_seq)
         await administration.barrier()
         for holder, _ in holders:
             hooks.deleted(holder)
 
 
-def _write(store: Store, holder: EntityHolder, new_id: int) -> None:
+def _write(store: Store, holder: EntityHolder, new_id: int) -> int:
+    """Write the empty entity and the drop of the old one; return the highest sequence number that was written."""
     store.write(PutEntity(new_id, holder.description.to_json()))
     if holder.last_seq:
-        # Sequence numbers never repeat: a row that the same commit deletes again keeps its number as the highest one.
-        last = StoredMessage(holder.last_seq, b"", n=store.number())
-        store.write(Insert(box_of(new_id), [last]))
-        store.write(Delete(box_of(new_id), [last.n]))
+        _keep_number(store, new_id, holder.last_seq)
     store.write(DropEntity(id_of(holder)))
+    return holder.last_seq
+
+
+def _keep_number(store: Store, entity_id: int, last_seq: int) -> None:
+    """Write the highest sequence number, as that of a row that the same commit deletes again: numbers never repeat."""
+    last = StoredMessage(last_seq, b"", n=store.number())
+    store.write(Insert(box_of(entity_id), [last]))
+    store.write(Delete(box_of(entity_id), [last.n]))
 
 
 def _replace(catalog: Catalog, before: EntityHolder, new_id: int, hooks: ResetHooks) -> EntityHolder:

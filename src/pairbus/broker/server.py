@@ -16,7 +16,6 @@ import logging
 import socket
 import ssl
 from collections.abc import Coroutine, Sequence
-from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -25,6 +24,7 @@ from aiohttp import WSMsgType, http_exceptions, web
 from pairbus.amqp.connection import Trace
 from pairbus.broker.door import FIRST_BYTES_DEADLINE_S, Door
 from pairbus.broker.namespace import Namespace
+from pairbus.broker.outages.contact import HttpRequest, answered_request
 from pairbus.broker.outages.held import run_all
 from pairbus.broker.peer import Peer
 from pairbus.broker.web_socket import WebSocketWire
@@ -39,12 +39,10 @@ http_logger.addFilter(lambda record: not (record.exc_info and isinstance(record.
 
 LAST_REQUESTS_S = 2.0  # for requests that are being read or answered when the broker stops
 BACKLOG = 1024  # connections that wait to be accepted
+TAKEN_PORT_S = 1.0  # until the next try to take a port that another program took
 CONNECTIONS_MAX = 5000  # per namespace, the limit of the service
 WEB_SOCKET_PROTOCOL = "AMQPWSB10"
 WEB_SOCKET_MESSAGE_MAX = 4 << 20
-
-_asking: ContextVar[object] = ContextVar("asking", default=None)
-"HTTP connection whose request is being answered in this context."
 
 
 class Port:
@@ -68,7 +66,8 @@ class Port:
         "Faults that let no bytes in or out."
         self._tls = tls
         self._listeners: list[socket.socket] = []
-        self._accepting: list[asyncio.Task[None]] = []
+        self._accepting: dict[socket.socket, asyncio.Task[None]] = {}
+        "Tasks of the listeners that listen; while connections are refused there are none."
         self.opened_count = 0
         "Connections that were accepted since the start."
         self._is_refusing = False
@@ -92,12 +91,9 @@ class Port:
         )
         await self._runner.setup()
         self.number, *self.extra_numbers = [int(listener.getsockname()[1]) for listener in self._listeners]
-        self._accept_all()
+        self._open_ports()
         self.namespace.faults.contact.port = self
         self.namespace.faults.contact.changed()
-
-    def _accept_all(self) -> None:
-        self._accepting = [self.loop.create_task(self._accept(listener)) for listener in self._listeners]
 
     def _close_listeners(self) -> None:
         for listener in self._listeners:
@@ -122,14 +118,14 @@ class Port:
         Not a middleware: aiohttp caches those of the last thousand applications, and would keep the namespace in
         memory.
         """
-        _asking.set(request.protocol)
+        answered_request.set(HttpRequest(request.protocol))
         awaited = self._awaited.pop(request.protocol, None)
         if awaited is not None:
             awaited.cancel()
 
     async def stop_accepting(self) -> None:
         self.namespace.faults.contact.port = None
-        tasks = [*self._tasks, *self._accepting, *([] if self._turning is None else [self._turning])]
+        tasks = [*self._tasks, *self._accepting.values(), *([] if self._turning is None else [self._turning])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -144,10 +140,24 @@ class Port:
             self._cut_all()
         if self._turning is not None and not self._turning.done():
             return  # the running task sees the new value
-        if is_refusing:
-            self._turning = self.loop.create_task(self._close_ports())
-        else:
+        if not is_refusing:
             self._open_ports()
+        if not self._is_in_line():
+            self._turning = self.loop.create_task(self._turn())
+
+    def _is_in_line(self) -> bool:
+        """Return whether all ports listen, or none while connections are refused."""
+        return len(self._accepting) == (0 if self._is_refusing else len(self._listeners))
+
+    async def _turn(self) -> None:
+        """Bring the ports into line with `_is_refusing`, which may change meanwhile."""
+        while not self._is_in_line():
+            if self._is_refusing:
+                await self._close_ports()
+            else:
+                await asyncio.sleep(TAKEN_PORT_S)
+            if not self._is_refusing:
+                self._open_ports()
 
     def _cut_all(self) -> None:
         """Cut every connection; the one whose request asked for this fault gets its answer first."""
@@ -156,31 +166,37 @@ class Port:
         for door in list(self.doors):
             door.abort()
         assert self._runner is not None and self._runner.server is not None
+        request = answered_request.get()
         for connection in self._runner.server.connections:
-            if connection is _asking.get():
+            if request is not None and connection is request.connection:
                 connection.close()
             elif connection.transport is not None:
                 connection.transport.abort()
 
     async def _close_ports(self) -> None:
-        """Close the listeners and keep their ports; open them again when that is wanted meanwhile."""
-        while self._is_refusing and self._accepting:
-            accepting, self._accepting = self._accepting, []
-            for task in accepting:
-                task.cancel()
-            await asyncio.gather(*accepting, return_exceptions=True)
-            for at, listener in enumerate(self._listeners):
+        """Close the listeners and keep their ports."""
+        accepting, self._accepting = self._accepting, {}
+        for task in accepting.values():
+            task.cancel()
+        await asyncio.gather(*accepting.values(), return_exceptions=True)
+        for at, listener in enumerate(self._listeners):
+            if listener in accepting:
                 host, number = listener.getsockname()[:2]
                 listener.close()
                 self._listeners[at] = await self._reserve(host, number)
-            if not self._is_refusing:
-                self._open_ports()
 
     def _open_ports(self) -> None:
-        """Listen again; clients that connect after this call are accepted."""
+        """Listen again; clients that connect after this call are accepted, unless another program has the port."""
         for listener in self._listeners:
-            listener.listen(BACKLOG)
-        self._accept_all()
+            if listener in self._accepting:
+                continue
+            try:
+                listener.listen(BACKLOG)
+            except OSError as error:  # a program that shares the address (SO_REUSEADDR) listened while we did not
+                number = listener.getsockname()[1]
+                logger.error("%s: port %d cannot be opened again yet: %s", self.namespace.name, number, error.strerror)
+            else:
+                self._accepting[listener] = self.loop.create_task(self._accept(listener))
 
     async def _reserve(self, host: str, number: int) -> socket.socket:
         """Return a socket that is bound and does not listen: it refuses connections and keeps the port."""
@@ -189,7 +205,7 @@ class Port:
                 return _bind(host, number)
             except ConfigError as error:  # another process took the port since it was closed
                 logger.error("%s: %s", self.namespace.name, error)
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(TAKEN_PORT_S)
 
     def freeze(self, key: int) -> None:
         """Stop reading from the open connections and writing to them, until `thaw` with the same key."""

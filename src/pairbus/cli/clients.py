@@ -59,7 +59,7 @@ def list_(socket: Socket = None, as_json: Json = False) -> None:
     paths = [socket] if socket is not None else served("client")
     if not paths:
         raise PairbusError(_none_found())
-    found = describe_all(paths, WAIT_S)
+    found = [_checked(path, one) for path, one in zip(paths, describe_all(paths, WAIT_S), strict=True)]
     known = [{"socket": str(path), **one} for path, one in zip(paths, found, strict=True) if isinstance(one, dict)]
     if as_json:
         typer.echo(json.dumps(known, indent=2, ensure_ascii=False))
@@ -125,6 +125,13 @@ def force_healthy(
     """
     body = _wanted(entities, all_entities=all_entities, new=new)
     _force("force-healthy", body, _chosen(pid, socket, all_clients=all_clients), as_json=as_json)
+
+
+def _checked(path: Path, said: dict[str, Any] | PairbusError) -> dict[str, Any] | PairbusError:
+    """Return what a client said; an error when another program answered."""
+    if isinstance(said, PairbusError) or said["role"] == "client":
+        return said
+    return PairbusError(f"{path} is no control socket of a client: its role is {said['role']!r:.80}")
 
 
 def _chosen(pid: int | None, socket: Path | None, *, all_clients: bool) -> list[Path]:

@@ -61,10 +61,7 @@ def control_client(
     if control is not None:
         control = control / SOCKET_NAME if control.is_dir() else control
         unix, place = UnixConnection(control, WAIT_S), str(control)
-        names = _call(unix, place, "GET", "/", {}, None)["namespaces"]
-        if namespace is None and len(names) > 1:
-            raise ConfigError(f"{control} has several namespaces; say which: --namespace {' | '.join(names)}")
-        return ControlClient(unix, place, f"/{namespace or names[0]}", None)
+        return ControlClient(unix, place, f"/{_namespace_of(unix, place, namespace)}", None)
     if namespace is not None:
         raise typer.BadParameter("--namespace goes with --control: a connection string names its namespace")
     if not connection_string:
@@ -82,6 +79,21 @@ def control_client(
         token = given.signature or ""
     connection = http.client.HTTPSConnection(authority, timeout=WAIT_S, context=_trust(given, authority, ca_file))
     return ControlClient(connection, authority, "", token)
+
+
+def _namespace_of(unix: UnixConnection, place: str, wanted: str | None) -> str:
+    """Return the namespace to talk to: the wanted one, or the only one."""
+    match _call(unix, place, "GET", "/", {}, None):
+        case {"namespaces": [str(), *_] as names}:
+            found = [str(name) for name in names if wanted is None or str(name).lower() == wanted.lower()]
+        case _:
+            raise PairbusError(f"{place} is no control socket of a broker or a proxy")
+    known = " | ".join(map(str, names))
+    if not found:
+        raise ConfigError(f"{place} has no namespace {wanted!r:.80}; say which: --namespace {known}")
+    if len(found) > 1:
+        raise ConfigError(f"{place} has several namespaces; say which: --namespace {known}")
+    return found[0]
 
 
 def _trust(given: ConnectionString, authority: str, ca_file: Path | None) -> ssl.SSLContext:
@@ -123,7 +135,8 @@ def _call(
     if answer.status < 300:
         return found
     kind = FaultNotFound if answer.status == 404 else ConfigError if answer.status == 400 else PairbusError
-    raise kind(f"refused by {place}: {found['error'] if isinstance(found, dict) else said[:300]}")
+    reason = found.get("error", said[:300]) if isinstance(found, dict) else said[:300]
+    raise kind(f"refused by {place}: {reason}")
 
 
 def _unreachable(place: str, error: Exception) -> str:

@@ -139,12 +139,14 @@ class ClientControl:
             raise ConfigError(f"{', '.join(body)[:80]!r} is not known; accepted are entities, all and new")
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             raise ConfigError("entities must be a list of names of queues or topics")
-        if bool(names) == (every is True):
+        if not (isinstance(every, bool) and isinstance(new, bool)):
+            raise ConfigError("all and new must be true or false")
+        if bool(names) == every:
             raise ConfigError('say which: {"entities": ["NAME"]} or {"all": true}')
         state, loop = self._living(), self._loop()
         if loop is None or not loop.is_running():
             raise PairbusError(NOT_AT_WORK)
-        return {"entities": call_in(loop, lambda: _forced(state, names, over=over, every=every, new=new is True))}
+        return {"entities": call_in(loop, lambda: _forced(state, names, over=over, every=every, new=new))}
 
 
 def _forced(state: Any, names: list[str], *, over: bool, every: bool, new: bool) -> list[dict[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,9 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(ms|s|m|h)?", re.ASCII)
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 _FIELDS = ("kind", "entity", "direction", "for_s", "probability", "count")
 ENTITY_LENGTH_MAX = 1024
-DURATIONS = "seconds, or a text such as 500ms, 30s, 5m or 1h"
+SECONDS_MAX = 100 * 366 * 86_400  # a century, as far as the clock of a namespace can be moved
+BYTES_PER_S_MAX = 10**12
+DURATIONS = "seconds, or a text such as 500ms, 30s, 5m or 1h, up to 100 years"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +87,12 @@ class Fault:
 
 def read_duration(value: object) -> float:
     """Read a length of time in seconds; ValueError names the accepted forms."""
+    seconds: object = value
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
-        return float(match[1]) * _UNIT_S[match[2]]
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
-        return float(value)
+        seconds = float(match[1]) * _UNIT_S[match[2]]
+    # Compared before it is made a float, which a number of 400 digits cannot be.
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds <= SECONDS_MAX:
+        return float(seconds)
     raise ValueError(f"{value!r:.80} is no duration; accepted are {DURATIONS}")
 
 
@@ -143,8 +146,10 @@ def _duration(kind: FaultKind, name: str, value: object) -> float:
 
 def _number(kind: FaultKind, name: str, value: object) -> float:
     if name.endswith("bytes_per_s"):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < math.inf:
-            raise InvalidFault(f"{kind.name}: {name} {value!r:.80} is wrong; accepted is a number from 1")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= BYTES_PER_S_MAX:
+            raise InvalidFault(
+                f"{kind.name}: {name} {value!r:.80} is wrong; accepted is a number from 1 to {BYTES_PER_S_MAX}"
+            )
         return float(value)
     return _duration(kind, name, value)
 

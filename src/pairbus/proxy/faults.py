@@ -15,15 +15,14 @@ from functools import partial
 from typing import Any, Protocol
 
 from pairbus.broker.outages.held import HeldSteps, run_all
+from pairbus.broker.outages.swallowed import SwallowedConnections, reset
 from pairbus.errors import InvalidFault
 from pairbus.faults import CONTACT, Active, Fault, FaultKind, Faults, Place
 from pairbus.proxy.conversation import DOWN, Direction
 from pairbus.proxy.idle import IdleConnections
 from pairbus.proxy.operations import OperationRules
 from pairbus.proxy.port import ProxyPort
-from pairbus.proxy.sockets import reset_socket
 
-SWALLOWED_MAX = 1000  # connections that a black hole keeps; each is a file descriptor
 logger = logging.getLogger("pairbus.proxy")
 
 WITHOUT_FRAMES = ("refuse", "black-hole", "latency", "bandwidth", "dns", "certificate")
@@ -74,10 +73,9 @@ class ProxyFaults:
         self._timer: asyncio.TimerHandle | None = None
         self._lines: dict[Direction, list[Active]] = {}
         self._is_refusing = False
-        self._swallowed = 0
-        "Connections in a black hole."
         self.faults = Faults(random.random)
         self.held = HeldSteps()
+        self._swallowed = SwallowedConnections(self.held, self.accepted)
         self.rules = OperationRules(self, proxy.namespace)
         self.idle = IdleConnections(port)
 
@@ -151,16 +149,11 @@ class ProxyFaults:
         one = self.meet(Place.CONNECT, CONTACT)
         if one is None:
             self._proxy.welcome(client)
-        elif one.fault.kind.name == "refuse" or self._swallowed >= SWALLOWED_MAX:
-            reset_socket(client)
+        elif one.fault.kind.name == "refuse":
+            reset(client)
         else:
             # No bytes are read, so none are lost: when the black hole ends, the client goes on as if it came then.
-            self._swallowed += 1
-            self.held.add(one.id, client, partial(self._let_go, client))
-
-    def _let_go(self, client: socket.socket) -> None:
-        self._swallowed -= 1
-        self._proxy.welcome(client)
+            self._swallowed.keep(one.id, client)
 
     # ── beginning and ending ──
 
@@ -180,8 +173,9 @@ class ProxyFaults:
             if self._is_refusing:
                 self._port.shut()
                 self._port.reset_all()
+                self._swallowed.reset_all()
             else:
-                self._port.listen()
+                self._port.listen_again()
         self._change_lines()
         self.idle.follow(next(iter(self.faults.at(Place.IDLE)), None))
         if self._timer is not None:
@@ -191,13 +185,12 @@ class ProxyFaults:
 
     def _change_lines(self) -> None:
         slow = self.faults.at(Place.WIRE)
-        was_slow = bool(self._lines)
+        before = self._lines.get(DOWN, [])
         # As at the broker: bytes of the namespace come later; a thin line is thin both ways.
         thin = [one for one in slow if one.fault.kind.name == "bandwidth"]
         self._lines = {direction: slow if direction is DOWN else thin for direction in Direction} if slow else {}
-        if was_slow and not slow:
-            for passage in self._port.open_passages():
-                passage.write_late_now()
+        if any(one not in slow for one in before):
+            run_all([passage.pace_anew for passage in self._port.open_passages()])
 
     def _expire(self) -> None:
         self._heal(self.faults.expire(_now()))

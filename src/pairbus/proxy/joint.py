@@ -119,10 +119,10 @@ class Joint:
         for each in self._wires.values():
             each.thaw(why)
 
-    def write_late_now(self) -> None:
-        """Write the bytes that waited: the line is no longer slow."""
+    def pace_anew(self) -> None:
+        """Give the bytes that wait new times, because a fault that slowed the line has ended."""
         for each in self._wires.values():
-            each.write_late_now()
+            each.pace_anew()
 
     def lost(self, direction: Direction, error: Exception | None) -> None:
         """End the other socket in the same way, because this one is gone."""

@@ -14,6 +14,7 @@ from pairbus.proxy.passage import Passage
 from pairbus.proxy.sockets import HOST, bound
 
 BACKLOG = 256
+TAKEN_PORT_S = 1.0  # until the next try to take a port that another program took
 CONNECTIONS_MAX = 5000  # two file descriptors each
 THIN_BUFFER_BYTES = 64 << 10  # receive buffer of the system for a client on a thin line
 logger = logging.getLogger("pairbus.proxy")
@@ -31,6 +32,7 @@ class ProxyPort:
         self._holder: socket.socket | None = None
         "Socket that keeps the port while connections are refused: bound, and never listening."
         self._listener: socket.socket | None = None
+        self._retry: asyncio.TimerHandle | None = None
         self._opening: set[asyncio.Task[None]] = set()
 
     def open(self, host: str, number: int) -> None:
@@ -68,8 +70,22 @@ class ProxyPort:
             self._listener = listener
             asyncio.get_running_loop().add_reader(listener, self._accept)
 
+    def listen_again(self) -> None:
+        """Accept connections; while that fails, because another program has the port, try again every second."""
+        try:
+            self.listen()
+        except OSError as error:
+            logger.error("port %d cannot be opened again yet: %s", self.number, error.strerror)
+            self._listen_later(TAKEN_PORT_S)
+
+    def _listen_later(self, delay_s: float) -> None:
+        self._retry = asyncio.get_running_loop().call_later(delay_s, self.listen_again)
+
     def shut(self) -> None:
         """Refuse connections, and keep the port."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
@@ -107,7 +123,7 @@ class ProxyPort:
         except OSError as error:  # out of file descriptors: try again in a moment, not at once
             logger.warning("a connection could not be accepted: %s", error)
             self.shut()
-            asyncio.get_running_loop().call_later(0.1, self.listen)
+            self._listen_later(0.1)
             return
         if len(self.passages) >= CONNECTIONS_MAX and len(self.open_passages()) >= CONNECTIONS_MAX:
             logger.warning("%d connections are open; one more was turned away", CONNECTIONS_MAX)

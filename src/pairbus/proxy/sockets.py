@@ -29,8 +29,3 @@ def reset(transport: asyncio.Transport) -> None:
     if open_socket is not None:  # a TLS transport that has lost its connection has no socket any more
         open_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     transport.abort()
-
-
-def reset_socket(open_socket: socket.socket) -> None:
-    open_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-    open_socket.close()

@@ -47,7 +47,9 @@ class ProxyWire(asyncio.Protocol):
         self._frozen_by: set[object] = set()
         "Reasons to write no bytes now."
         self._unread: list[bytes] = []
+        self._dice = dice
         self._width, self._delay = Pace(dice), Pace(dice)
+        self._thin_timer: asyncio.TimerHandle | None = None
         self._late: deque[tuple[float, bytes | None]] = deque()
         "(time, bytes) that must wait until then before they are written; None is the end."
         self._late_bytes = 0
@@ -65,15 +67,23 @@ class ProxyWire(asyncio.Protocol):
             self._unread.append(data)
             self.transport.pause_reading()
             return
-        thin = [one for one in self._owner.lines(self._direction) if "bytes_per_s" in one.fault.arguments]
-        if thin:
+        if self._slowing(self._direction, "bytes_per_s"):
             # The bytes arrive when the line has passed them, and no more are read before: the writer's socket fills up.
-            loop = asyncio.get_running_loop()
             self.pause("thin")
             self._unread.append(data)
-            loop.call_at(self._width.leaves_at(len(data), thin, loop.time()), self.resume, "thin")
+            self._rest()
         else:
             self._owner.arrived(self._direction, data)
+
+    def _rest(self) -> None:
+        """Read again when the thin line has passed the bytes that are not read yet."""
+        thin, loop = self._slowing(self._direction, "bytes_per_s"), asyncio.get_running_loop()
+        at = self._width.leaves_at(sum(map(len, self._unread)), thin, loop.time())
+        self._thin_timer = loop.call_at(at, self.resume, "thin")
+
+    def _slowing(self, direction: Direction, number: str) -> list[Active]:
+        """Return the faults with such a number that slow a direction."""
+        return [one for one in self._owner.lines(direction) if number in one.fault.arguments]
 
     def eof_received(self) -> None:
         # Returning None closes the transport, which leads to connection_lost. Bytes written until then would be
@@ -123,7 +133,7 @@ class ProxyWire(asyncio.Protocol):
 
     def write(self, data: bytes | None) -> None:
         """Write now, or later when the line is slow; None: close, after all bytes that were written before."""
-        lines = [one for one in self._owner.lines(self._direction.other) if "delay_s" in one.fault.arguments]
+        lines = self._slowing(self._direction.other, "delay_s")
         if not lines and not self._late and not self._frozen_by:
             self._write(data)
             return
@@ -157,10 +167,17 @@ class ProxyWire(asyncio.Protocol):
         elif not self._frozen_by:
             self._timer = loop.call_at(self._late[0][0], self._write_due)
 
-    def write_late_now(self) -> None:
-        """Write all bytes that wait: the line is no longer slow."""
-        self.resume("thin")
-        self._late = deque((0.0, data) for _, data in self._late)
+    def pace_anew(self) -> None:
+        """Give the bytes that wait new times, because a fault that slowed the line has ended."""
+        self._width, self._delay = Pace(self._dice), Pace(self._dice)
+        if self._thin_timer is not None:
+            self._thin_timer.cancel()
+        if self._slowing(self._direction, "bytes_per_s") and "thin" in self._pauses:
+            self._rest()
+        else:
+            self.resume("thin")
+        lines, now = self._slowing(self._direction.other, "delay_s"), asyncio.get_running_loop().time()
+        self._late = deque((self._delay.leaves_at(len(data or b""), lines, now), data) for _, data in self._late)
         if not self._frozen_by:
             self._write_due()
 

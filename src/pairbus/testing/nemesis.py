@@ -83,7 +83,7 @@ class Nemesis(OnLoop):
         for passage in self._port.open_passages():
             passage.swallow(False)
             passage.thaw("stall")
-            passage.write_late_now()
+            passage.pace_anew()
             passage.release()
         if self._loop is not None:
             self._port.listen()

@@ -54,7 +54,7 @@ _STATUS_OF: tuple[tuple[type[Exception], int, str], ...] = (
     (InvalidDescription, 400, "SubCode=40000. "),
     (MalformedEntry, 400, "SubCode=40000. "),
     (web.RequestPayloadError, 400, "SubCode=40000. "),  # a body that does not match its header, or has no end
-    (ConnectionResetError, 400, ""),  # the client left in the middle of its body: there is no receiver for this answer
+    (ConnectionResetError, 400, ""),  # the client left before its request was carried out: no one gets this answer
     (TokenNotValid, 401, "SubCode=40100. "),
     (StoreFull, 403, "SubCode=40300. "),  # the SDKs' quota error; they repeat a 507 three times on a full disk
     (StoreError, 500, ""),
@@ -128,9 +128,10 @@ class _Routes:
         if self._on_request is not None:
             self._on_request(request)
         faults = self._faults
-        if faults is not None and faults.acts:
-            await faults.contact.http_is_open()
         try:
+            if faults is not None and faults.acts:
+                await faults.contact.http_is_open()
+                _check_client(request)
             check_request_source(request.headers.getall("Host", []), request.headers.get("Origin"), self._hosts)
             if not self._wants_websocket(request):
                 answer: web.StreamResponse
@@ -171,6 +172,7 @@ class _Routes:
         try:
             if self._faults is not None and self._faults.acts:
                 is_lost, refusal = await self._faults.operations.http(path)
+                _check_client(request)
                 if refusal is not None:
                     raise AdminRefusal(*refusal)
             answer: web.StreamResponse = await self._authorized_answer(request, path, grant)
@@ -273,6 +275,12 @@ def _wants_page(request: web.Request) -> bool:
         return True
     is_reading = request.method in ("GET", "HEAD") and "Authorization" not in request.headers
     return request.path == "/" and is_reading and "text/html" in request.headers.get("Accept", "")
+
+
+def _check_client(request: web.Request) -> None:
+    """Refuse a request whose client left while a fault held it: the client does not wait for it any more."""
+    if request.transport is None or request.transport.is_closing():
+        raise ConnectionResetError("the client left while a fault held its request")
 
 
 def _is_switch(path: str) -> bool:

@@ -102,7 +102,8 @@ class RememberStep:
 CommitStep = RowStep | RememberStep | Forget | SetSessionState | PutEntity | DropEntity | EraseEntity
 
 
-_SETTLING = frozenset({Delete, Update, Move, Forget})
+SETTLING = frozenset({Delete, Update, Move, Forget})
+"Writes that take no room: a unit of them is committed on a full disk too."
 
 
 class CommitGroup:
@@ -191,7 +192,7 @@ class CommitGroup:
             yield done, whole
 
     def add(self, op: Write) -> None:
-        if type(op) not in _SETTLING:
+        if type(op) not in SETTLING:
             self._unit = None
         elif self._unit is not None:
             self._unit.append(op)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from pairbus.broker.store import (
@@ -32,11 +33,16 @@ from pairbus.broker.store import (
     entity_of,
 )
 from pairbus.broker.store.commit_times import CommitTimes
+from pairbus.broker.store.group import SETTLING
 from pairbus.broker.store.room_check import RoomCheck
 from pairbus.errors import StoreError, StoreFull
 
 _GONE: Any = object()
-_TAKES_ROOM = (Insert, InsertPayload, PutEntity, Remember)
+
+
+def _takes_room(op: Write) -> bool:
+    is_state = isinstance(op, SetSessionState) and op.state is not None
+    return is_state or isinstance(op, Insert | InsertPayload | PutEntity | Remember)
 
 
 def _snapshot(op: Write) -> Write:
@@ -79,7 +85,8 @@ class MemoryStore:
         self._highest: dict[str, int] = {"id": 0}
         self._last_n = 0
         self._writes: list[Write] = []
-        self._callbacks: list[Done] = []
+        self._callbacks: list[tuple[Done, int]] = []
+        "Callbacks, each with the number of writes before it. The writes between two callbacks are a unit."
         self._room_check: RoomCheck | None = None
         "Question of the probes among the callbacks; None: there are no probes."
         self._scheduled = False
@@ -100,7 +107,7 @@ class MemoryStore:
         failure, self._failure = self._closed or self._failure, None
         if failure is None:
             failure = self._apply_all(writes)
-        for done in callbacks:
+        for done, _ in callbacks:
             done(failure)
 
     def fail_next(self, error: StoreError) -> None:
@@ -151,7 +158,7 @@ class MemoryStore:
         self._commit_later()
 
     def after_commit(self, done: Done) -> None:
-        self._callbacks.append(done)
+        self._callbacks.append((done, len(self._writes)))
         self._commit_later()
 
     def probe(self, done: Done) -> None:
@@ -209,26 +216,43 @@ class MemoryStore:
         writes, self._writes = self._writes, []
         callbacks, self._callbacks = self._callbacks, []
         check, self._room_check = self._room_check, None
-        takes_room = any(isinstance(op, _TAKES_ROOM) for op in writes)
-        needs_room = takes_room or check is not None
-        self.hindrance(needs_room, partial(self._commit_hindered, writes, callbacks, None if takes_room else check))
+        takes_room = any(map(_takes_room, writes))
+        self.hindrance(takes_room or check is not None, partial(self._commit_hindered, writes, callbacks, check))
 
     def _commit_hindered(
-        self, writes: list[Write], callbacks: list[Done], check: RoomCheck | None, error: StoreError | None
+        self,
+        writes: list[Write],
+        callbacks: list[tuple[Done, int]],
+        check: RoomCheck | None,
+        error: StoreError | None,
     ) -> None:
-        """Commit a group that had to wait, or fail it, or fail only its probes; then the groups behind it.
+        """Commit a group that had to wait, or fail it; then the groups behind it.
 
-        `check`: the question of the probes, when only they need room.
+        On a full disk the units of settlements alone are committed, as the SQLite store does, and the probes fail.
         """
-        if check is not None and isinstance(error, StoreFull):
-            check.error, error = error, None
-        failure = self._closed or error or self._apply_all(writes)
-        for done in callbacks:
-            done(failure)
+        if isinstance(error, StoreFull):
+            if check is not None:
+                check.error = error
+            if not any(map(_takes_room, writes)):
+                error = None  # only the probes need room
+        if isinstance(error, StoreFull):
+            results = self._settle_only(writes, [end for _, end in callbacks], error)
+        else:
+            results = [self._closed or error or self._apply_all(writes)] * len(callbacks)
+        for (done, _), result in zip(callbacks, results, strict=True):
+            done(result)
         if self._writes or self._callbacks:
             self._commit_scheduled()
         else:
             self._scheduled = False
+
+    def _settle_only(self, writes: list[Write], ends: list[int], full: StoreFull) -> list[StoreError | None]:
+        """Commit the units that only settle, and return the result of each unit."""
+        units = [writes[start:end] for start, end in pairwise([0, *ends])]
+        settles = [bool(unit) and all(type(op) in SETTLING for op in unit) for unit in units]
+        settling = [op for unit, is_one in zip(units, settles, strict=True) if is_one for op in unit]
+        settled = self._closed or self._apply_all(settling)
+        return [settled if is_one else full for is_one in settles]
 
     def _apply_all(self, writes: list[Write]) -> StoreError | None:
         self._undo = []
