@@ -7,13 +7,27 @@ import asyncio
 import pytest
 
 from pairbus.explorer import Choice, Progress, described, move, peek, sequence_number_of, taking
-from pairbus.explorer.taking import Acted, Taking
+from pairbus.explorer.taking import Acted, ActOnMessages, Taking
 from pairbus.transport import ReceivedMessage
+from pairbus.transport.management import Status
 from tests.explorer.world import ORDERS, OTHER, World, message, world
 
 
 async def numbers(w: World) -> list[int]:
     return [sequence_number_of(one) or 0 for one in await peek(w.carrier, ORDERS)]
+
+
+def settling(w: World, number: int, disposition: Status) -> ActOnMessages:
+    """Make an action during which somebody else settles one of the messages, so that its lock is lost."""
+
+    async def act(messages: list[ReceivedMessage]) -> Acted:
+        others = await w.carrier.management("orders")
+        for one in messages:
+            if sequence_number_of(one.payload) == number:
+                await others.update_disposition(disposition, [one.lock_token])
+        return Acted(messages)
+
+    return act
 
 
 @pytest.mark.parametrize("limit", [None, 2])
@@ -28,14 +42,7 @@ async def test_message_that_could_not_be_completed_counts_as_left(
     async with world() as w:
         await w.put(message(0), message(1))
         before = await numbers(w)
-        others = await w.carrier.management("orders")
-
-        async def act(messages: list[ReceivedMessage]) -> Acted:
-            for one in messages:
-                if sequence_number_of(one.payload) == before[1]:
-                    await others.update_disposition("defered", [one.lock_token])
-            return Acted(messages)
-
+        act = settling(w, before[1], "defered")
         choice = Choice(numbers=before) if is_chosen else Choice()
         await Taking(w.carrier, ORDERS, choice, act, progress, limit).run()
         assert await numbers(w) == before[1:]
@@ -67,14 +74,7 @@ async def test_message_that_is_gone_does_not_count_as_uncompleted(monkeypatch: p
     async with world() as w:
         await w.put(message(0), message(1))
         before = await numbers(w)
-        others = await w.carrier.management("orders")
-
-        async def act(messages: list[ReceivedMessage]) -> Acted:
-            for one in messages:
-                if sequence_number_of(one.payload) == before[0]:
-                    await others.update_disposition("completed", [one.lock_token])
-            return Acted(messages)
-
+        act = settling(w, before[0], "completed")
         progress = await Taking(w.carrier, ORDERS, Choice(numbers=before), act, Progress()).run()
         assert (progress.done, progress.uncompleted, progress.left) == (2, 0, 0)
         assert await numbers(w) == []

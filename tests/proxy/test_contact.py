@@ -13,7 +13,6 @@ from unittest.mock import Mock
 import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
 
-from pairbus.broker.outages import swallowed
 from pairbus.errors import ConfigError, FaultNotFound, InvalidFault
 from pairbus.faults import KINDS
 from pairbus.proxy import Proxy
@@ -77,69 +76,6 @@ async def test_black_hole_freezes_and_swallows(world: World) -> None:
     async with await opening as connection:
         await (await connection.sender("orders")).send(encoded("swallowed"), timeout_s=5)
     assert world.waiting() == 2
-    await world.check_whole()
-
-
-async def test_black_hole_lets_go_of_clients_that_left(world: World) -> None:
-    """Each socket is a file descriptor. The bytes that a client wrote before it left must not hide its end."""
-    world.faults.add("black-hole", count=100)
-    for _ in range(3):
-        _, writer = await asyncio.open_connection(world.proxy.host, world.proxy.port)
-        writer.write(b"AMQP\x03\x01\x00\x00")
-        await until(world.faults.held.owns_any)
-        writer.close()
-    await until(lambda: not world.faults.held.owns_any())
-    world.faults.clear()
-    await world.check_whole()
-
-
-async def test_black_hole_is_silent_although_many_clients_left(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only connections that are open count towards the limit; one beyond it is reset."""
-    monkeypatch.setattr(swallowed, "_limit", lambda: 2)
-    world.faults.add("black-hole")
-    for _ in range(4):
-        _, writer = await asyncio.open_connection(world.proxy.host, world.proxy.port)
-        writer.close()
-        await writer.wait_closed()
-    patient = [await asyncio.open_connection(world.proxy.host, world.proxy.port) for _ in range(2)]
-    for reader, _ in patient:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(reader.read(1), 0.1)
-    with pytest.raises(ConnectionResetError):
-        beyond = await asyncio.open_connection(world.proxy.host, world.proxy.port)
-        await asyncio.wait_for(beyond[0].read(1), 5)
-    for _, writer in patient:
-        writer.close()
-    world.faults.clear()
-    await world.check_whole()
-
-
-async def test_swallowed_connection_stays_silent_in_a_second_black_hole(world: World) -> None:
-    """A connection must not come alive while a fault swallows the ones that come."""
-    first = world.faults.add("black-hole")
-    reader, writer = await asyncio.open_connection(world.proxy.host, world.proxy.port)
-    writer.write(b"AMQP\x03\x01\x00\x00")
-    await asyncio.sleep(0.05)
-    world.faults.add("black-hole", count=1)
-    world.faults.clear(first)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(reader.read(1), 0.3)
-    world.faults.clear()
-    assert await asyncio.wait_for(reader.readexactly(4), 5) == b"AMQP"
-    writer.close()
-    await world.check_whole()
-
-
-async def test_refuse_resets_swallowed_connections(world: World) -> None:
-    """Refused means that no connection is open, also none that came during a black hole before."""
-    world.faults.add("black-hole", count=1)
-    reader, writer = await asyncio.open_connection(world.proxy.host, world.proxy.port)
-    await until(world.faults.held.owns_any)
-    world.faults.add("refuse")
-    with pytest.raises(ConnectionResetError):
-        await asyncio.wait_for(reader.read(1), 5)
-    writer.close()
-    world.faults.clear()
     await world.check_whole()
 
 
