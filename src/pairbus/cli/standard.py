@@ -44,7 +44,8 @@ def signal_handlers() -> dict[signal.Signals, Any]:
 def restore_signals(before: dict[signal.Signals, Any]) -> None:
     """Undo what the command did with signals, for a program that goes on after it."""
     for number, handler in before.items():
-        if handler not in (None, signal.SIG_IGN) and signal.getsignal(number) in (signal.SIG_IGN, signal.SIG_DFL):
+        now = signal.getsignal(number)
+        if now != handler and handler not in (None, signal.SIG_IGN) and now in (signal.SIG_IGN, signal.SIG_DFL):
             signal.signal(number, handler)
 
 
