@@ -230,10 +230,7 @@ async def _serve(broker: Broker, names: list[str], *, tells_socket: bool) -> Non
             print(f"{name} {broker.connection_string(name)}")
         print("ready", flush=True)
         _suggest(broker.connection_string(names[0]))
-        # Messages are freed by reference counting; the collector only has to find rare cycles, not walk the heap
-        # every few hundred messages (5 % of the CPU of a send).
-        gc.freeze()
-        gc.set_threshold(20_000, 20, 20)
+        gc.freeze()  # the collector has to find rare cycles of messages, not to walk through all modules
         await stopped.wait()
 
 
