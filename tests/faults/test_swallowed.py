@@ -20,7 +20,7 @@ World = BrokerWorld | ProxyWorld
 
 @pytest.fixture(params=["broker", "proxy"])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """Both keep connections by the same code, and let each one go in their own way."""
+    """A broker or a proxy: they keep connections by the same code, and let each one go in their own way."""
     async with running_broker() if request.param == "broker" else running_proxy() as made:
         yield made
 
