@@ -23,7 +23,7 @@ from pairbus.broker.store import Done
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.recovery import Recovery
 from pairbus.errors import ConfigError, StoreError, StoreFull
-from pairbus.transport import Endpoint, Plain, Refused, SasSignature, Scheduled, cbs, connect
+from pairbus.transport import Endpoint, Plain, ReceivedMessage, Refused, SasSignature, Scheduled, cbs, connect
 
 MINUTE_MS = 60_000
 
@@ -413,10 +413,11 @@ async def test_a_receiver_that_never_settles_is_given_no_more_at_some_point(
         for number in range(5):
             await sender.send(message(f"m{number}"))
         receiver = await connection.receiver("orders")
-        held = []
-        while more := await receiver.receive(5, timeout_s=0.2):
-            held += more
-        assert len(held) == 3
+        held: list[ReceivedMessage] = []
+        async with asyncio.timeout(30):
+            while len(held) < 3:
+                held += await receiver.receive(5, timeout_s=5)
+        assert await receiver.receive(5, timeout_s=0.2) == [] and len(held) == 3
         await receiver.complete(held)
         assert len(await receiver.receive(2, timeout_s=5)) >= 1
 

@@ -76,8 +76,10 @@ def received_count(process: BrokerProcess) -> int:
     with ServiceBusClient.from_connection_string(process.connection_string()) as client:
         for queue in QUEUES:
             with client.get_queue_receiver(queue, receive_mode="receiveanddelete") as receiver:
-                while more := receiver.receive_messages(COUNT, max_wait_time=1):
-                    count += len(more)
+                left = COUNT
+                while left > 0 and (more := receiver.receive_messages(left, max_wait_time=10)):
+                    left -= len(more)
+                count += COUNT - left
     return count
 
 
