@@ -42,7 +42,7 @@ demo: setup
 # all of them.
 test: setup
 	@for part in 'tests/[a-f]*/' 'tests/[g-z]*/ tests/test_*.py'; do $(BIN)/pytest --collect-only $$part > /dev/null 2>&1 & done; wait
-	$(BIN)/pytest -n 7 --dist loadfile --no-loadscope-reorder -m 'not deep'
+	$(BIN)/pytest -n 7 --dist loadfile --no-loadscope-reorder -m 'not deep' --failures-to .ci/failures.json
 
 deep: setup
 	$(BIN)/pytest -m deep
