@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pairbus.pairing.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
     from pairbus.pairing.policy import REACTIONS, Failure, FailurePolicy, Kind, Reaction
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 __all__ = [
     "REACTIONS",

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from tests.nemesis.judge import FINDINGS, Judgement, judge
 from tests.nemesis.plan import Plan, draw_plan
@@ -33,6 +34,7 @@ def main() -> int:
     seed = random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed
     signal.signal(signal.SIGTERM, _interrupt)
     total, began, rounds = Total(), time.monotonic(), 0
+    before: Path | None = None
     with World(str(seed)) as world:
         print(f"seed {seed}, {given.minutes:g} minutes, {world.folder}", flush=True)
         while time.monotonic() < began + given.minutes * 60:
@@ -52,7 +54,9 @@ def main() -> int:
                 world.keep = True
                 print(*violations(this, found), sep="\n")
                 break
-            shutil.rmtree(this.folder)
+            if before is not None:
+                shutil.rmtree(before)
+            before = this.folder  # messages of this round may still move in the next one, whose violation they explain
     print(*total.table(rounds, time.monotonic() - began), sep="\n", flush=True)
     return int(world.keep)
 
@@ -87,7 +91,7 @@ def violations(this: Round, found: Judgement) -> Iterator[str]:
         for message_id, sink in cases[:SHOWN_MAX]:
             yield f"  {message_id} at {sink}"
             yield from (f"    {line}" for line in story_of(this.folder, message_id))
-    yield f"logs: {this.folder}"
+    yield f"logs: {this.folder}, and of the round before beside it"
 
 
 class Total:

@@ -69,7 +69,7 @@ def example_report(*, trouble: bool = False) -> Report:
     return Report(
         schema=SCHEMA,
         made_at="2026-03-01T15:02:11.480Z",
-        version="0.3.0",
+        version="0.4.0",
         begins=at(0),
         ends=at(LENGTH_S),
         seconds=float(LENGTH_S),
