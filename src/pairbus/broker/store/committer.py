@@ -172,6 +172,7 @@ class Committer:
             if is_committing and group.steps:
                 self._overwrite()
             return StoreError(f"{self._path}: {error}")
+        group.is_durable = True
         self._note_committed(number, gone, len(orphans))
         try:
             self._commits.write(number)

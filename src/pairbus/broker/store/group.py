@@ -116,6 +116,7 @@ class CommitGroup:
         "_settling",
         "_unit",
         "callbacks",
+        "is_durable",
         "room_check",
         "steps",
         "takes_room",
@@ -124,6 +125,8 @@ class CommitGroup:
     def __init__(self) -> None:
         self.takes_room = False
         "True when new data is stored: settlements and deletions only change or move existing data."
+        self.is_durable = False
+        "True when the writes are committed; set by the writer."
         self.steps: list[CommitStep] = []
         self.callbacks: list[Done] = []
         self.room_check: RoomCheck | None = None

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from pairbus.broker.store import Done, Hindrance, IndexRow, PayloadRow, RecoveredStore, StateRow, StoredMessage, Write
+from pairbus.broker.store.breakage import Breakage
 from pairbus.broker.store.commit_times import CommitTimes
 from pairbus.broker.store.committer import Committer, Totals
 from pairbus.broker.store.folder import is_store_file, own
@@ -70,6 +71,7 @@ class SqliteStore:
         self._handing_over = False
         self._closed: StoreError | None = None
         "Error for calls after the end; None: the store is open."
+        self._breakage = Breakage(folder)
         self._idle: asyncio.Future[None] | None = None
         self._last_n = 0
 
@@ -195,19 +197,23 @@ class SqliteStore:
 
     def _hand_over(self) -> None:
         group, self._group = self._group, CommitGroup()
-        if self._closed is not None or not group.needs_commit:
-            self._tell(group, self._closed)
+        error = self._closed or self._breakage.error
+        if error is not None or not group.needs_commit:
+            self._tell(group, error)
             return
         self._begin(group)
 
     def _begin(self, group: CommitGroup) -> None:
         self._in_flight = group
         self.commit_times.begin()
-        if self.hindrance is None:
-            self._writer().commit(group)
-        else:
-            needs_room = group.takes_room or group.room_check is not None
-            self.hindrance(needs_room, partial(self._commit_hindered, group))
+        with self._breakage:
+            if self.hindrance is None:
+                self._writer().commit(group)
+            else:
+                needs_room = group.takes_room or group.room_check is not None
+                self.hindrance(needs_room, partial(self._commit_hindered, group))
+            return
+        self._finished(group, self._breakage.error)  # the writer does not have it: nobody else would tell its callers
 
     def _commit_hindered(self, group: CommitGroup, error: StoreError | None) -> None:
         """Commit a group that had to wait, or fail it, or fail only its probes."""
@@ -221,18 +227,22 @@ class SqliteStore:
     def _writer(self) -> WriterThread:
         if self._thread is None:
             assert self._committer is not None, "recover comes before the first write"
-            self._thread = WriterThread(self._committer, self._running_loop(), self._finished)
+            self._thread = WriterThread(self._committer, self._running_loop(), self._finished, self._breakage)
         return self._thread
 
     def _finished(self, group: CommitGroup, error: StoreError | None) -> None:
         self._in_flight = None
         self.commit_times.end(is_durable=error is None)
-        rest = group.without_sends(error) if isinstance(error, StoreFull) else None
-        if rest is not None:
-            self._begin(rest)  # before the next group, and the callbacks of this group wait for it: their order stays
-            return
+        with self._breakage:
+            rest = group.without_sends(error) if isinstance(error, StoreFull) else None
+            if rest is not None:
+                self._begin(rest)  # before the next group, and this group's callbacks wait for it: their order stays
+                return
         if self._group.needs_commit:
-            self._hand_over()  # before the callbacks, so that the writer works while they run
+            with self._breakage:
+                self._hand_over()  # before the callbacks, so that the writer works while they run
+            if self._group.needs_commit:  # it failed
+                self._schedule()
         self._tell(group, error)
 
     def _tell(self, group: CommitGroup, error: StoreError | None) -> None:

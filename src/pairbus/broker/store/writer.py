@@ -13,12 +13,15 @@ import sys
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Lock, Thread
+from time import sleep
 
+from pairbus.broker.store.breakage import Breakage
 from pairbus.broker.store.committer import Committer
 from pairbus.broker.store.group import CommitGroup
 from pairbus.errors import StoreError
 
 SWITCH_INTERVAL_S = 0.00005
+NO_MEMORY_PAUSE_S = 0.05
 
 
 class PromptSwitching:
@@ -47,17 +50,19 @@ _switching = PromptSwitching()
 
 
 class WriterThread:
-    """Thread that commits groups in the order of `commit` calls; `finished` is called on the loop."""
+    """Thread that commits groups in the order of `commit` calls; `finished` is called on the loop, for every group."""
 
     def __init__(
         self,
         committer: Committer,
         loop: asyncio.AbstractEventLoop,
         finished: Callable[[CommitGroup, StoreError | None], None],
+        breakage: Breakage,
     ) -> None:
         self._committer = committer
         self._loop = loop
         self._finished = finished
+        self._breakage = breakage
         self._inbox: SimpleQueue[CommitGroup | None] = SimpleQueue()
         self._closed: asyncio.Future[None] = loop.create_future()
         # A daemon: a process that ends without closing its store must not hang; SQLite survives that.
@@ -76,13 +81,39 @@ class WriterThread:
 
     def _run(self) -> None:
         while (group := self._inbox.get()) is not None:
+            error = self._commit(group)
             try:
-                self._loop.call_soon_threadsafe(self._finished, group, self._committer.commit(group))
+                self._call_on_loop(self._finished, group, error)
             except RuntimeError:  # the loop was closed without closing the store: there is no caller to tell
                 _switching.end()
-                self._committer.close()
+                self._close()
                 return
-            self._committer.tidy_up_if_due()
+            self._tidy_up()
             _switching.end()
-        self._committer.close()
-        self._loop.call_soon_threadsafe(self._closed.set_result, None)
+        self._close()
+        self._call_on_loop(self._closed.set_result, None)
+
+    def _call_on_loop(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Call on the loop; the caller waits for it, so without memory it is tried until there is some."""
+        while True:
+            try:
+                self._loop.call_soon_threadsafe(callback, *arguments)
+                return
+            except MemoryError:
+                sleep(NO_MEMORY_PAUSE_S)
+
+    def _commit(self, group: CommitGroup) -> StoreError | None:
+        if self._breakage.error is not None:
+            return self._breakage.error
+        with self._breakage:
+            return self._committer.commit(group)
+        return None if group.is_durable else self._breakage.error
+
+    def _tidy_up(self) -> None:
+        if self._breakage.error is None:
+            with self._breakage:
+                self._committer.tidy_up_if_due()
+
+    def _close(self) -> None:
+        with self._breakage:  # without a checkpoint the next start finds the log as after a kill
+            self._committer.close()
