@@ -9,6 +9,7 @@ export class Element {
   getAttribute(name) { return this.given[name] ?? null; }
   addEventListener() {}
   showModal() {}
+  click() {}
   close() {}
   remove() {}
   querySelector() { return { disabled: false }; }
@@ -28,6 +29,8 @@ export const answers = {}; // route → JSON
 
 globalThis.Node = Element;
 globalThis.document = { createElement: (name) => new Element(name), createElementNS: (_, name) => new Element(name), body, getElementById: () => null };
+globalThis.history = { back() {}, replaceState() {} };
+globalThis.URL.createObjectURL = () => "blob:";
 globalThis.location = { hash: "", pathname: "/", search: "" };
 globalThis.sessionStorage = { getItem: () => null, setItem() {} };
 globalThis.FormData = class {
@@ -40,7 +43,7 @@ globalThis.FormData = class {
 globalThis.fetch = async (url, options) => {
   const route = url.replace(/\?.*/, "").split("/").pop();
   if (options?.method === "POST") posted.push([route, JSON.parse(options.body)]);
-  return { ok: true, json: async () => answers[route] ?? {} };
+  return { ok: true, json: async () => answers[route] ?? {}, blob: async () => new Blob(["{}\n"]) };
 };
 
 export const settled = () => new Promise((resolve) => setTimeout(resolve, 20));

@@ -85,8 +85,74 @@ async def test_move_purge_and_choice() -> None:
         assert (there.counts(), there.counts("other")) == ((8, 0), (2, 0))
         await there.job(f"{ORDERS}/purge", {"path": "orders", "grep": "body 9"})
         assert there.counts() == (7, 0)
-        job = await there.job(f"{ORDERS}/purge", {"path": "orders"})
+        job = await there.job(f"{ORDERS}/purge", {"path": "orders", "all": True})
         assert (job["done"], there.counts()) == (7, (0, 0))
+
+
+@pytest.mark.parametrize("verb", ["move", "purge"])
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {},
+        {"last": 5},
+        {"all": False},
+        {"all": "yes"},
+        {"all": True, "grep": "x"},
+        {"grep": ""},
+        {"where": ""},
+        {"session": ""},
+    ],
+)
+async def test_verb_without_a_choice_is_refused(verb: str, choice: dict[str, Any]) -> None:
+    """A forgotten or empty condition must not mean every message."""
+    async with world() as there:
+        await there.put("one")
+        status, said = await there.ask("POST", f"{ORDERS}/{verb}", {"path": "orders", "to": "other", **choice})
+        assert (status, there.counts(), there.counts("other")) == (400, (1, 0), (0, 0)), said
+
+
+@pytest.mark.parametrize("route", ["messages", "export", "count"])
+@pytest.mark.parametrize("name", ["grep", "where", "session"])
+async def test_empty_condition_is_an_error(route: str, name: str) -> None:
+    """An export with an empty condition, before a purge with the same one, must not look like a backup."""
+    async with world() as there:
+        status, said = await there.ask("GET", f"{ORDERS}/{route}?path=orders&{name}=")
+        assert (status, said["error"].startswith(f"{name} is empty")) == (400, True), said
+
+
+@pytest.mark.parametrize("verb", ["move", "purge"])
+@pytest.mark.parametrize("conditions", [{}, {"grep": "body 1"}], ids=["all", "a search"])
+async def test_verb_takes_exactly_the_messages_that_were_counted(verb: str, conditions: dict[str, str]) -> None:
+    """A dialog names the count; what arrives before the answer of the person stays."""
+    async with world() as there:
+        await there.put(*[f"body {at}" for at in range(12)], "other")
+        query = "".join(f"&{name}={value.replace(' ', '%20')}" for name, value in conditions.items())
+        counted = await there.get(f"{ORDERS}/count?path=orders{query}")
+        assert (counted["count"], counted["is_all"]) == (3 if conditions else 13, True)
+        await there.put("body 1 came late")
+        choice: dict[str, Any] = {**(conditions or {"all": True}), "last": counted["last"]}
+        job = await there.job(f"{ORDERS}/{verb}", {"path": "orders", "to": "other", **choice})
+        assert (job["state"], job["done"]) == ("done", counted["count"]), job
+        assert there.counts() == (14 - counted["count"], 0)
+
+
+async def test_count_ends_in_time_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pairbus.dashboard import verbs
+
+    monkeypatch.setattr(verbs, "COUNT_S", 0.0)
+    async with world() as there:
+        await there.put(*[f"body {at}" for at in range(600)])
+        counted = await there.get(f"{ORDERS}/count?path=orders&grep=body")
+        assert 0 < counted["count"] < 600 and counted["is_all"] is False
+
+
+async def test_chosen_messages_are_exported() -> None:
+    async with world() as there:
+        await there.put("one", "two", "three")
+        asked = {"path": "orders", "numbers": ["1", "3"]}
+        async with there.session.post(f"{there.url}{API}{ORDERS}/export", json=asked, headers=CHANGING) as answer:
+            lines = (await answer.read()).splitlines()
+        assert [json.loads(line)["body"] for line in lines] == ["one", "three"]
 
 
 @pytest.mark.parametrize("verb", ["move", "purge"])
@@ -98,7 +164,7 @@ async def test_job_that_leaves_messages_is_incomplete(verb: str) -> None:
         assert len(await receiver.receive(1, 5.0)) == 1
         await receiver.pause()
         await there.put("free")
-        job = await there.job(f"{ORDERS}/{verb}", {"path": "orders", "to": "other"})
+        job = await there.job(f"{ORDERS}/{verb}", {"path": "orders", "to": "other", "all": True})
         assert (job["state"], job["done"], job["left"]) == ("incomplete", 1, 1), job
         await receiver.close()
 
@@ -145,7 +211,7 @@ async def test_fault_with_a_number_without_end_is_not_found() -> None:
 async def test_failed_move_tells_why_and_loses_nothing() -> None:
     async with world() as there:
         await there.put("one")
-        job = await there.job(f"{ORDERS}/move", {"path": "orders", "to": "missing"})
+        job = await there.job(f"{ORDERS}/move", {"path": "orders", "to": "missing", "all": True})
         assert job["state"] == "failed" and "missing does not exist in" in job["error"], job
         assert there.counts() == (1, 0)
 
@@ -281,5 +347,5 @@ async def test_cancelled_job_loses_nothing_and_holds_nothing() -> None:
         job = await there.end_of(began)
         assert job["state"] in ("cancelled", "done"), job
         assert there.counts()[0] + there.counts("other")[0] >= 500
-        left = await there.job(f"{ORDERS}/purge", {"path": "orders"})
+        left = await there.job(f"{ORDERS}/purge", {"path": "orders", "all": True})
         assert there.counts() == (0, 0), left

@@ -130,6 +130,45 @@ def test_browse_search_edit_and_send_again(tab: Tab, broker: BrokerProcess) -> N
     assert tab.complaints == []
 
 
+@pytest.mark.parametrize("action", ["purge", "export"])
+def test_verb_on_page_two_takes_page_one_too(tab: Tab, broker: BrokerProcess, tmp_path: Path, action: str) -> None:
+    """The dialog names the count of all; the export before a purge has the messages of the first page."""
+    name = f"two-pages-{action}"
+    fill(broker, name, [f"body {number}" for number in range(60)])
+    visit(tab, page_of(broker, f"#/entity/contoso/{name}"))
+    click(tab, "[data-action=next]")
+    until(tab, "document.querySelectorAll('tbody tr').length === 10")
+    click(tab, f"[data-action={action}]")
+    if action == "export":
+        assert f"60 messages exported to {name}.jsonl" in until(tab, "document.querySelector('#toast')?.textContent")
+        return
+    words = until(tab, "document.querySelector('dialog')?.textContent")
+    assert f"Delete 60 messages of queue {name} in contoso? They are all that are there, on all pages" in words
+    click(tab, "dialog button.danger")
+    until_counts(broker, name, (0, 0))
+    assert until(tab, "document.querySelector('.job.done')?.textContent").count("60 messages")
+
+
+def test_pages_and_messages_have_addresses(tab: Tab, broker: BrokerProcess) -> None:
+    """Back closes a message and returns to the page before; an address opens what it names."""
+    fill(broker, "addressed", ['{"order": 1, "lines": []}'] * 60)
+    visit(tab, page_of(broker, "#/entity/contoso/addressed"))
+    click(tab, "[data-action=next]")
+    until(tab, "document.querySelectorAll('tbody tr').length === 10")
+    click(tab, "a[data-number='55']")
+    until(tab, "document.querySelector('dialog pre')?.textContent === '{\\n  \"order\": 1,\\n  \"lines\": []\\n}'")
+    address = tab.ask("location.href")
+    tab.ask("history.back()")
+    until(tab, "document.querySelector('dialog') === null && document.querySelectorAll('tbody tr').length === 10")
+    tab.ask("history.back()")
+    until(tab, "document.querySelectorAll('tbody tr').length === 50")
+    visit(tab, address)
+    until(tab, "document.querySelector('dialog h2')?.textContent === 'Message 55'")
+    click(tab, "dialog [data-action=close]")
+    until(tab, "document.querySelector('dialog') === null && location.hash.endsWith('?from=51')")
+    assert tab.complaints == []
+
+
 def test_send_and_purge(tab: Tab, broker: BrokerProcess) -> None:
     fill(broker, "purged", ["one"])
     visit(tab, page_of(broker, "#/entity/contoso/purged"))

@@ -29,11 +29,15 @@ state.look = { title: "contoso", time_ms: 0, namespaces: { contoso: { entities }
 const rows = ["1", "2", "3", "4"].map((number) => ({ sequence_number: number, state: "active", body: "b" }));
 answers.messages = { messages: rows, next: null, scanned: 4 };
 let nodes;
-const draw = () => { nodes = page.entityView("contoso", "orders", "", draw); };
+const { placeOf } = await import("./address.js");
+location.hash = "#/entity/contoso/orders";
+const draw = () => { nodes = page.entityView(placeOf(location.hash), draw); };
 draw();
 await settled();
-find(nodes, (one) => one.given["aria-label"] === "Choose 2").onchange({ target: { checked: true } });
-const press = (action) => find(nodes, (one) => one.given["data-action"] === action).onclick();
+const control = (action) => find(nodes, (one) => one.given["data-action"] === action);
+const press = async (action) => { control(action).onclick(); await settled(); };
+const choose = (label) =>
+  find(nodes, (one) => one.given["aria-label"] === label).onchange({ target: { checked: true } });
 """
 
 
@@ -42,7 +46,7 @@ def run(folder: Path, script: str) -> Any:
     shutil.copytree(STATIC, folder, dirs_exist_ok=True)
     shutil.copy(STUB, folder)
     (folder / "package.json").write_text('{"type": "module"}')
-    (folder / "test.mjs").write_text(script)
+    (folder / "test.mjs").write_text(f"{script}\nprocess.exit();")  # timers of the page do not hold it up
     done = subprocess.run(["node", "test.mjs"], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -52,7 +56,7 @@ def run(folder: Path, script: str) -> Any:
 @pytest.mark.parametrize(
     "meanwhile",
     [
-        'state.jobs.set(1, { number: 1, state: "done" }); page.refreshEntity(draw);',
+        'state.jobs.set(1, { number: 1, state: "done" }); page.refreshEntity();',
         "page.leaveEntity();",
     ],
     ids=["a job ends", "Back is pressed"],
@@ -60,16 +64,110 @@ def run(folder: Path, script: str) -> Any:
 def test_dialog_acts_on_the_messages_that_it_names(tmp_path: Path, verb: str, meanwhile: str) -> None:
     """A request without a choice means all messages: what happens behind the dialog must not take the choice away."""
     script = f"""{OPENED}
-    press("{verb}");
+    choose("Choose 2");
+    await press("{verb}");
     const asked = dialogBox().text;
     {meanwhile}
     await submit(dialogBox());
     console.log(JSON.stringify({{ asked, posted }}));
     """
     found = run(tmp_path, script)
-    assert "1 chosen message" in found["asked"]
+    assert "1 message of queue orders in contoso? You have chosen them in the list: number 2." in found["asked"]
     [[route, sent]] = found["posted"]
     assert (route, sent.get("path"), sent.get("numbers")) == (verb, "orders", ["2"])
+
+
+SEARCH = "?grep=late&where=amount+%3E+10"
+
+
+@pytest.mark.parametrize(
+    ("query", "chosen", "words"),
+    [
+        ("", {"all": True}, "They are all that are there, on all pages of the list."),
+        (
+            SEARCH,
+            {"grep": "late", "where": "amount > 10"},
+            "contain “late” and meet the filter amount > 10, on all pages",
+        ),
+    ],
+    ids=["no search", "a search"],
+)
+@pytest.mark.parametrize("verb", ["purge", "move", "export"])
+def test_page_of_the_list_is_no_condition_of_a_verb(
+    tmp_path: Path, verb: str, query: str, chosen: dict[str, Any], words: str
+) -> None:
+    """On page 2 a verb takes the messages of page 1 too: so the dialog says, and so an export before a purge must."""
+    script = f"""{OPENED}
+    answers.messages = {{ messages: rows, next: "51", scanned: 4 }};
+    answers.count = {{ count: 57, is_all: true, last: "60" }};
+    location.hash += "{query}";
+    page.leaveEntity();
+    draw();
+    await settled();
+    await press("next");
+    const address = location.hash;
+    draw();
+    await settled();
+    await press("{verb}");
+    const asked = "{verb}" === "export" ? "" : dialogBox().text;
+    if (asked) await submit(dialogBox());
+    console.log(JSON.stringify({{ address, asked, posted }}));
+    """
+    found = run(tmp_path, script)
+    assert "from=51" in found["address"]
+    [[route, sent]] = found["posted"]
+    if verb == "export":
+        chosen = {name: value for name, value in chosen.items() if name != "all"}
+    else:
+        chosen = chosen | {"last": "60", "expected": 57}
+        assert "57 messages of queue orders in contoso? " in found["asked"] and words in found["asked"]
+    given = {name: value for name, value in sent.items() if name not in ("path", "to", "to_namespace")}
+    assert (route, sent["path"], given) == (verb, "orders", chosen)
+
+
+def test_no_dialog_asks_to_delete_nothing(tmp_path: Path) -> None:
+    script = f"""{OPENED}
+    answers.count = {{ count: 0, is_all: true, last: null }};
+    await press("purge");
+    console.log(JSON.stringify(dialogBox()?.text ?? null));
+    """
+    assert run(tmp_path, script) == "there are no messages"
+
+
+def test_all_messages_of_a_page_are_chosen_at_once(tmp_path: Path) -> None:
+    script = f"""{OPENED}
+    choose("Choose all messages of this page");
+    await press("purge");
+    await submit(dialogBox());
+    console.log(JSON.stringify(posted));
+    """
+    [[_, sent]] = run(tmp_path, script)
+    assert sent["numbers"] == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"a":1e400,"b":[1,{"c":"x,\\"{y"}],"d":{}, "e": 12345678901234567890}', 11),
+        ("[ ]", 1),
+        ("[1,2]", 4),
+        ("12", None),
+        ("{broken", None),
+        (None, None),
+    ],
+)
+def test_json_is_indented_and_keeps_every_letter(tmp_path: Path, text: str | None, shown: int | None) -> None:
+    """A number that JavaScript would round, and a text with brackets, stay as they were sent."""
+    script = f"""
+    const {{ indented }} = await import("./words.js");
+    console.log(JSON.stringify(indented({json.dumps(text)})));
+    """
+    found = run(tmp_path, script)
+    if shown is None or text is None:
+        assert found is None
+    else:
+        assert "".join(found.split()) == "".join(text.split())
+        assert len(found.splitlines()) == shown
 
 
 def test_job_says_which_messages_are_left_and_which_are_there_twice(tmp_path: Path) -> None:
@@ -77,9 +175,11 @@ def test_job_says_which_messages_are_left_and_which_are_there_twice(tmp_path: Pa
     const { jobText } = await import("./words.js");
     const move = { verb: "move", state: "incomplete", done: 3, left: 2, uncompleted: 1, notes: ["s is locked"] };
     const purge = { verb: "purge", state: "incomplete", done: 1, uncompleted: 1 };
-    console.log(JSON.stringify([jobText(move), jobText(purge)]));
+    const under = { verb: "move", state: "running", done: 3, total: 57 };
+    console.log(JSON.stringify([jobText(move), jobText(purge), jobText(under)]));
     """
-    moved, purged = run(tmp_path, script)
+    moved, purged, under_way = run(tmp_path, script)
+    assert under_way == "3 of 57 messages"
     assert moved == "incomplete: 3 messages; 2 left; 1 of them could not be completed: in both places; s is locked"
     assert purged == "incomplete: 1 message; 1 of them could not be completed: still there"
 

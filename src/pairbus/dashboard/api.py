@@ -215,6 +215,15 @@ def _about_messages(function: str) -> Handler:
     return _lazily(load, function)
 
 
+def _verb(function: str) -> Handler:
+    def load() -> Any:
+        from pairbus.dashboard import verbs
+
+        return verbs
+
+    return _lazily(load, function)
+
+
 def _about_entities(function: str) -> Handler:
     def load() -> Any:
         from pairbus.dashboard import entities
@@ -267,14 +276,16 @@ ROUTES: list[tuple[str, re.Pattern[str], Handler]] = [
     ("GET", _of_namespace("message"), _about_messages("read")),
     ("GET", _of_namespace("body"), _about_messages("body")),
     ("GET", _of_namespace("dead-letters"), _about_messages("dead_letters")),
-    ("GET", _of_namespace("export"), _about_messages("export_messages")),
+    ("GET", _of_namespace("count"), _verb("count")),
+    ("GET", _of_namespace("export"), _verb("export_messages")),
+    ("POST", _of_namespace("export"), _verb("export_messages")),
     ("POST", _of_namespace("send"), _about_messages("send_messages")),
     ("POST", _of_namespace("resend"), _about_messages("send_again")),
     ("POST", _of_namespace("cancel"), _about_messages("cancel_scheduled")),
-    ("POST", _of_namespace("redrive"), _about_messages("begin_redrive")),
-    ("POST", _of_namespace("move"), _about_messages("begin_move")),
-    ("POST", _of_namespace("purge"), _about_messages("begin_purge")),
-    ("POST", _of_namespace("import"), _about_messages("begin_import")),
+    ("POST", _of_namespace("redrive"), _verb("begin_redrive")),
+    ("POST", _of_namespace("move"), _verb("begin_move")),
+    ("POST", _of_namespace("purge"), _verb("begin_purge")),
+    ("POST", _of_namespace("import"), _verb("begin_import")),
     ("GET", re.compile("jobs"), _jobs),
     ("GET", re.compile("jobs/(?P<number>[0-9]{1,9})"), _jobs),
     ("DELETE", re.compile("jobs/(?P<number>[0-9]{1,9})"), _cancel_job),

@@ -19,14 +19,20 @@ _NUMBERS = {"first": "first", "last": "last"}
 
 
 def choice_of(asked: Mapping[str, Any]) -> Choice:
-    """Read a choice: where (SQL filter), grep (text), session, reasons, numbers, first and last; ConfigError."""
+    """Read a choice: where (SQL filter), grep (text), session, reasons, numbers, first and last; ConfigError.
+
+    Without any condition every message is chosen. A condition that is empty is an error, not a condition less.
+    """
     given: dict[str, Any] = {}
     for name, field in _TEXTS.items():
         value = asked.get(name)
-        if value is not None and not isinstance(value, str):
+        if value is None:
+            continue
+        if not isinstance(value, str):
             raise ConfigError(f"{name} is {value!r:.60}; a text is needed")
-        if value:
-            given[field] = value
+        if not value:
+            raise ConfigError(f"{name} is empty: leave it out, or say what to look for")
+        given[field] = value
     for name, field in _NUMBERS.items():
         value = asked.get(name)
         if value is not None:
@@ -39,6 +45,19 @@ def choice_of(asked: Mapping[str, Any]) -> Choice:
     if reasons is not None:
         given["reasons"] = reasons_of(reasons)
     return Choice(**given)
+
+
+def named_choice(asked: Mapping[str, Any]) -> Choice:
+    """Read the choice of a verb that takes messages away: conditions, numbers, or {"all": true}; ConfigError for none.
+
+    `last` limits each of them and is no choice by itself.
+    """
+    choice = choice_of(asked)
+    has_conditions = not choice.without_end()[0].is_all
+    if has_conditions == (asked.get("all") is True) or asked.get("all") not in (None, True):
+        names = ", ".join((*_TEXTS, "first", "numbers"))
+        raise ConfigError(f'say which messages: by {names}, or "all": true for every message')
+    return choice
 
 
 def reasons_of(reasons: Any) -> list[str]:

@@ -64,13 +64,14 @@ class Jobs:
         self._jobs: dict[int, VerbRun] = {}
         self._last = 0
 
-    def begin(self, verb: str, namespace: str, entity: str, work: Work) -> VerbRun:
-        """Start a job. ConfigError when too many run."""
+    def begin(self, verb: str, namespace: str, entity: str, work: Work, total: int | None = None) -> VerbRun:
+        """Start a job. `total`: messages that it is expected to handle. ConfigError when too many run."""
         running = [job for job in self._jobs.values() if job.state == "running"]
         if len(running) >= RUNNING_MAX:
             raise ConfigError(f"{RUNNING_MAX} jobs run already; wait for one, or cancel one")
         self._last += 1
         job = VerbRun(self._last, verb, namespace, entity, self._tell)
+        job.counts |= {} if total is None else {"total": total}
         self._jobs[job.number] = job
         while len(self._jobs) > KEPT_MAX:
             del self._jobs[next(number for number, one in self._jobs.items() if one.state != "running")]

@@ -57,6 +57,16 @@ class Choice:
         asked = (self.where, self.text, self.session, self.reasons, self.numbers, self.last)
         return self.first <= 0 and all(condition is None for condition in asked)
 
+    def without_end(self) -> tuple[Choice, int | None]:
+        """Split a choice that only ends at a number into a choice of every message, and that number.
+
+        Verbs that know the number need no search for the messages up to it.
+        """
+        asked = (self.where, self.text, self.session, self.reasons, self.numbers)
+        if self.first > 0 or any(condition is not None for condition in asked):
+            return self, None
+        return Choice(), self.last
+
     @property
     def needs_bodies(self) -> bool:
         return self.text is not None

@@ -165,7 +165,8 @@ async def move(
     async def act(messages: list[ReceivedMessage]) -> Acted:
         return await _forward(destination, path, messages, change)
 
-    taking = Taking(source, address, choice or Choice(), act, progress or Progress(), limit)
+    choice, last = (choice or Choice()).without_end()
+    taking = Taking(source, address, choice, act, progress or Progress(), limit, last=last)
     try:
         return await taking.run()
     except EntityError as error:
@@ -317,16 +318,15 @@ async def purge(
 ) -> Progress:
     """Delete messages for good, but not those that arrive meanwhile. The service deletes them in large steps."""
     progress = progress or Progress()
-    choice = choice or Choice()
-    last: int | None = None
+    choice, last = (choice or Choice()).without_end()
     if choice.is_all and limit is None:
         found = await extent(carrier, address)
         if found is None:
             progress.left = 0
             progress.step()
             return progress
-        last = found[1]
-        before = await _enqueued_time(carrier, address, *found)
+        last = found[1] if last is None else min(found[1], last)
+        before = await _enqueued_time(carrier, address, found[0], last)
         if before is not None:
             await _delete_together(carrier, address, before, progress)
 

@@ -46,7 +46,6 @@ export async function firstOverview() {
   return (await ask("overview", undefined, early)).json();
 }
 
-export const blob = async (path) => (await ask(path)).blob();
 export const remove = async (path) => (await ask(path, { method: "DELETE" })).json();
 
 export async function post(path, body) {
@@ -79,11 +78,23 @@ export async function listen(path, heard, signal) {
   }
 }
 
-export async function save(path, name) {
-  const url = URL.createObjectURL(await blob(path));
+// Save an answer as a file, and return how many lines it has. With `body` the question is a POST.
+export async function save(path, name, body) {
+  const found = await (await ask(path, body && { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } })).blob();
+  const url = URL.createObjectURL(found);
   const anchor = document.createElement("a");
   anchor.href = url;
   anchor.download = name;
   anchor.click();
   setTimeout(() => URL.revokeObjectURL(url), 60000);
+  return lines(found);
+}
+
+async function lines(found) {
+  const reader = found.stream().getReader();
+  for (let count = 0; ;) {
+    const { done, value } = await reader.read();
+    if (done) return count;
+    for (const one of value) if (one === 10) count += 1;
+  }
 }

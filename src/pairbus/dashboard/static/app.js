@@ -1,35 +1,32 @@
 // The page: which view the address names, what the link to the server is, and jobs that run.
 
+import { entityLink, placeOf } from "./address.js";
 import { remove, setToken, takeToken } from "./api.js";
 import { attempt } from "./dialogs.js";
 import { button, field, h, show } from "./dom.js";
 import { entityView, leaveEntity, refreshEntity } from "./entity.js";
 import { noteImport } from "./imports.js";
+import { noteAddress } from "./message.js";
 import { happened, headline, overview } from "./overview.js";
 import { begin, keepListening, onChange, state } from "./store.js";
 import { faults, loadKinds } from "./switches.js";
 import { duration, jobText } from "./words.js";
 
 const main = document.getElementById("main");
+const TITLES = { faults: "Faults and clock", events: "Events" };
 let route = "";
-
-function places() {
-  const parts = location.hash.replace(/^#\/?/, "").split("/");
-  try { return parts.map(decodeURIComponent); } catch { return [""]; }
-}
 
 function draw() {
   if (!state.look) return;
-  const [view, ...rest] = places();
-  const name = ["faults", "events", "entity"].includes(view) ? view : "overview";
-  const now = JSON.stringify([name, ...rest.slice(0, 2)]);
-  const isNew = now !== route;
-  if (isNew) { route = now; leaveEntity(); main.replaceChildren(); scrollTo(0, 0); }
+  const place = placeOf(location.hash);
+  const name = place.view;
+  const now = JSON.stringify([name, place.namespace, place.path]);
+  if (now !== route) { route = now; leaveEntity(); main.replaceChildren(); scrollTo(0, 0); }
   for (const link of document.querySelectorAll("nav a")) link.toggleAttribute("aria-current", link.getAttribute("href") === (name === "overview" ? "#/" : `#/${name}`));
-  const content = { overview: () => overview(draw), events: () => [h("h1", {}, "Events"), happened(300)], faults: () => faults(draw), entity: () => entityView(rest[0] ?? "", rest[1] ?? "", rest[2] ?? "", draw) }[name]();
+  const content = { overview: () => overview(draw), events: () => [h("h1", {}, "Events"), happened(300)], faults: () => faults(draw), entity: () => entityView(place, draw) }[name]();
   show(main, content);
   if (name === "faults") loadKinds(draw);
-  document.title = `${headline(state.look)[0]} · Pairbus`;
+  document.title = `${name === "overview" ? headline(state.look)[0] : TITLES[name] ?? place.path} · Pairbus`;
   drawLink();
 }
 
@@ -46,12 +43,24 @@ function drawLink() {
   show(banner, warning ? [warning] : []);
 }
 
-const VERBS = { purge: "Purge", move: "Move", redrive: "Re-drive", import: "Import" };
+const VERBS = { purge: "Delete", move: "Move", redrive: "Re-drive", import: "Import" };
 
 function drawJobs() {
   show(document.getElementById("jobs"), [...state.jobs.values()].slice(-3).map((job) => h("div", { class: `job ${job.state}`, "data-key": job.number },
-    h("p", {}, h("strong", {}, VERBS[job.verb] ?? job.verb), " ", h("bdi", {}, job.entity), h("small", {}, jobText(job))),
+    h("div", { class: "grow" }, h("p", {}, h("strong", {}, VERBS[job.verb] ?? job.verb), " ", entityName(job)), bar(job), h("small", {}, jobText(job))),
     job.state === "running" ? button("Cancel", () => attempt(() => remove(`jobs/${job.number}`)), { class: "quiet" }) : button("Close", () => { state.jobs.delete(job.number); drawJobs(); }, { class: "quiet" }))));
+}
+
+// Towards the count that the dialog named; an import knows the bytes of its file only. Without a total it just moves.
+function bar(job) {
+  if (job.state !== "running") return null;
+  const [value, max] = job.size ? [job.resume?.offset ?? 0, job.size] : [job.done ?? 0, job.total];
+  return h("progress", { "aria-label": "Progress", ...(max ? { max, value: Math.min(value, max) } : {}) });
+}
+
+function entityName(job) {
+  const [, path, dead] = /^(.*?)(\/\$DeadLetterQueue)?$/i.exec(job.entity);
+  return h("a", { href: entityLink(job.namespace, path, dead ? "dead-letters" : "") }, h("bdi", {}, path), dead ? " (dead letters)" : "");
 }
 
 function askForToken() {
@@ -74,10 +83,10 @@ async function start() {
 }
 
 onChange((kind) => {
-  if (kind === "job") { [...state.jobs.values()].forEach(noteImport); drawJobs(); refreshEntity(draw); }
+  if (kind === "job") { [...state.jobs.values()].forEach(noteImport); drawJobs(); refreshEntity(); }
   draw();
 });
-addEventListener("hashchange", () => { takeToken(); draw(); });
+addEventListener("hashchange", (event) => { noteAddress(new URL(event.oldURL).hash); takeToken(); draw(); });
 addEventListener("keydown", (event) => {
   if (event.key === "/" && !event.target.closest?.("input, textarea, select, dialog")) {
     const filter = document.querySelector("#filter, #search");

@@ -15,7 +15,7 @@ function made(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (value === null || value === undefined || value === false) continue;
     if (HANDLERS.includes(name)) element[name] = value;
-    else if (name === "value") element.value = value;
+    else if (name === "value" && element.nodeName !== "PROGRESS") element.value = value;
     else element.setAttribute(name, value === true ? "" : String(value));
   }
   for (const child of children.flat(Infinity)) {

@@ -1,34 +1,80 @@
 // One message: read in full, edited and sent again, or written anew.
 
+import { entityLink } from "./address.js";
 import { get, of, post, save } from "./api.js";
 import { attempt, confirm, dialog, toast } from "./dialogs.js";
 import { button, field, h, pairs, table } from "./dom.js";
-import { bytes, moment } from "./words.js";
+import { bytes, duration, indented, moment } from "./words.js";
 
 const SHOWN = [
   ["message_id", "Message id"], ["subject", "Subject"], ["session_id", "Session"], ["correlation_id", "Correlation id"], ["content_type", "Content type"], ["to", "To"], ["reply_to", "Reply to"],
-  ["reply_to_session_id", "Reply to session"], ["partition_key", "Partition key"], ["state", "State"], ["delivery_count", "Deliveries"], ["dead_letter_reason", "Dead-letter reason"], ["dead_letter_error_description", "Description"], ["dead_letter_source", "Dead-letter source"], ["undecodable", "Cannot be read"],
+  ["reply_to_session_id", "Reply to session"], ["partition_key", "Partition key"], ["state", "State"], ["delivery_count", "Delivered so often"], ["dead_letter_reason", "Dead-letter reason"], ["dead_letter_error_description", "Description"], ["dead_letter_source", "Dead-letter source"], ["undecodable", "Cannot be read"],
 ];
 const TIMES = [["enqueued_time", "Enqueued"], ["scheduled_enqueue_time", "Scheduled for"], ["locked_until", "Locked until"]];
 const EDITED = ["message_id", "subject", "session_id", "correlation_id", "content_type", "to", "reply_to", "partition_key"];
 
-export async function openMessage(here, number, changed) {
+const BODIES = { text: "text", base64: "bytes that are no text, shown in base64", string: "an AMQP string", value: "an AMQP value, encoded and shown in base64", sequence: "AMQP lists, encoded and shown in base64" };
+
+// ── the message that the address names ──
+
+let shown = { key: "", box: null };
+let before = "";
+
+export const noteAddress = (hash) => { before = hash; };
+
+const linkTo = (here, query) => entityLink(here.namespace, here.path, here.tab, query);
+
+// Open the message of the address, and close the one that it does not name any more; null: it names none.
+export function syncMessage(here) {
+  const key = here?.query.message ? JSON.stringify([here.namespace, here.source, here.query.message]) : "";
+  if (key === shown.key) return;
+  const { box } = shown;
+  shown = { key, box: null };
+  box?.close();
+  if (key) open(here, here.query.message, key);
+}
+
+// A message that was opened from its list goes back there; one that was opened by its address has no list behind it.
+function leave(here) {
+  const list = linkTo(here, { ...here.query, message: "" });
+  if (before === list) history.back();
+  else { history.replaceState(null, "", list); here.redraw(); }
+}
+
+async function open(here, number, key) {
   const query = { path: here.source, number };
   const message = await attempt(() => get(of(here.namespace, "message", query)));
-  if (!message) return;
+  if (shown.key !== key) return;
+  if (!message) { leave(here); return; }
   const box = dialog(`Message ${number}`, [
+    h("p", { class: "note" }, `in ${here.source}; with everything it has ${bytes(message.size)}`),
     h("div", { class: "actions wrap" },
-      button("Edit and send again", () => { box.close(); sendForm(here, message, changed); }, { "data-action": "edit" }),
+      button("Edit and send again", () => { box.close(); sendForm(here, message, here.reload); }, { "data-action": "edit" }),
       button("Download body", () => attempt(() => save(of(here.namespace, "body", query), `message-${number}.bin`)), { "data-action": "download" }),
-      button("Delete", () => confirm("Delete a message", `Delete message ${number} of ${here.source} for good?`, "Delete", async () => { await post(of(here.namespace, "purge"), { path: here.source, numbers: [number] }); box.close(); }), { class: "danger" })),
-    h("h3", {}, `Body, ${message.body_type}, ${bytes(message.size)} with everything`),
-    h("pre", { class: "content", tabindex: 0 }, message.body ?? "(no body)"),
-    message.is_cut ? h("p", { class: "note" }, "Only the beginning is shown; the download has all of it.") : null,
+      button("Delete", () => confirm("Delete a message", `Delete message ${number} of ${here.source} in ${here.namespace}? It is gone for good.`, "Delete 1 message", async () => { await post(of(here.namespace, "purge"), { path: here.source, numbers: [number], expected: 1 }); box.close(); }), { class: "danger" })),
+    h("h3", {}, `Body: ${BODIES[message.body_type] ?? message.body_type}`),
+    bodyOf(message),
     typedTable("Application properties", message.application_properties),
     h("h3", {}, "Properties"),
-    pairs([...SHOWN.map(([name, title]) => [title, message[name]]), ...TIMES.map(([name, title]) => [title, message[name] ? `${moment(message[name])} (${message[name]})` : null]), ["Time to live", message.time_to_live_ms ? `${message.time_to_live_ms} ms` : null], ["Sequence number", message.sequence_number]]),
+    pairs([...SHOWN.map(([name, title]) => [title, message[name]]), ...TIMES.map(([name, title]) => [title, message[name] ? `${moment(message[name])} (${message[name]})` : null]), ["Time to live", message.time_to_live_ms ? duration(message.time_to_live_ms / 1000) : null], ["Sequence number", message.sequence_number]]),
     typedTable("Annotations", message.annotations),
   ], { class: "wide" });
+  shown.box = box;
+  box.addEventListener("close", () => {
+    if (shown.box !== box) return; // the address has changed already
+    shown = { key: "", box: null };
+    leave(here);
+  });
+}
+
+// JSON is indented for reading; what was sent is one click away.
+function bodyOf(message) {
+  const pretty = message.is_cut ? null : indented(message.body);
+  const content = h("pre", { class: "content", tabindex: 0 }, pretty ?? message.body ?? "(no body)");
+  const swap = h("input", { type: "checkbox", "data-action": "as-sent", onchange: (event) => { content.textContent = event.target.checked ? message.body : pretty; } });
+  return [content,
+    message.is_cut ? h("p", { class: "note" }, "Only the beginning is shown; the download has all of it.") : null,
+    pretty !== null && pretty !== message.body ? h("label", { class: "check" }, swap, "show the JSON as it was sent, not indented") : null];
 }
 
 function typedTable(title, values) {

@@ -1,5 +1,6 @@
 // The overview: is everything well, what waits where, and what happened.
 
+import { entityLink } from "./address.js";
 import { button, h, pill, section, svg, table, tiles } from "./dom.js";
 import { ratesOf, state } from "./store.js";
 import { outageButton } from "./switches.js";
@@ -7,8 +8,6 @@ import { bytes, duration, isBacklog, many, moment, number, rate, STATES } from "
 
 const FIRST_ROWS = 100;
 const view = { filter: "", sort: "path", down: false, nonEmpty: false, all: false };
-
-export const entityLink = (namespace, path, tab) => `#/entity/${encodeURIComponent(namespace)}/${encodeURIComponent(path)}${tab ? `/${tab}` : ""}`;
 
 export function entityRows(look) {
   return Object.entries(look.namespaces).flatMap(([namespace, one]) =>

@@ -49,8 +49,27 @@ export const STATES = {
 export const isBacklog = (path) => /\/x-servicebus-transfer\/\d+$/i.test(path);
 export const shortBody = (text) => (text === null || text === undefined ? "(no body)" : text);
 
+// JSON with one member a line; null when the text is no JSON object or list. Numbers and texts stay as they were
+// written: a parsed and printed number could differ.
+export function indented(text) {
+  try {
+    if (typeof JSON.parse(text) !== "object" || !/^\s*[[{]/.test(text)) return null;
+  } catch { return null; }
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(depth)}`;
+  const parts = text.match(/"(?:[^"\\]|\\.)*"|[[\]{}:,]|[^\s"[\]{}:,]+/g);
+  return parts.map((part, at) => {
+    const isEmpty = "[{".includes(part) && "]}".includes(parts[at + 1]);
+    if (isEmpty) return part;
+    if ("[{".includes(part)) { depth += 1; return part + line(); }
+    if ("]}".includes(part)) { if ("[{".includes(parts[at - 1])) return part; depth -= 1; return line() + part; }
+    return part === "," ? part + line() : part === ":" ? ": " : part;
+  }).join("");
+}
+
 export function jobText(job) {
-  return [`${job.state}: ${many(job.done ?? 0, "message")}`,
+  const isUnderWay = job.state === "running" && job.total !== undefined;
+  return [isUnderWay ? `${number(job.done ?? 0)} of ${many(job.total, "message")}` : `${job.state}: ${many(job.done ?? 0, "message")}`,
     job.left ? `${number(job.left)} left` : "",
     job.uncompleted ? `${number(job.uncompleted)} of them could not be completed: ${job.verb === "move" ? "in both places" : "still there"}` : "",
     ...(job.notes ?? []),
