@@ -18,8 +18,8 @@ Promises.
     these calls, without returning to the event loop, are in one group, so a batch is atomic. When a group fails, every
     callback of it gets the `StoreError`, none of its writes happened, and the store goes on with the next group.
     One exception: when the disk is full, a store may commit those batches of the group that only delete, update and
-    move rows, or forget ids, without the others. A callback is told of its own batch; a callback without writes of its
-    own is told of the whole group.
+    move rows, or forget ids, without the others, and these in several commits. A callback is told of its own batch; a
+    callback without writes of its own is told of the whole group.
  3. Callbacks run on the thread that owns the store (the event loop), in the order of their `after_commit` and `probe`
     calls.
  4. Reads see committed data only. A message whose checksum does not match is never returned; it is reported. A read

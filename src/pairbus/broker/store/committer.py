@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 from pairbus.broker.store import DropEntity, EraseEntity, Forget, PutEntity, SetSessionState, Write, states
 from pairbus.broker.store.group import CommitGroup, CommitStep, RememberStep, RowStep
+from pairbus.broker.store.log import WriteAheadLog
 from pairbus.broker.store.records import (
     COLUMN_COUNT,
     COLUMNS,
@@ -36,9 +38,6 @@ from pairbus.errors import StoreError, StoreFull
 
 logger = logging.getLogger("pairbus.broker.store")
 
-CHECKPOINT_BYTES = (
-    32 * 1024 * 1024
-)  # a checkpoint holds commits up for about 70 ms; with half the size it comes twice as often
 PROBE_BYTES = 1 << 20  # a disk with less room refuses the next large message
 
 
@@ -73,12 +72,6 @@ class Totals:
     "Entities whose counters are newer in the journal than in their own table."
 
 
-def log_size(path: Path) -> int:
-    """Return bytes of the write-ahead log of the database at `path`."""
-    log_path = path.with_name(path.name + "-wal")
-    return log_path.stat().st_size if log_path.exists() else 0
-
-
 class Committer:
     """Committer of groups on one connection, one after the other."""
 
@@ -94,9 +87,7 @@ class Committer:
         self._sharing: dict[int, int] = {}
         self._last_id = self._last_n = 0
         self._fold_at = totals.commits + 1  # the numbers of lost commits leave a gap, which must soon be closed
-        # Estimate of the bytes in the write-ahead log since the last checkpoint. Bytes that a killed process left in it
-        # count: otherwise the log of a process that is killed often would only grow.
-        self._log_bytes = log_size(path)
+        self._log = WriteAheadLog(path, connection)
         self._ask_at_bytes = 0
         "Size of the log at which free disk space is checked again: checking after each commit would cost 5 % of it."
 
@@ -121,7 +112,23 @@ class Committer:
             self._reserve.give_up()
             self._checkpoint("PASSIVE")
             error = self._attempt(group)
-        return error
+        return self._commit_parts(group, error) if isinstance(error, StoreFull) else error
+
+    def _commit_parts(self, group: CommitGroup, error: StoreFull) -> StoreError | None:
+        """Commit those units of a group for which there is room; the error is that of the last one that failed."""
+        parts = deque(group.halves())
+        whole: StoreError | None = None if parts else error
+        while parts:
+            part = parts.popleft()
+            self._checkpoint("PASSIVE")  # the log begins again at its start, which takes no new room
+            failure = self._attempt(part)
+            halves = part.halves() if isinstance(failure, StoreFull) else []
+            if halves:
+                parts.extendleft(reversed(halves))
+            else:
+                group.note_part(part, failure)
+                whole = failure or whole
+        return whole
 
     def _probe(self, group: CommitGroup) -> StoreError | None:
         """Return why a send would fail now; None when there is room for one and a write became durable."""
@@ -220,32 +227,36 @@ class Committer:
         """Fold the journal and copy the log back, when due: called between two groups, when no commit waits."""
         if self._totals.commits >= self._fold_at:
             self._fold()
-        if self._log_bytes >= CHECKPOINT_BYTES or self._is_log_long_for_the_disk():
+        if self._log.is_due() or self._is_log_long_for_the_disk():
             self._checkpoint("PASSIVE")
 
     def _is_log_long_for_the_disk(self) -> bool:
         """Return whether a disk with little room needs a shorter log (see reserve.py)."""
         if not self._reserve.size:
             return True
-        short = self._reserve.size // 4
-        if self._log_bytes < max(short, self._ask_at_bytes):
+        short, size = self._reserve.size // 4, self._log.size()
+        if size < short:
+            self._ask_at_bytes = 0  # it has begun again
+        if size < max(short, self._ask_at_bytes):
             return False
-        self._ask_at_bytes = self._log_bytes + short
+        self._ask_at_bytes = size + short
         return self._reserve.free_bytes() < PLENTY_BYTES
 
     def close(self) -> None:
         self._checkpoint("TRUNCATE")
         self._connection.close()
+        self._log.close()
         self._commits.close()
 
     def _checkpoint(self, mode: str) -> None:
-        self._log_bytes = self._ask_at_bytes = (
-            0  # also after a failure: the next try comes when the log has grown again
-        )
+        is_whole = False
         try:
-            self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+            [[is_busy, pages, copied]] = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+            is_whole = not is_busy and pages == copied
         except sqlite3.Error as error:  # no loss: the log keeps the pages that were not copied
             logger.warning("%s: the write-ahead log was not copied into the database: %s", self._path, error)
+        self._log.copied(is_whole=is_whole)
+        self._ask_at_bytes = 0 if is_whole else self._log.size() + self._reserve.size // 4
 
     def _roll_back(self) -> None:
         if not self._connection.in_transaction:
@@ -271,7 +282,6 @@ class Committer:
         crc = journal_crc(number, self._last_id, self._last_n, changes)
         sql = "INSERT INTO journal (number, last_id, last_n, crc, changes) VALUES (?, ?, ?, ?, ?)"
         self._connection.execute(sql, (number, self._last_id, self._last_n, crc, changes))
-        self._log_bytes += 2 * PAGE_BYTES
 
     def _fold(self) -> None:
         """Write the counters of the journal to their own table. Only the last commit stays in the journal."""
@@ -291,7 +301,6 @@ class Committer:
             logger.warning("%s: the journal of counters was not put together: %s", self._path, error)
             return
         totals.unfolded = set()
-        self._log_bytes += PAGE_BYTES * (2 + len(flat) // 1024)
 
     # ── steps ──
 
@@ -301,13 +310,12 @@ class Committer:
                 self._perform_rows(step)
             case RememberStep():
                 self._insert("remembered", "entity_id, until_ms, crc, message_id", 4, step.rows)
-                self._log_bytes += 32 * len(step.rows)
             case Forget():
                 self._connection.execute(
                     "DELETE FROM remembered WHERE entity_id = ? AND until_ms <= ?", (step.entity_id, step.until_ms)
                 )
             case SetSessionState():
-                self._log_bytes += states.carry_out(self._connection, step) + PAGE_BYTES
+                states.carry_out(self._connection, step)
                 self._last_n = max(self._last_n, step.n)
             case PutEntity():
                 self._put_entity(step)
@@ -319,10 +327,8 @@ class Committer:
     def _perform_rows(self, step: RowStep) -> None:
         if step.payloads:
             self._insert("payloads", "id, topic, crc, body", 4, step.payloads)
-            self._log_bytes += sum(map(len, step.payloads[3::4])) + PAGE_BYTES
         if step.rows:
             self._insert("messages", COLUMNS, COLUMN_COUNT, step.rows)
-            self._log_bytes += sum(map(len, step.rows[COLUMN_COUNT - 1 :: COLUMN_COUNT])) + PAGE_BYTES
         if step.moves:
             self._move(list(step.moves.values()))
         if step.updates:
@@ -345,7 +351,6 @@ class Committer:
             flat += [None] * (5 * (size - len(part)))
             self._connection.execute(move_sql(size), flat)
         self._delete("messages", "n", [row[0] for row in rows])
-        self._log_bytes += PAGE_BYTES * len(rows)
 
     def _insert(self, table: str, columns: str, width: int, flat: list[Any], verb: str = "INSERT") -> None:
         at = 0
@@ -360,7 +365,6 @@ class Committer:
             size = padded_size(len(part))
             part += [part[-1]] * (size - len(part))
             self._connection.execute(update_sql(size), [column for row in part for column in row])
-        self._log_bytes += PAGE_BYTES * len(rows)
 
     def _delete(self, table: str, key: str, numbers: Collection[int]) -> None:
         if not numbers:
@@ -373,7 +377,6 @@ class Committer:
             size = padded_size(len(part))
             part += [part[-1]] * (size - len(part))
             self._connection.execute(delete_sql(table, key, size), part)
-        self._log_bytes += PAGE_BYTES * (2 * len(runs) + len(others))
 
     def _put_entity(self, op: PutEntity) -> None:
         self._describe(op.entity_id, op.description)

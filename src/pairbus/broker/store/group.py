@@ -14,7 +14,8 @@ Rows are packed here, on the owner's thread: a message that its owner changes la
 A group consists of *units*, the writes up to one `after_commit`. On a full disk, the units that only settle, move and
 delete rows are committed without the others (`without_sends`): otherwise senders that try again and again would keep
 receivers from emptying their queues. Each of these writes names rows that were committed before, so none of them
-depends on a unit that is left out.
+depends on a unit that is left out. Where even these need more room than there is (a move writes the body again), they
+are committed in parts (`halves`), down to single units: a unit that is too large fails alone.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ class CommitGroup:
         "_remembering",
         "_settling",
         "_unit",
+        "_unit_errors",
         "callbacks",
         "is_durable",
         "room_check",
@@ -139,6 +141,8 @@ class CommitGroup:
         "Writes of each unit of settlements alone, by the place of its callback."
         self._failed: tuple[CommitGroup, StoreError] | None = None
         "Group whose settlements these are, and why it failed as a whole."
+        self._unit_errors: dict[int, StoreError | None] = {}
+        "Results of units that were committed in parts, by the place of their callbacks."
 
     @property
     def needs_commit(self) -> bool:
@@ -174,25 +178,42 @@ class CommitGroup:
             return None
         if self.room_check is not None:
             self.room_check.error = error
-        rest = CommitGroup()
+        rest = self._group_of(list(self._settling))
         rest._failed = self, error
-        for unit in self._settling.values():
-            for op in unit:
-                rest.add(op)
         return rest
+
+    def halves(self) -> list[CommitGroup]:
+        """Return two groups of the units that only settle, in their order; none where there is one unit, or none."""
+        places = list(self._settling)
+        middle = len(places) // 2
+        return [self._group_of(places[:middle]), self._group_of(places[middle:])] if middle else []
+
+    def _group_of(self, places: list[int]) -> CommitGroup:
+        group = CommitGroup()
+        for place in places:
+            unit = group._settling[place] = self._settling[place]
+            for op in unit:
+                group.add(op)
+        return group
+
+    def note_part(self, part: CommitGroup, error: StoreError | None) -> None:
+        """Note how the commit of some of the units ended."""
+        self._unit_errors |= dict.fromkeys(part._settling, error)
 
     def results(self, error: StoreError | None) -> Iterator[tuple[Done, StoreError | None]]:
         """Yield each callback, in the order of the calls, with its result, when the commit has ended with `error`.
 
         A callback without writes of its own asked for all writes before it, so it is told of the whole group.
         """
+        parts = self._unit_errors
         whole = error
         if self._failed is not None:
             group, whole = self._failed
             for place, done in enumerate(group.callbacks):
-                yield done, error if place in group._settling else whole
-        for done in self.callbacks:
-            yield done, whole
+                yield done, parts.get(place, error) if place in group._settling else whole
+            parts = {}
+        for place, done in enumerate(self.callbacks):
+            yield done, parts.get(place, whole)
 
     def add(self, op: Write) -> None:
         if type(op) not in SETTLING:

@@ -9,9 +9,12 @@ then on
 * sends are refused, until either there is room for a new reserve, or the settlements have emptied as much in the
   database itself (of a small one, half): it never shrinks, and new messages take the place of settled ones.
 
-Copying the log needs at most as much room as the log has. While the disk has less than `PLENTY_BYTES`, the log is kept
-shorter than a quarter of the reserve, so the reserve pays for it. A disk with plenty that others fill within seconds
-may meet a longer log: then settlements go on as long as the reserve lasts.
+A group of settlements that needs more than there is then is committed in parts, and only what is too large alone fails:
+a batch of messages that become active writes their bodies again.
+
+Copying the log needs at most as much room as the log has, and log.py knows how much that is. While the disk has less
+than `PLENTY_BYTES`, the log is kept shorter than a quarter of the reserve, so the reserve pays for it. A disk with
+plenty that others fill within seconds may meet a longer log: then settlements go on as long as the reserve lasts.
 """
 
 from __future__ import annotations

@@ -151,6 +151,7 @@ class SqliteStore:
             await self._thread.close()
         elif self._committer is not None:
             self._committer.close()
+            self._committer = None
         self._release()
 
     def _release(self) -> None:

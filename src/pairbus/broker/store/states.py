@@ -23,17 +23,16 @@ def head_crc(n: int, entity_id: int, updated_ms: int, session_id: bytes) -> int:
     return crc32(session_id, crc32(_HEAD.pack(n, entity_id, updated_ms)))
 
 
-def carry_out(connection: sqlite3.Connection, op: SetSessionState) -> int:
-    """Write one state and return the bytes that it adds to the log, without its page."""
+def carry_out(connection: sqlite3.Connection, op: SetSessionState) -> None:
+    """Write one state, or delete it."""
     if op.state is None:
         connection.execute("DELETE FROM states WHERE n = ?", (op.n,))
-        return 0
+        return
     crc = head_crc(op.n, op.entity_id, op.updated_ms, op.session_id.encode())
     connection.execute(
         "INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?, ?, ?, ?)",
         (op.n, op.entity_id, op.updated_ms, op.session_id, crc, crc32(op.state), op.state),
     )
-    return len(op.state)
 
 
 def row_of(n: Any, entity_id: Any, updated_ms: Any, session_id: Any, crc: Any, size: Any) -> StateRow | None:
