@@ -13,7 +13,7 @@ help:
 	@echo "make setup   .venv with everything"
 	@echo "make demo    an outage of a pair of namespaces, from the first send to the last check"
 	@echo "make test    every test but those of make deep, the JavaScript SDK included when node is here"
-	@echo "make deep    the tests on Spark that take a minute each"
+	@echo "make deep    the tests that take a minute each: Spark, and eight versions of azure-servicebus"
 	@echo "make azure   the paired client on two namespaces, PAIRBUS_AZURE_PRIMARY and PAIRBUS_AZURE_SECONDARY"
 	@echo "make package-test   wheel and sdist, each extra alone in an empty environment, Spark without any Java: some minutes;"
 	@echo "             EXTRAS='core broker' only these"

@@ -31,10 +31,13 @@ from pairbus.amqp.performatives import (
 )
 from pairbus.amqp.sasl import SaslClient, SaslServer
 from pairbus.amqp.session import Session
+from pairbus.amqp.types import decode
 
 
 class StrictReader:
-    """Asserts that a byte stream is legal output of one end: order, channels, handles, frame sizes, delivery ids."""
+    """Asserts that a byte stream is legal output of one end: order, channels, handles, frame sizes, delivery ids, and
+    that performatives are whole.
+    """
 
     def __init__(self, max_frame_size: int = 1 << 32) -> None:
         self.max_frame_size = max_frame_size
@@ -73,6 +76,9 @@ class StrictReader:
     def _on_frame(self, channel: int, body: bytes, size: int) -> None:
         performative, end = decode_performative(body, 0)
         self.frames.append((channel, performative, body[end:]))
+        if performative.IS_WHOLE:
+            values = decode(body, 0)[0].value
+            assert len(values) == len(performative.ROWS), f"{performative} with {len(values)} fields"
         assert end == len(body) or isinstance(performative, Transfer), "bytes behind a performative"
         if self._in_sasl:
             assert isinstance(performative, SaslMechanisms | SaslInit | SaslOutcome)

@@ -11,15 +11,16 @@ from uuid import UUID
 
 import pytest
 
+from pairbus.amqp.events import Delivery
 from pairbus.amqp.message import Message, Properties
-from pairbus.amqp.performatives import Transfer
+from pairbus.amqp.performatives import Modified, Transfer
 from pairbus.amqp.types import Array, Int, Long, Timestamp, UInt
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.broker.store import Done
 from pairbus.broker.strict import LENIENT
 from pairbus.transport import ClientConnection, Refused, connect
 from tests.broker.locking import lock_next
-from tests.broker.strict_world import Client
+from tests.broker.strict_world import Client, message
 from tests.transport.test_with_broker import encoded
 
 
@@ -149,6 +150,30 @@ async def test_messages_received_by_number_carry_their_lock_token(connection: Cl
     (found,) = (await management.request("receive-by-sequence-number", body))["messages"]
     annotations = Message.decode(found["message"]).delivery_annotations or {}
     assert annotations["x-opt-lock-token"] == found["lock-token"] != token
+
+
+async def test_deferral_without_answer_is_seen_by_the_next_request() -> None:
+    """azure-servicebus 7.0 to 7.6 settles its deferrals itself and asks for the message in the same write."""
+    client = await Client(LENIENT).open()
+    await client.queue("orders")
+    session = await client.session()
+    (await client.sender(session, "orders")).send(message("one"), b"1")
+    receiver = await client.receiver(session, "orders", credit=1)
+    ask = await client.sender(session, "orders/$management", name="ask")
+    await client.receiver(session, "orders/$management", credit=10, name="answers")
+    (delivery,) = [each for each in client.all_events(Delivery) if each.link is receiver]
+    number = Message.decode(delivery.payload).annotations["x-opt-sequence-number"]  # type: ignore[index]
+    receiver.settle(delivery.delivery_id, delivery.delivery_id, Modified(True, True).encode(), 1)
+    request = Message(
+        properties=Properties(message_id=1, reply_to="client"),
+        application_properties={"operation": "com.microsoft:receive-by-sequence-number"},
+        value={"sequence-numbers": Array([Long(number)], 0x81), "receiver-settle-mode": UInt(1)},
+        has_value=True,
+    )
+    ask.send(request.encode(), b"1")
+    await client.until(Transfer, 2)
+    answer = Message.decode(client.said.frames[-1][2])
+    assert answer.property("statusCode") == 200, answer.property("statusDescription")
 
 
 async def test_an_answer_that_takes_too_long_is_a_time_out() -> None:

@@ -3,7 +3,10 @@
 A row is a field: its name, its kind, its default. Decoder, encoder, defaults and checks are made from the rows. The
 two performatives that every message needs have hand-written codecs in `transfers`.
 
-Law: a row can write every value that it accepts from the wire. A server echoes the termini that a peer chose.
+Laws.
+ 1. A row can write every value that it accepts from the wire. A server echoes the termini that a peer chose.
+ 2. Performatives and errors are written whole, with a null for each field that has no value. The standard lets a writer
+    leave out trailing nulls, but azure-servicebus 7.11 to 7.14 reads fields by their position and fails without them.
 """
 
 from __future__ import annotations
@@ -128,14 +131,15 @@ class Composite:
     CODE: ClassVar[int]
     NAME: ClassVar[str]
     ROWS: ClassVar[tuple[tuple[str, FieldKind, Any, bool], ...]]
-    TRIM: ClassVar[bool] = True
+    IS_WHOLE: ClassVar[bool] = False
+    "True: trailing nulls are written."
 
     def encode(self) -> bytes:
         parts = []
         for name, kind, _, _ in self.ROWS:
             value = getattr(self, name)
             parts.append(b"\x40" if value is None else kind.write(value))
-        if self.TRIM:
+        if not self.IS_WHOLE:
             while parts and parts[-1] == b"\x40":
                 parts.pop()
         return b"\x00\x53" + bytes((self.CODE,)) + list_of(parts)
@@ -167,12 +171,12 @@ _T = TypeVar("_T", bound=type)
 
 
 @dataclass_transform()
-def composite(code: int, name: str, *, trim: bool = True) -> Callable[[_T], _T]:
+def composite(code: int, name: str, *, whole: bool = False) -> Callable[[_T], _T]:
     """Make the class a dataclass whose rows are read from its fields, and register its descriptor."""
 
     def make(cls: _T) -> _T:
         made: Any = dataclass(slots=True)(cls)
-        made.CODE, made.NAME, made.TRIM = code, name, trim
+        made.CODE, made.NAME, made.IS_WHOLE = code, name, whole
         made.ROWS = tuple(
             (f.name, f.metadata["kind"], f.default, f.metadata["required"]) for f in dataclasses.fields(made)
         )
@@ -185,7 +189,7 @@ def composite(code: int, name: str, *, trim: bool = True) -> Callable[[_T], _T]:
 # ── performatives (2.7) ──
 
 
-@composite(0x10, "open")
+@composite(0x10, "open", whole=True)
 class Open(Composite):
     container_id: str = row(STRING, required=True)
     hostname: str | None = row(STRING)
@@ -199,7 +203,7 @@ class Open(Composite):
     properties: dict[Any, Any] | None = row(FIELDS)
 
 
-@composite(0x11, "begin")
+@composite(0x11, "begin", whole=True)
 class Begin(Composite):
     remote_channel: int | None = row(USHORT)
     next_outgoing_id: int = row(UINT, required=True)
@@ -211,7 +215,7 @@ class Begin(Composite):
     properties: dict[Any, Any] | None = row(FIELDS)
 
 
-@composite(0x12, "attach")
+@composite(0x12, "attach", whole=True)
 class Attach(Composite):
     name: str = row(STRING, required=True)
     handle: int = row(UINT, required=True)
@@ -229,7 +233,7 @@ class Attach(Composite):
     properties: dict[Any, Any] | None = row(FIELDS)
 
 
-@composite(0x13, "flow")
+@composite(0x13, "flow", whole=True)
 class Flow(Composite):
     next_incoming_id: int | None = row(UINT)
     incoming_window: int = row(UINT, required=True)
@@ -244,7 +248,7 @@ class Flow(Composite):
     properties: dict[Any, Any] | None = row(FIELDS)
 
 
-@composite(0x14, "transfer")
+@composite(0x14, "transfer", whole=True)
 class Transfer(Composite):
     handle: int = row(UINT, required=True)
     delivery_id: int | None = row(UINT)
@@ -259,7 +263,7 @@ class Transfer(Composite):
     batchable: bool = row(BOOLEAN, False)
 
 
-@composite(0x15, "disposition")
+@composite(0x15, "disposition", whole=True)
 class Disposition(Composite):
     role: bool = row(BOOLEAN, required=True)
     first: int = row(UINT, required=True)
@@ -269,19 +273,19 @@ class Disposition(Composite):
     batchable: bool = row(BOOLEAN, False)
 
 
-@composite(0x16, "detach")
+@composite(0x16, "detach", whole=True)
 class Detach(Composite):
     handle: int = row(UINT, required=True)
     closed: bool = row(BOOLEAN, False)
     error: Error | None = row(ERROR)
 
 
-@composite(0x17, "end")
+@composite(0x17, "end", whole=True)
 class End(Composite):
     error: Error | None = row(ERROR)
 
 
-@composite(0x18, "close")
+@composite(0x18, "close", whole=True)
 class Close(Composite):
     error: Error | None = row(ERROR)
 
@@ -289,7 +293,7 @@ class Close(Composite):
 # ── errors, outcomes, termini (2.8, 3.4, 3.5, 4.5) ──
 
 
-@composite(0x1D, "error", trim=False)  # never trimmed: a shortened error list blocks the Python SDK for ever
+@composite(0x1D, "error", whole=True)  # a shortened error list blocks the Python SDK for ever
 class Error(Composite):
     condition: str = row(SYMBOL, required=True)
     description: str | None = row(STRING)

@@ -201,7 +201,9 @@ OPERATIONS = {
     "com.microsoft:renew-lock": Operation(LISTEN, RECEIVED_FROM, _renew_lock),
     "com.microsoft:schedule-message": Operation(SEND, SENT_TO, _schedule),
     "com.microsoft:cancel-scheduled-message": Operation(SEND, SENT_TO, _cancel_scheduled),
-    "com.microsoft:receive-by-sequence-number": Operation(LISTEN, RECEIVED_FROM, _receive_deferred),
-    "com.microsoft:batch-delete-messages": Operation(LISTEN, RECEIVED_FROM, _delete),
+    "com.microsoft:receive-by-sequence-number": Operation(
+        LISTEN, RECEIVED_FROM, _receive_deferred, sees_settlements=True
+    ),
+    "com.microsoft:batch-delete-messages": Operation(LISTEN, RECEIVED_FROM, _delete, sees_settlements=True),
     "com.microsoft:update-disposition": Operation(LISTEN, RECEIVED_FROM, _update_disposition),
 }

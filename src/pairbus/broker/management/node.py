@@ -121,6 +121,8 @@ class Operation:
     kinds: tuple[type, ...]
     "Entities on which the operation makes sense."
     run: Callable[[ManagementNode, Fields, Answer, int], None]
+    sees_settlements: bool = False
+    "True: runs when all earlier settlements are committed. Older SDKs settle without waiting for an answer."
 
 
 class ManagementNode:
@@ -207,7 +209,20 @@ class ManagementNode:
             if not isinstance(self.target.entity, operation.kinds):
                 kind = self.target.entity.description.KIND
                 raise Refusal(NOT_ALLOWED, f"{name} is not possible on the {kind} '{self.path}'.")
-            operation.run(self, Fields(request.body), answer, now_ms)
+            fields = Fields(request.body)
+        except Refusal as refusal:
+            answer.refuse(refusal)
+            return
+        if operation.sees_settlements:
+            self.namespace.store.after_commit(
+                lambda error: self._run(operation, fields, answer, self.namespace.now_ms())
+            )
+        else:
+            self._run(operation, fields, answer, now_ms)
+
+    def _run(self, operation: Operation, fields: Fields, answer: Answer, now_ms: int) -> None:
+        try:
+            operation.run(self, fields, answer, now_ms)
             self.changed()
         except Refusal as refusal:
             answer.refuse(refusal)
