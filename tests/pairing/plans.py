@@ -10,7 +10,7 @@ from pairbus.pairing.events import Event
 from pairbus.pairing.failover import State
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.pair import Pair
-from pairbus.pairing.policy import Failure, Kind
+from pairbus.pairing.policy import Failure, Kind, Silence
 from pairbus.pairing.sending import (
     Command,
     Pause,
@@ -37,16 +37,17 @@ class Answer:
     kind: Kind | None = None
     after_s: float = 0.01
     unknown: bool = False
-    is_alive: bool = False
+    heard: bool | None = None
+    "Whether the peer was heard until the attempt was given up; None: it was not given up by its clock."
     meanwhile: Callable[[float], object] | None = None
     "Called with the time while the command is under way: lets another event happen meanwhile."
 
 
 OK = Answer()
 LOST, FULL, BUSY = Answer(Kind.COMMUNICATION), Answer(Kind.FULL), Answer(Kind.BUSY)
-SILENT = Answer(Kind.TIMEOUT, after_s=-1.0, unknown=True)
+SILENT = Answer(Kind.TIMEOUT, after_s=-1.0, unknown=True, heard=False)
 "No answer and no sign of life: it takes all the silence that the command grants."
-SLOW = Answer(Kind.TIMEOUT, after_s=-1.0, unknown=True, is_alive=True)
+SLOW = Answer(Kind.TIMEOUT, after_s=-1.0, unknown=True, heard=True)
 "Signs of life and no answer: it takes all the time that the command has."
 
 
@@ -101,14 +102,18 @@ class World:
             return Reply(self.now)
         answer = next(answers, None)
         assert answer is not None, f"no answer for {command}"
-        limit_s = 1.0
+        limit_s, silence = 1.0, None
         if not isinstance(command, ToSpool):
-            limit_s = command.timeout_s if answer.is_alive else min(command.silence_s, command.timeout_s)
+            limit_s = command.timeout_s if answer.heard else min(command.silence_s, command.timeout_s)
+            if answer.heard is not None:
+                silence = Silence(0.0 if answer.heard else limit_s, command.silence_s)
         self.now += limit_s if answer.after_s < 0 else min(answer.after_s, limit_s)
         if answer.meanwhile is not None:
             answer.meanwhile(self.now)
-        failure = None if answer.kind is None else Failure(answer.kind, answer.kind.value, answer.unknown)
-        return Reply(self.now, failure, answer.is_alive)
+        failure = None
+        if answer.kind is not None:
+            failure = Failure(answer.kind, answer.kind.value, answer.unknown, silence=silence)
+        return Reply(self.now, failure)
 
     @property
     def steps(self) -> list[str]:

@@ -28,7 +28,7 @@ from tests.pairing.plans import BUSY, HOME, LOST, OK, SILENT, SLOW, Answer, Worl
 def test_a_healthy_send_is_one_command_and_nothing_else() -> None:
     world = World()
     assert world.send(OK) == HOME
-    assert world.commands == [ToPrimary(59.0, 3, fresh=False, trial=False)]
+    assert world.commands == [ToPrimary(59.0, 3, 3, fresh=False, trial=False)]
     assert world.events == []
 
 
@@ -37,8 +37,8 @@ def test_a_silent_primary_gets_a_third_of_the_callers_time() -> None:
     world = World(failover_interval=0)
     world.send(SILENT, OK, timeout_s=6.0)
     assert world.commands == [
-        ToPrimary(5.0, 2.0, fresh=False, trial=False),
-        ToBacklog("b/0", 4.0, 3, False, first_attempt_at=0.0),
+        ToPrimary(5.0, 2.0, 2.0, fresh=False, trial=False),
+        ToBacklog("b/0", 4.0, 3, 3, False, first_attempt_at=0.0),
     ]
 
 
@@ -50,7 +50,8 @@ def test_all_attempts_share_the_primarys_third() -> None:
 
 
 @pytest.mark.parametrize(
-    ("timeout_s", "allowed_s", "silence_s"), [(60, 59, 3), (6, 5, 2), (2, 1.5, 0.75), (0.4, 0.3, 0.3)]
+    ("timeout_s", "allowed_s", "silence_s"),
+    [(60, 59, 3), (6, 5, 2), (2, 1.5, 0.75), (1, 0.75, 0.63), (0.4, 0.3, 0.252)],
 )
 def test_a_slow_primary_gets_all_but_a_second(timeout_s: float, allowed_s: float, silence_s: float) -> None:
     """A slow primary has the caller's time less a second for a backlog queue; a silent one has the silence time."""
@@ -64,7 +65,7 @@ def test_a_slow_primary_gets_all_but_a_second(timeout_s: float, allowed_s: float
 def test_a_primary_without_an_alternative_gets_all_the_time() -> None:
     world = World(queues=0)
     world.send(OK, timeout_s=60.0)
-    assert world.commands == [ToPrimary(60.0, 60.0, fresh=False, trial=False)]
+    assert world.commands == [ToPrimary(60.0, 60.0, 60.0, fresh=False, trial=False)]
 
 
 # ── slow is not dead ──
@@ -96,7 +97,7 @@ def test_silence_counts() -> None:
     assert world.entity.state is State.FAILED_OVER
 
 
-@pytest.mark.parametrize(("timeout_s", "counts"), [(0.6, False), (0.66, False), (0.68, True)])
+@pytest.mark.parametrize(("timeout_s", "counts"), [(0.6, False), (0.78, False), (0.8, True), (1.0, True)])
 def test_a_moment_of_silence_says_nothing(timeout_s: float, counts: bool) -> None:
     """An attempt that granted less than half a second of silence is no evidence: a connection may take as long."""
     world = World(failover_interval=60)

@@ -11,7 +11,7 @@ from pairbus.client.outgoing import Outgoing
 from pairbus.client.results import error_of
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed
 from pairbus.pairing.failover import State
-from pairbus.pairing.policy import Failure, Kind
+from pairbus.pairing.policy import Failure, Kind, Silence
 from pairbus.pairing.sending import (
     CONCLUSIVE_S,
     Pause,
@@ -26,7 +26,7 @@ from pairbus.pairing.sending import (
 )
 from tests.pairing.plans import BUSY, FULL, HOME, LOST, OK, SILENT, SLOW, Answer, World
 
-TRIED = ToBacklog("b/0", 60.0, 3.0, False, None)
+TRIED = ToBacklog("b/0", 60.0, 3.0, 3.0, False, None)
 
 # ── away ──
 
@@ -118,7 +118,7 @@ def test_a_slow_queue_gives_way_to_the_spool() -> None:
     world = World(spool=True)
     world.fail_over()
     assert world.send(SLOW, OK, timeout_s=9.0) == Receipt(Where.SPOOL, unanswered="b/0")
-    assert world.commands[0] == ToBacklog("b/0", 8.5, 3, False, None)
+    assert world.commands[0] == ToBacklog("b/0", 8.5, 3, 3, False, None)
     assert world.pair.rotation.is_whole
 
 
@@ -154,7 +154,7 @@ def test_no_queue_is_asked_without_time_for_the_answer() -> None:
 
 def test_a_moment_before_the_plan_counts_for_nothing() -> None:
     """The caller has less time than any connection takes; every other send keeps the queue, or the entity."""
-    late = Failure(Kind.TIMEOUT, "late")
+    late = Failure(Kind.TIMEOUT, "late", silence=Silence(0.3, 0.3))
     world = World(failover_interval=0)
     for is_away in (False, True):
         if is_away:
@@ -342,7 +342,7 @@ def test_an_unknown_outcome_of_one_backlog_queue_is_carried_to_the_next() -> Non
     world.fail_over()
     began = world.now
     world.send(SILENT, OK)
-    assert world.commands[-1] == ToBacklog("b/1", 57.0, 3, False, first_attempt_at=began)
+    assert world.commands[-1] == ToBacklog("b/1", 57.0, 3, 3, False, first_attempt_at=began)
 
 
 def test_unknown_outcome_of_a_backlog_queue_is_reported() -> None:

@@ -73,7 +73,7 @@ ANSWERS = st.builds(
     kind=st.sampled_from([None, *Kind]),
     after_s=st.sampled_from([0.0, 0.01, 0.5, 3.0, -1.0]),
     unknown=st.booleans(),
-    is_alive=st.booleans(),
+    heard=st.sampled_from([None, False, True]),
 )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.pair import Pair
-from pairbus.pairing.policy import Failure, Kind
+from pairbus.pairing.policy import Failure, Kind, Silence
 from pairbus.pairing.sending import (
     Command,
     Receipt,
@@ -63,16 +65,17 @@ def next_step(
     return step, f"{entity.state} {entity.failed_sends} {entity.busy_since} {sender.queue} of {pair.rotation}"
 
 
-@pytest.mark.parametrize("is_alive", [False, True])
+@pytest.mark.parametrize("silence", [None, Silence(0.0, 0.5), Silence(0.5, 0.5)], ids=str)
 @pytest.mark.parametrize("spool_dir", [None, "spool"])
 @pytest.mark.parametrize("timeout_s", TIMES_S)
 @pytest.mark.parametrize("made", [home, away])
 @pytest.mark.parametrize("answer", ANSWERS, ids=str)
 def test_an_attempt_before_the_plan_is_the_plans_own(
-    answer: Failure | None, made: object, timeout_s: float, spool_dir: str | None, is_alive: bool
+    answer: Failure | None, made: object, timeout_s: float, spool_dir: str | None, silence: Silence | None
 ) -> None:
     """The two ways to send must agree, or one failure would be judged in two ways."""
-    reply = Reply(min(1.0, timeout_s), answer, is_alive)
+    answer = None if answer is None else replace(answer, silence=silence)
+    reply = Reply(min(1.0, timeout_s), answer)
     ways = [
         next_step(*(home if made is home else away)(spool_dir), timeout_s, reply, tried=tried)
         for tried in (True, False)
@@ -101,14 +104,14 @@ def test_a_queue_that_went_out_is_not_held_against_another() -> None:
     assert isinstance(first, ToBacklog)
     pair.rotation.failed("backlog/1", "the first of them", 0.5)
     plan = sending(pair, sender, 60.0, 0.0, tried=(first, Reply(1.0, Failure(Kind.TIMEOUT, "late"))))
-    assert next(plan) == ToBacklog("backlog/0", 59.0, pair.options.attempt_timeout, False, None)
+    assert next(plan) == ToBacklog("backlog/0", 59.0, 3, 3, False, None)
     assert pair.rotation.has("backlog/0")
 
 
 def test_a_sender_without_its_queue_needs_a_plan() -> None:
     """The plan picks one, looks whether one is back, or makes the trial."""
     pair, sender = away()
-    assert first_attempt(pair, sender, 60.0) == ToBacklog("backlog/1", 60.0, pair.options.attempt_timeout, False, None)
+    assert first_attempt(pair, sender, 60.0) == ToBacklog("backlog/1", 60.0, 3, 3, False, None)
     sender.queue = None
     assert first_attempt(pair, sender, 60.0) is None
     pair, sender = away()

@@ -15,8 +15,9 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from pairbus.pairing.policy import Kind, kind_of_condition
 from pairbus.sdk.encoding import encode
 from pairbus.sdk.failures import failure_of, failure_of_transport
-from pairbus.transport import Carrier, ConnectionLost, Refused, Silence, Timeout, TransportError
+from pairbus.transport import Carrier, ConnectionLost, Refused, Timeout, TransportError
 from tests.scripted import Detach, Reject, ScriptedThread
+from tests.transport.silences import HEARD, SILENT
 
 TEXT = "The service says why."
 
@@ -87,8 +88,8 @@ def plain_error(connection_string: str) -> Exception:
 TRANSPORT: list[tuple[TransportError, Kind, type[Exception]]] = [
     (ConnectionLost("gone"), Kind.COMMUNICATION, exceptions.ServiceBusConnectionError),
     (ConnectionLost("bye", condition="amqp:connection:forced"), Kind.COMMUNICATION, exceptions.ServiceBusError),
-    (Timeout("late"), Kind.TIMEOUT, exceptions.OperationTimeoutError),
-    (Silence("silent"), Kind.TIMEOUT, exceptions.OperationTimeoutError),
+    (Timeout("late", HEARD), Kind.TIMEOUT, exceptions.OperationTimeoutError),
+    (Timeout("silent", SILENT), Kind.TIMEOUT, exceptions.OperationTimeoutError),
 ]
 
 

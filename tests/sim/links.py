@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -11,6 +12,7 @@ from uuid import UUID
 from pairbus.amqp.message import BATCH_FORMAT, DATA, sections
 from pairbus.amqp.types import decode
 from pairbus.broker.deliveries import patch_of
+from pairbus.pairing.policy import Silence
 from pairbus.transport import ConnectionLost, ReceivedMessage, Refused, Timeout, TransportError
 from tests.sim.broker import Queue
 
@@ -55,11 +57,15 @@ class SimLink:
     async def within(
         self, future: asyncio.Future[Any], timeout_s: float | None, what: str, *, outcome_unknown: bool
     ) -> Any:
+        began = self.wire.loop.time()
         try:
             async with asyncio.timeout(self.timeout_s if timeout_s is None else timeout_s):
                 return await future
         except TimeoutError:
-            raise Timeout(f"{self.path}: the {what} was not answered", outcome_unknown=outcome_unknown) from None
+            silence = Silence(self.wire.loop.time() - began, math.inf)
+            raise Timeout(
+                f"{self.path}: the {what} was not answered", silence, outcome_unknown=outcome_unknown
+            ) from None
 
 
 class SimSender(SimLink):
@@ -133,15 +139,15 @@ class SimSender(SimLink):
 
         future = wire.ask(store, doubtful=True)
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        if silence_s is not None:
-            limit_s = min(limit_s, silence_s)  # without partial sends, silence is the time until the one answer
-        self._sends[future] = wire.loop.call_later(limit_s, self._late, future)
+        allowed_s = math.inf if silence_s is None else silence_s
+        silence = Silence(min(limit_s, allowed_s), allowed_s)  # there is one answer, and no other sign of life
+        self._sends[future] = wire.loop.call_later(silence.lasted_s, self._late, future, silence)
         future.add_done_callback(self._ended)
         return future
 
-    def _late(self, future: asyncio.Future[Any]) -> None:
+    def _late(self, future: asyncio.Future[Any], silence: Silence) -> None:
         if not future.done():
-            future.set_exception(Timeout(f"{self.path}: not answered in time", outcome_unknown=True))
+            future.set_exception(Timeout(f"{self.path}: not answered in time", silence, outcome_unknown=True))
             if self.when_silent is not None:
                 self.when_silent()
 

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from pairbus.pairing.policy import Silence
 from pairbus.transport import Carrier, ConnectionLost, Endpoint, Refused, Timeout, TransportError
 from pairbus.transport.carrier import HIDES_PINGS
+from pairbus.transport.steps import Hearing
 from tests.sim.broker import Namespace
 from tests.sim.checker import History
 from tests.sim.links import SimLink, SimReceiver, SimSender
@@ -168,9 +170,12 @@ class Wire:
     def has_room(self, path: str) -> bool:
         return self.loss is None
 
-    async def sender(self, path: str, *, timeout_s: float, name: str | None = None) -> SimSender:
-        link = self.sender_class(self, path, timeout_s)
-        await self._attach(link, timeout_s, lambda: self.namespace.queue(path).refuse(attaching=True))
+    async def sender(
+        self, path: str, *, timeout_s: float, name: str | None = None, hearing: Hearing | None = None
+    ) -> SimSender:
+        link, began = self.sender_class(self, path, timeout_s), self.loop.time()
+        with (hearing or Hearing()).awaiting(lambda: began):
+            await self._attach(link, timeout_s, lambda: self.namespace.queue(path).refuse(attaching=True))
         return link
 
     async def receiver(
@@ -212,14 +217,17 @@ class SimCarrier(Carrier):
         self.is_dead = False
         self._pool.connect = self._dial  # type: ignore[assignment]
 
-    async def _dial(self) -> Wire:
-        net, namespace = self._net, self._namespace
-        await asyncio.sleep(2 * net.delay_s(namespace))
+    async def _dial(self, hearing: Hearing) -> Wire:
+        net, namespace, began = self._net, self._namespace, self._net.loop.time()
+        with hearing.awaiting(lambda: began):
+            await asyncio.sleep(2 * net.delay_s(namespace))
         if namespace.refuses or self.is_dead:
             raise ConnectionLost(f"{namespace.name}: connection refused")
         if namespace.is_silent:
-            await asyncio.sleep(self.connect_timeout_s)
-            raise Timeout(f"{namespace.name}: no connection within {self.connect_timeout_s:g} s")
+            with hearing.awaiting(lambda: began):
+                await asyncio.sleep(self.connect_timeout_s)
+            silence = Silence(net.loop.time() - began, self.connect_timeout_s)
+            raise Timeout(f"{namespace.name}: no connection within {self.connect_timeout_s:g} s", silence)
         wire = self.wire_class(net, namespace, self._owner)
         net.wires.append(wire)
         return wire

@@ -18,13 +18,13 @@ from pairbus.transport import (
     Exhausted,
     NotReady,
     Refused,
-    Silence,
     Timeout,
     TransportError,
     connect,
 )
 from pairbus.transport.failures import failure_of
 from tests.transport.server import Script, Server
+from tests.transport.silences import HEARD, SILENT
 
 PAYLOAD = Message(data=[b"hello"]).encode()
 FORCED = Error("amqp:connection:forced", "The connection was inactive for more than the allowed 60000 milliseconds.")
@@ -175,8 +175,8 @@ KINDS: list[tuple[TransportError, Kind]] = [
     (ConnectionLost("broken"), Kind.COMMUNICATION),
     (ConnectionLost("closed", condition="amqp:not-found"), Kind.COMMUNICATION),
     (ConnectionLost("closed", condition="com.microsoft:server-busy"), Kind.BUSY),
-    (Timeout("late"), Kind.TIMEOUT),
-    (Silence("silent"), Kind.TIMEOUT),
+    (Timeout("late", HEARD), Kind.TIMEOUT),
+    (Timeout("silent", SILENT), Kind.TIMEOUT),
     (Exhausted("no channel"), Kind.COMMUNICATION),
     (NotReady("no credit"), Kind.COMMUNICATION),
     (Refused("amqp:link:detach-forced", "idle"), Kind.COMMUNICATION),

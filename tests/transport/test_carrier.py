@@ -17,6 +17,7 @@ from pairbus.pairing.policy import Kind
 from pairbus.transport import Carrier, ConnectionLost, Endpoint, Refused, Timeout, TransportError
 from pairbus.transport.failures import failure_of
 from tests.transport.server import Script, Server
+from tests.transport.silences import HEARD
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -209,7 +210,7 @@ async def test_a_web_socket_goes_through_an_http_proxy() -> None:
     ("error", "kind"),
     [
         (ConnectionLost("gone", outcome_unknown=True), Kind.COMMUNICATION),
-        (Timeout("late", outcome_unknown=True), Kind.TIMEOUT),
+        (Timeout("late", HEARD, outcome_unknown=True), Kind.TIMEOUT),
         (Refused("com.microsoft:server-busy", "slow down"), Kind.BUSY),
         (Refused("amqp:link:detach-forced", "idle"), Kind.COMMUNICATION),
         (Refused("never:heard-of"), Kind.INTERNAL),

@@ -269,6 +269,8 @@ class SpoolWays:
         entity = pair.entity(path, now)
         self._trials.discard(entity.path)
         self._state.inflow.stuck(path)
+        if failure.silence is not None and failure.silence.lasted_s < pair.options.attempt_timeout:
+            return  # the peer is slow, which is no failure
         if way.queue is not None:
             if failure.kind is not Kind.BUSY:
                 self._tell(pair.rotation.failed(way.queue, failure.text, now))

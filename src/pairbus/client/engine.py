@@ -25,6 +25,7 @@ from pairbus.pairing.events import Closed
 from pairbus.pairing.life import Life
 from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S
+from pairbus.pairing.sending import ToPrimary
 from pairbus.transport import Management, Scheduled
 from pairbus.transport.threads import in_thread
 
@@ -149,10 +150,10 @@ class Engine:
     ) -> T:
         """Make a request to the entity's `$management` node in the primary."""
 
-        async def ask(limit_s: float, silence_s: float) -> T:
-            ends = self.loop.time() + limit_s
-            node = await self._primary.management(origin.path, limit_s)
-            return await request(node)(ends - self.loop.time(), silence_s)
+        async def ask(attempt: ToPrimary) -> T:
+            ends = self.loop.time() + attempt.timeout_s
+            node = await self._primary.management(origin.path, attempt.timeout_s, opening_s=attempt.opening_s)
+            return await request(node)(ends - self.loop.time(), attempt.silence_s)
 
         self.state.check()
         if not self.state.is_paired:

@@ -50,14 +50,14 @@ from pairbus.pairing.sending import (
 )
 from pairbus.sdk.failures import failure_of_transport
 from pairbus.telemetry import operations
-from pairbus.transport import Carrier, Silence, Timeout, TransportError
+from pairbus.transport import Carrier, TransportError
 
 logger = logging.getLogger("pairbus")
 
 IN_PRIMARY = Receipt(Where.PRIMARY)
 
-Request = Callable[[float, float], Awaitable[Any]]
-"Function that makes a request to the primary. Arguments: time-out in seconds, and longest silence of the primary."
+Request = Callable[[ToPrimary], Awaitable[Any]]
+"Function that makes a request to the primary, within the limits of an attempt."
 
 
 class Sends:
@@ -187,7 +187,7 @@ class Sends:
 
     async def _to_primary(self, origin: Origin, going: Outgoing, attempt: ToPrimary) -> Reply:
         payload, message_format = going.for_primary()
-        failure, is_alive = await self._deliver(
+        failure = await self._deliver(
             self._primary, origin.path, payload, message_format, attempt, origin, name=origin.link_name
         )
         if failure is None:
@@ -198,7 +198,7 @@ class Sends:
         self._state.meters.send("primary", origin.path, going.payloads, failure, "application")
         if failure.outcome_unknown:
             going.unanswered(THE_PRIMARY)
-        return Reply(self._clock(), failure, is_alive)
+        return Reply(self._clock(), failure)
 
     @operations.divert
     async def _to_backlog(self, origin: Origin, going: Outgoing, attempt: ToBacklog) -> Reply:
@@ -206,18 +206,16 @@ class Sends:
         queue, first_at = attempt.queue, attempt.first_attempt_at
         deadline = self._clock() + attempt.timeout_s
         wrapped = going.wrapped(origin.path, self._wall_ms(first_at), origin.order)
-        is_alive, failure = False, None
+        failure: Failure | None = None
         try:
             if max(map(len, wrapped)) > BATCH_LIMIT and not self._secondary.batch_limit(queue):
-                failure, is_alive = await self._learn_limits(queue, attempt)
+                failure = await self._learn_limits(queue, attempt)
                 if failure is not None:
-                    return Reply(self._clock(), failure, is_alive)
+                    return Reply(self._clock(), failure)
                 attempt = replace(attempt, timeout_s=max(deadline - self._clock(), 0.001), fresh=False)
             parts = parcels(wrapped, self._secondary.batch_limit(queue), self._secondary.message_limit(queue))
             for payload, message_format, count in parts:
-                failure, is_alive = await self._deliver(
-                    self._secondary, queue, payload, message_format, attempt, origin
-                )
+                failure = await self._deliver(self._secondary, queue, payload, message_format, attempt, origin)
                 if len(parts) > 1:  # a later part goes on the connection that took the first, within the same time
                     attempt = replace(attempt, timeout_s=max(deadline - self._clock(), 0.001), fresh=False)
                 self._state.meters.send("secondary", queue, wrapped[:count], failure, "failover")
@@ -231,15 +229,15 @@ class Sends:
             failure = Failure(Kind.TOO_LARGE, str(error), error=error)
         finally:
             self.results.diverted(origin, going, outcome_unknown=first_at is not None)
-        return Reply(self._clock(), failure, is_alive)
+        return Reply(self._clock(), failure)
 
-    async def _learn_limits(self, queue: str, attempt: ToBacklog) -> tuple[Failure | None, bool]:
-        """Open the link to a backlog queue, which tells the sizes that the queue takes; return as `_deliver` does."""
+    async def _learn_limits(self, queue: str, attempt: ToBacklog) -> Failure | None:
+        """Open the link to a backlog queue, which tells the sizes that the queue takes."""
         try:
-            await self._secondary.sender(queue, attempt.timeout_s, fresh=attempt.fresh)
+            await self._secondary.sender(queue, attempt.timeout_s, opening_s=attempt.opening_s, fresh=attempt.fresh)
         except TransportError as error:
-            return _judged(error)
-        return None, False
+            return failure_of_transport(error)
+        return None
 
     async def _deliver(
         self,
@@ -251,8 +249,8 @@ class Sends:
         by: Origin,
         *,
         name: str | None = None,
-    ) -> tuple[Failure | None, bool]:
-        """Make one attempt; return its failure, and whether the peer showed signs of life."""
+    ) -> Failure | None:
+        """Make one attempt; return its failure."""
         try:
             await carrier.send(
                 path,
@@ -260,13 +258,14 @@ class Sends:
                 message_format=message_format,
                 timeout_s=attempt.timeout_s,
                 silence_s=attempt.silence_s,
+                opening_s=attempt.opening_s,
                 name=name,
                 fresh=attempt.fresh,
                 by=by,
             )
         except TransportError as error:
-            return _judged(error)
-        return None, False
+            return failure_of_transport(error)
+        return None
 
     async def _to_spool(self, origin: Origin, going: Outgoing, command: ToSpool) -> Failure | None:
         """Return when the disk has the messages. A write that has begun when the time is over may store them later."""
@@ -314,8 +313,11 @@ class Sends:
     async def batch_limit(self, origin: Origin, timeout_s: float) -> int:
         """Open the link to the primary and return its largest batch; 0 when the primary is away."""
 
-        async def ask(limit_s: float, silence_s: float) -> int:
-            return (await self._primary.sender(origin.path, limit_s, name=origin.link_name)).batch_limit
+        async def ask(attempt: ToPrimary) -> int:
+            sender = await self._primary.sender(
+                origin.path, attempt.timeout_s, opening_s=attempt.opening_s, name=origin.link_name
+            )
+            return sender.batch_limit
 
         try:
             return cast(int, await self._ask(origin, ask, timeout_s, lambda failure: None))
@@ -336,14 +338,14 @@ class Sends:
             if isinstance(command, Pause):
                 return await self._pause(command)
             assert isinstance(command, ToPrimary)
-            failure, is_alive = None, False
+            failure: Failure | None = None
             try:
-                answers.append(await ask(command.timeout_s, command.silence_s))
+                answers.append(await ask(command))
             except TransportError as error:
-                failure, is_alive = _judged(error)
+                failure = failure_of_transport(error)
                 is_unanswered = is_unanswered or failure.outcome_unknown
             meter(failure)
-            return Reply(self._clock(), failure, is_alive)
+            return Reply(self._clock(), failure)
 
         self._under_way += 1
         try:
@@ -357,11 +359,6 @@ class Sends:
     def _wall_ms(self, at: float | None) -> int | None:
         """Convert a moment of the clock to milliseconds since 1970."""
         return None if at is None else int((time.time() - self._clock() + at) * 1000)
-
-
-def _judged(error: TransportError) -> tuple[Failure, bool]:
-    """Return the failure, and whether the caller's time was over while the peer showed signs of life."""
-    return failure_of_transport(error), isinstance(error, Timeout) and not isinstance(error, Silence)
 
 
 def _ask_outcome(stored: asyncio.Future[int]) -> None:

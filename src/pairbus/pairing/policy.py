@@ -18,7 +18,8 @@ class Kind(Enum):
     COMMUNICATION = "communication"
     "Connection or link lost, refused, forced off; also an authentication attempt that got no answer."
     TIMEOUT = "timeout"
-    "No answer within the attempt's time. The attempt is not repeated: it has cost enough time."
+    """No answer within the attempt's time, or the service's own time-out. The attempt is not repeated: it has cost
+    enough time. `Failure.silence` tells whether the peer was heard."""
     INTERNAL = "internal"
     "The service says that it failed, or any other error after which the SDK would try again."
     FULL = "full"
@@ -40,6 +41,24 @@ BUSY_WAIT_S = 10.0  # pause that Service Bus asks of every throttled client
 
 
 @dataclass(frozen=True, slots=True)
+class Silence:
+    """The silence of the peer when a call was given up by its clock, as it was measured at the socket.
+
+    It travels from there to the plan of a send: whether the peer was heard is never inferred from the class of an
+    error.
+    """
+
+    lasted_s: float
+    "Seconds for which the peer had owed a sign of life, and given none. 0: it was heard just now, or owed nothing."
+    allowed_s: float
+    "The longest silence that the call allowed."
+
+    @property
+    def is_too_long(self) -> bool:
+        return self.lasted_s >= self.allowed_s
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """One attempt that did not end with the message accepted."""
 
@@ -49,6 +68,8 @@ class Failure:
     "True: the message may have been stored nevertheless."
     error: BaseException | None = field(default=None, compare=False)
     "The error that the plain SDK would have raised."
+    silence: Silence | None = None
+    "The silence of the peer. None: the attempt was not given up by its clock, so that its kind alone is judged."
 
 
 class Reaction(Enum):

@@ -10,7 +10,8 @@ The plan ends with a `Receipt`, or raises `Unsent`: the caller still owns the me
 
 Every attempt has two limits. `silence_s` is the longest silence of the peer: a peer that is silent for longer counts as
 lost. `timeout_s` is the rest of the caller's time: it ends an attempt on a slow peer, which does not count against the
-peer.
+peer. Whichever limit ended the attempt, the failure tells how long the peer had been silent (`Failure.silence`), and
+`_says_nothing` judges by that value alone.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Receipt:
 class ToPrimary:
     timeout_s: float
     silence_s: float
+    opening_s: float
+    "Longest silence in each step of opening a connection or a link."
     fresh: bool
     "True for an attempt on a new connection: the service may have closed the one in use while it was idle."
     trial: bool
@@ -67,6 +70,8 @@ class ToBacklog:
     queue: str
     timeout_s: float
     silence_s: float
+    opening_s: float
+    "Longest silence in each step of opening a connection or a link."
     fresh: bool
     first_attempt_at: float | None
     "Time of the first attempt whose outcome is unknown; None: no other place can have stored the message."
@@ -93,8 +98,6 @@ class Reply:
 
     now: float
     failure: Failure | None = None
-    is_alive: bool = False
-    "True: the peer showed signs of life until the caller's time was over; the time-out does not count against it."
 
 
 class Unsent(Exception):
@@ -223,7 +226,7 @@ def first_attempt(pair: Pair, sender: SenderState, timeout_s: float) -> Attempt 
     if not is_over or sender.queue is None or not pair.enabled or not pair.rotation.is_whole:
         return None
     left_s = timeout_s - spool_reserve_s(pair)
-    return ToBacklog(sender.queue, left_s, _silence_s(pair, left_s), False, None) if left_s >= LEAST_S else None
+    return _to_queue(pair, sender.queue, left_s) if left_s >= LEAST_S else None
 
 
 def accepted_away(pair: Pair, queue: str) -> None:
@@ -236,12 +239,20 @@ def spool_reserve_s(pair: Pair) -> float:
     return SPOOL_RESERVE_S if pair.has_spool else 0.0
 
 
-def _silence_s(pair: Pair, left_s: float) -> float:
-    """Return the longest silence of a backlog queue. It is always shorter than the attempt: with equal limits a silent
-    queue would be taken for a slow one, and would never leave the rotation. Another queue, which
-    may get a second copy of the message, is asked only when the rest of the time is enough for an answer."""
+def _silences_s(pair: Pair, longest_s: float) -> tuple[float, float]:
+    """Return the longest silence on a link, and in each step of an opening."""
+    return min(pair.options.attempt_timeout, longest_s), min(pair.options.connect_timeout, longest_s)
+
+
+def _to_queue(
+    pair: Pair, queue: str, left_s: float, *, fresh: bool = False, first_attempt_at: float | None = None
+) -> ToBacklog:
+    """The silence is always shorter than the attempt: otherwise no silent queue would ever be silent for too long.
+    Another queue, which may get a second copy of the message, is asked only when the rest of the time is enough for an
+    answer."""
     leaves_rest = pair.rotation.has_choice and left_s * (1 - QUEUE_SHARE) >= CONCLUSIVE_S
-    return min(pair.options.attempt_timeout, left_s * (QUEUE_SHARE if leaves_rest else LAST_SHARE))
+    longest_s = left_s * (QUEUE_SHARE if leaves_rest else LAST_SHARE)
+    return ToBacklog(queue, left_s, *_silences_s(pair, longest_s), fresh, first_attempt_at)
 
 
 def _to_primary(
@@ -249,17 +260,20 @@ def _to_primary(
 ) -> ToPrimary:
     """Share the caller's time: silence may take the primary's part, a slow peer all that other places do not need."""
     if not pair.has_elsewhere:
-        return ToPrimary(left_s, left_s, fresh, trial)
+        return ToPrimary(left_s, left_s, left_s, fresh, trial)
     least_s = min(left_s, 1.0) * PRIMARY_LEAST
-    silence_s = min(pair.options.attempt_timeout, max(primary_left_s, least_s))
-    return ToPrimary(max(left_s - ELSEWHERE_S, left_s * PRIMARY_LEAST), silence_s, fresh, trial)
+    timeout_s = max(left_s - ELSEWHERE_S, left_s * PRIMARY_LEAST)
+    longest_s = min(max(primary_left_s, least_s), timeout_s * LAST_SHARE)
+    return ToPrimary(timeout_s, *_silences_s(pair, longest_s), fresh, trial)
 
 
-def _is_inconclusive(pair: Pair, attempt: Attempt, reply: Reply) -> bool:
-    """Tell whether a time-out does not count against the peer: it was slow, or had too little time for an answer."""
-    if reply.failure is None or reply.failure.kind is not Kind.TIMEOUT:
+def _says_nothing(pair: Pair, failure: Failure) -> bool:
+    """Tell whether a failure does not count against the peer: the attempt was given up while the peer was slow, or had
+    too little time for a sign of life."""
+    silence = failure.silence
+    if silence is None:
         return False
-    return reply.is_alive or attempt.silence_s < min(CONCLUSIVE_S, pair.options.attempt_timeout)
+    return not silence.is_too_long or silence.lasted_s < min(CONCLUSIVE_S, pair.options.attempt_timeout)
 
 
 def _home(  # noqa: PLR0911 - one return for each case
@@ -290,7 +304,7 @@ def _home(  # noqa: PLR0911 - one return for each case
     if reaction is Reaction.WAIT:
         yield from _wait_busy(call, failure, Where.PRIMARY)
         return None
-    if _is_inconclusive(pair, attempt, reply):
+    if _says_nothing(pair, failure):
         return (yield from _nowhere_else(pair, call, failure, Where.PRIMARY))
     call.attempts += 1
     if _tries_again(failure, call):
@@ -333,7 +347,7 @@ def _away(
             started, (attempt, reply), tried = began, tried, None
         else:
             left_s = call.left_s - spool_reserve_s(pair)
-            attempt = ToBacklog(queue, left_s, _silence_s(pair, left_s), fresh, call.first_attempt_at)
+            attempt = _to_queue(pair, queue, left_s, fresh=fresh, first_attempt_at=call.first_attempt_at)
             reply = yield attempt
         call.now, failure = reply.now, reply.failure
         if failure is None:
@@ -358,15 +372,15 @@ def _refused_away(
             return (yield from _nowhere_else(pair, call, failure, Where.BACKLOG))
         yield from _pause(call, BUSY_WAIT_S)
         return None
-    if _is_inconclusive(pair, attempt, reply):
+    if _says_nothing(pair, failure):
         return (yield from _nowhere_else(pair, call, failure, Where.BACKLOG))
-    silence_s, enough_s = attempt.silence_s, pair.options.attempt_timeout
+    silence, enough_s = failure.silence, pair.options.attempt_timeout
     leaves_rest = True
-    if failure.kind is Kind.TIMEOUT and silence_s < enough_s:
-        events = pair.rotation.fell_silent(attempt.queue, silence_s, enough_s, failure.text, call.now)
+    if silence is not None and attempt.silence_s < enough_s:
+        events = pair.rotation.fell_silent(attempt.queue, silence.lasted_s, enough_s, failure.text, call.now)
         other = pair.rotation.another(attempt.queue)
         sender.queue = other or attempt.queue
-        leaves_rest = other is not None and silence_s <= attempt.timeout_s * QUEUE_SHARE
+        leaves_rest = other is not None and attempt.silence_s <= attempt.timeout_s * QUEUE_SHARE
     else:
         events = pair.rotation.failed(attempt.queue, failure.text, call.now)
     for event in events:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, ServiceRequestError
 from azure.servicebus import exceptions
@@ -58,7 +59,7 @@ def failure_of_transport(error: TransportError) -> Failure:
     failure = failure_on_wire(error)
     sdk_error = _request_error(error) if isinstance(error, RequestRefused) else _send_error(error)
     sdk_error.__cause__ = error
-    return Failure(failure.kind, failure.text, failure.outcome_unknown, sdk_error)
+    return replace(failure, error=sdk_error)
 
 
 def _send_error(error: TransportError) -> exceptions.ServiceBusError:

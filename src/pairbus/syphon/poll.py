@@ -13,7 +13,6 @@ from pairbus.syphon.link import MeteredLink
 from pairbus.syphon.order import QueueOrder
 from pairbus.syphon.shared import SyphonState
 from pairbus.transport import ReceivedMessage, TransportError
-from pairbus.transport.errors import Timeout
 from pairbus.transport.failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
@@ -50,7 +49,7 @@ class Poll:
             except TransportError as error:
                 await self._intake.close()
                 self._order.unread()  # no longer empty: the link may have fetched messages
-                was_idle = shared.clock() - opened_at >= LINK_LIFE_MIN_S and not isinstance(error, Timeout)
+                was_idle = shared.clock() - opened_at >= LINK_LIFE_MIN_S and error.silence is None
                 if not was_idle or failure_of(error).kind is Kind.BUSY:
                     raise
                 logger.info("%s: the link ended within a poll and is opened again: %s", self._queue, error)

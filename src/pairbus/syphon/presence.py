@@ -20,10 +20,12 @@ from pairbus.pairing.events import Event, PrimaryReachable, PrimaryUnreachable
 from pairbus.pairing.pace import Pauses
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.transport import Carrier
-from pairbus.transport.errors import Timeout, TransportError
+from pairbus.transport.errors import TransportError
 from pairbus.transport.failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
+
+MOST = 0.84  # of a call: the begin of a silence may be noticed a sixth of it later
 
 
 class Presence:
@@ -109,19 +111,25 @@ class Presence:
                 publish(PrimaryReachable(name, self._back_at - self._since))
 
 
+def was_silent(error: TransportError, primary: Carrier, timeout_s: float) -> bool:
+    """Tell whether the primary was silent when a call with this time-out was given up: for as long as an opening
+    allows, or for most of the call."""
+    return error.silence is not None and error.silence.lasted_s >= min(primary.connect_timeout_s, timeout_s * MOST)
+
+
 async def _ask(
     primary: Carrier, path: str, timeout_s: float, answered: Callable[[str, Failure], None]
 ) -> TransportError | None:
     """Open a link; return the error when the primary is away, or None when it answers."""
     try:
-        await primary.connection(min(timeout_s, primary.connect_timeout_s))
+        await primary.connection(timeout_s)
         await primary.sender(path, timeout_s)
-    except Timeout as error:
-        if primary.is_connected:
-            primary.forget(path)  # this entity is silent; the connection is not
-            return None
-        return error
     except TransportError as error:
+        if error.silence is not None:
+            if was_silent(error, primary, timeout_s) and not primary.is_connected:
+                return error
+            primary.forget(path)  # the primary is slow, or only this entity is silent
+            return None
         failure = failure_of(error)
         if failure.kind is Kind.COMMUNICATION and not primary.is_connected:
             return error

@@ -18,11 +18,11 @@ from pairbus.errors import ConfigError
 from pairbus.pairing.policy import MESSAGE_FAULTS, Kind
 from pairbus.pairing.relay import Chunk, Fate, Item, key_of, rounds
 from pairbus.syphon.link import MeteredLink
+from pairbus.syphon.presence import was_silent
 from pairbus.syphon.sending import send_at_once
 from pairbus.syphon.settling import Settling
 from pairbus.syphon.shared import Held, Pass, SyphonState, Trust
 from pairbus.transport import ReceivedMessage, Sender, TransportError
-from pairbus.transport.errors import Timeout
 from pairbus.transport.failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
@@ -175,7 +175,7 @@ class Trip(Settling):
             self.hold(items)
             return
         await self._failed(path, items, error, began)
-        if isinstance(error, Timeout) and not sender.in_flight:
+        if error.silence is not None and not sender.in_flight:
             self._shared.primary.forget(path)  # the next attach tells whether the peer is there at all
 
     async def _chunk_failed(
@@ -206,8 +206,9 @@ class Trip(Settling):
         self._pass.errors += 1
         if failure.kind is Kind.BUSY:
             shared.budget.busy(shared.clock(), began)
-        # A time-out without credit does not mean silence, and the service's own time-out is an answer.
-        unheard = isinstance(error, Timeout) and (at_attach or error.outcome_unknown)
+        # A primary that gives no credit for so long may have a reason; one that does not answer has none.
+        is_silent = was_silent(error, shared.primary, shared.settings.send_timeout_s)
+        unheard = is_silent and (at_attach or error.outcome_unknown)
         if failure.kind is Kind.COMMUNICATION or unheard:
             shared.primary.forget(path)
             if unheard and shared.delivered_at < began:

@@ -5,7 +5,7 @@ from pairbus.transport.cbs import TokenRefused
 from pairbus.transport.client import ClientConnection, connect
 from pairbus.transport.credential import Anonymous, AzureToken, Plain, SasKey, SasSignature
 from pairbus.transport.endpoint import Endpoint
-from pairbus.transport.errors import ConnectionLost, Exhausted, NotReady, Refused, Silence, Timeout, TransportError
+from pairbus.transport.errors import ConnectionLost, Exhausted, NotReady, Refused, Timeout, TransportError
 from pairbus.transport.management import Deferred, Management, Scheduled
 from pairbus.transport.receiver import Receiver
 from pairbus.transport.sender import Sender
@@ -34,7 +34,6 @@ __all__ = [
     "SasSignature",
     "Scheduled",
     "Sender",
-    "Silence",
     "Timeout",
     "TokenRefused",
     "TransportError",

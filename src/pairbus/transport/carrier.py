@@ -15,6 +15,7 @@ Laws of this file.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable
 from functools import partial
 from types import TracebackType
@@ -66,22 +67,20 @@ class Carrier:
         self.connect_timeout_s = connect_timeout_s
         "Longest silence of the peer in each step of opening a connection or a link."
         where = f"{self.endpoint.host}:{self.endpoint.port}"
-        self._pool = Pool(
-            where,
-            partial(
-                connect,
-                self.endpoint,
-                timeout_s=OPENING_TIMEOUT_S,
-                silence_s=connect_timeout_s,
-                ssl=ssl,
-                credential=credential,
-                idle_time_out_s=idle_time_out_s,
-                container_id=container_id,
-                proxy=proxy,
-                user_agent=user_agent,
-                trace=trace,
-            ),
+        open_connection = partial(
+            connect,
+            self.endpoint,
+            timeout_s=OPENING_TIMEOUT_S,
+            silence_s=connect_timeout_s,
+            ssl=ssl,
+            credential=credential,
+            idle_time_out_s=idle_time_out_s,
+            container_id=container_id,
+            proxy=proxy,
+            user_agent=user_agent,
+            trace=trace,
         )
+        self._pool = Pool(where, lambda hearing: open_connection(hearing=hearing))
         self._senders = Senders(self._pool, where, senders_max, timeout_s)
 
     def __repr__(self) -> str:
@@ -101,7 +100,7 @@ class Carrier:
         """True when a connection is open that takes new links."""
         return bool(self._pool.good)
 
-    async def send(
+    async def send(  # noqa: PLR0913 - each is a setting of its own
         self,
         path: str,
         payload: bytes,
@@ -109,6 +108,7 @@ class Carrier:
         message_format: int = 0,
         timeout_s: float | None = None,
         silence_s: float | None = None,
+        opening_s: float = math.inf,
         name: str | None = None,
         fresh: bool = False,
         by: object = None,
@@ -117,8 +117,9 @@ class Carrier:
 
         The link is found or opened; one that the service ended before any byte of this send was transmitted is opened
         again, once. `name` is that of the AMQP link: the same path under two names has two links. `silence_s` is passed
-        to `Sender.send`. `by` is the caller: its sends reach the wire in their order, and pass large messages of other
-        callers, on a spare link.
+        to `Sender.send`; `opening_s` is the longest silence in each step of an opening, as far as it is shorter than
+        `connect_timeout_s`. `by` is the caller: its sends reach the wire in their order, and pass large messages of
+        other callers, on a spare link.
 
         `fresh` is for the retry of a send that failed quickly. The link must be on a connection that was opened within
         the last two seconds: all such callers share one, which is opened if needed. The connection on which the link
@@ -135,7 +136,7 @@ class Carrier:
         if not fresh and (senders.on_spares or (known is not None and known.large)):
             spare = senders.key_for(key, by)
             if spare != key:
-                await senders.send_on_spare(path, spare, start, deadline, by)
+                await senders.send_on_spare(path, spare, start, deadline, opening_s, by)
                 return
         if known is not None:
             if by is not None and len(payload) > LARGE:
@@ -146,18 +147,27 @@ class Carrier:
             except TransportError as error:
                 if not _was_over_before(known, error):
                     raise
-        await senders.send(path, key, start, deadline, fresh=fresh, by=by)
+        await senders.send(path, key, start, deadline, opening_s, fresh=fresh, by=by)
 
     async def sender(
-        self, path: str, timeout_s: float | None = None, *, name: str | None = None, fresh: bool = False
+        self,
+        path: str,
+        timeout_s: float | None = None,
+        *,
+        opening_s: float = math.inf,
+        name: str | None = None,
+        fresh: bool = False,
     ) -> Sender:
         """Return the link that sends to the entity: all callers share one link while it is good.
 
-        `name` and `fresh` as in `send`.
+        `opening_s`, `name` and `fresh` as in `send`.
         """
         key = (path.lower(), name, 0)
         known = None if fresh else self._senders.known(key)
-        return known or await self._senders.opened(path, key, self._deadline(timeout_s), fresh=fresh)
+        if known is not None:
+            return known
+        deadline = self._deadline(timeout_s)
+        return await self._senders.opened(path, key, deadline, fresh=fresh, silence_s=opening_s)
 
     async def receiver(
         self,
@@ -175,13 +185,16 @@ class Carrier:
 
         return await self._pool.attach(path, attach, self._deadline(timeout_s))
 
-    async def management(self, path: str, timeout_s: float | None = None) -> Management:
-        """Return the `$management` node of the entity: the same object for every call while its links are good."""
+    async def management(self, path: str, timeout_s: float | None = None, *, opening_s: float = math.inf) -> Management:
+        """Return the `$management` node of the entity: the same object for every call while its links are good.
+
+        `opening_s` as in `send`.
+        """
 
         def attach(connection: ClientConnection, left_s: float) -> Awaitable[Management]:
-            return connection.management(path, timeout_s=left_s)
+            return connection.management(path, timeout_s=left_s, silence_s=opening_s)
 
-        return await self._pool.attach(path, attach, self._deadline(timeout_s))
+        return await self._pool.attach(path, attach, self._deadline(timeout_s), silence_s=opening_s)
 
     async def connection(self, timeout_s: float | None = None) -> ClientConnection:
         """Return a connection, opened if needed."""

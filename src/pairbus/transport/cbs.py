@@ -14,16 +14,18 @@ import logging
 import math
 import random
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from pairbus.amqp.errors import DETACH_FORCED, NOT_FOUND, RESOURCE_LIMIT_EXCEEDED, UNAUTHORIZED_ACCESS
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Timestamp
+from pairbus.pairing.policy import Silence
 from pairbus.transport.credential import Credential, Token
 from pairbus.transport.errors import Refused, Timeout, TransportError
 from pairbus.transport.requests import Requests, open_requests
 from pairbus.transport.shared import Shared
-from pairbus.transport.steps import FAR_S, Steps
+from pairbus.transport.steps import FAR_S, Hearing, Steps
 
 if TYPE_CHECKING:
     from pairbus.transport.wire import Wire
@@ -111,14 +113,18 @@ class Tokens:
         self._on_peer = {each: until for each, until in self._on_peer.items() if each in self._users or until > now}
         return len(self._on_peer) < TOKENS_MAX
 
-    async def acquire(self, audience: str, deadline: float) -> None:
-        """Put a token if the peer has no valid one; every call is paired with one `release`, unless it raises."""
+    async def acquire(self, audience: str, deadline: float, hearing: Hearing) -> None:
+        """Put a token if the peer has no valid one; every call is paired with one `release`, unless it raises.
+
+        `hearing` is told of the peer's silence.
+        """
         self._users[audience] = self._users.get(audience, 0) + 1
         self._on_peer.setdefault(audience, 0.0)
         try:
             known = self._tokens.get(audience)
             if known is None or known.expires_s <= time.time():
-                await self._puts.run(audience, lambda: self._put(audience), f"a token for {audience}", deadline)
+                what = f"a token for {audience}"
+                await self._puts.run(audience, partial(self._put, audience), what, deadline, hearing=hearing)
         except BaseException:
             self.release(audience)
             raise
@@ -145,15 +151,18 @@ class Tokens:
 
     # ── putting ──
 
-    async def _put(self, audience: str) -> None:
+    async def _put(self, audience: str, hearing: Hearing) -> None:
         token = await self._token(audience)
         if token is None:
             return
         properties: dict[str, Any] = {"operation": "put-token", "type": token.kind, "name": audience}
         if token.expires_s < math.inf:
             properties["expiration"] = Timestamp(token.expires_s * 1000)
-        async with self._slots:
-            answer = await self._ask(audience, properties, token.text)
+        began = self._loop.time()
+        # A put that waits for its turn waits for the peer's answers to those before it.
+        with hearing.awaiting(lambda: max(began, self._answered_at)):
+            async with self._slots:
+                answer = await self._ask(audience, properties, token.text, hearing)
         status = answer.property("status-code")
         if not isinstance(status, int) or not 200 <= status <= 299:
             raise TokenRefused.of(audience, answer)
@@ -168,46 +177,49 @@ class Tokens:
         """Ask the credential; callers share the call when its token serves all audiences."""
         if self._credential.per_audience:
             return await self._fetched(audience)
-        return await self._once.run("token", lambda: self._fetched(audience), "the credential's token")
+        return await self._once.run("token", lambda _: self._fetched(audience), "the credential's token")
 
     async def _fetched(self, audience: str) -> Token | None:
         try:
             async with asyncio.timeout(CREDENTIAL_TIMEOUT_S):
                 return await self._credential.token(audience)
         except TimeoutError:
-            raise Timeout(f"{audience}: the credential gave no token within {CREDENTIAL_TIMEOUT_S:g} s") from None
+            why = f"{audience}: the credential gave no token within {CREDENTIAL_TIMEOUT_S:g} s"
+            raise Timeout(why, Silence(0.0, self._silence_s)) from None  # the peer owed nothing
 
-    async def _ask(self, audience: str, properties: dict[str, Any], text: str) -> Message:
+    async def _ask(self, audience: str, properties: dict[str, Any], text: str, hearing: Hearing) -> Message:
         """Put once; a second time when the peer had ended the links as idle. A put may safely be repeated."""
-        requests = await self._links()
+        requests = await self._links(hearing)
         try:
-            return await self._ask_on(requests, audience, properties, text)
+            return await self._ask_on(requests, audience, properties, text, hearing)
         except TransportError as error:
             is_refused = isinstance(error, Refused) and error.condition != DETACH_FORCED
             if requests.over is None or self._wire.loss is not None or is_refused:
                 raise
-        return await self._ask_on(await self._links(), audience, properties, text)
+        return await self._ask_on(await self._links(hearing), audience, properties, text, hearing)
 
-    async def _ask_on(self, requests: Requests, audience: str, properties: dict[str, Any], text: str) -> Message:
+    async def _ask_on(
+        self, requests: Requests, audience: str, properties: dict[str, Any], text: str, hearing: Hearing
+    ) -> Message:
         asking = requests.request(properties, text, self._loop.time() + FAR_S)
-        steps = Steps(audience, self._silence_s)
+        steps = Steps(audience, self._silence_s, hearing=hearing)
         answer = await steps.step("the answer to its token", asking, heard=lambda: self._answered_at)
         self._answered_at = self._loop.time()
         return answer
 
-    async def _links(self) -> Requests:
+    async def _links(self, hearing: Hearing) -> Requests:
         """Return the pair of links, opened once for all callers."""
         if self._requests is None or self._requests.over is not None:
-            return await self._once.run("links", self._open_links, "the links")
+            return await self._once.run("links", self._open_links, "the links", hearing=hearing)
         return self._requests
 
-    async def _open_links(self) -> Requests:
+    async def _open_links(self, hearing: Hearing) -> Requests:
         before = self._requests
         if before is not None and before.sender.over is None:
             await before.close(self._silence_s)  # the peer has ended one of the two; only one pair is allowed
         far = self._loop.time() + FAR_S
         opening = open_requests(self._wire, NODE, far, FAR_S)
-        self._requests = await Steps(NODE, self._silence_s).step("the links", opening)
+        self._requests = await Steps(NODE, self._silence_s, hearing=hearing).step("the links", opening)
         return self._requests
 
     # ── renewing ──
@@ -222,7 +234,7 @@ class Tokens:
         """Put a fresh token. When the peer refuses until the old one expires, it drops the links with a reason."""
         del self._renewals[audience]
         if self._wire.loss is None:
-            task = self._puts.begin(audience, lambda: self._put(audience))
+            task = self._puts.begin(audience, partial(self._put, audience))
             task.add_done_callback(lambda task: self._renewed(audience, task))
 
     def _renewed(self, audience: str, task: asyncio.Task[None]) -> None:

@@ -14,9 +14,11 @@ ConnectionLost at once, and decide whether and when to `connect` again.
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
@@ -24,11 +26,12 @@ from pairbus.amqp.connection import ConnectionSettings, Trace
 from pairbus.amqp.performatives import Source, Target
 from pairbus.amqp.session import Session
 from pairbus.errors import ConfigError
+from pairbus.pairing.policy import Silence
 from pairbus.transport.cbs import TokenRefused, Tokens
 from pairbus.transport.credential import credential_for
 from pairbus.transport.dial import Ssl, context_for, dial
 from pairbus.transport.endpoint import Endpoint, open_properties
-from pairbus.transport.errors import ConnectionLost, Refused, Silence, Timeout, TransportError
+from pairbus.transport.errors import ConnectionLost, Refused, Timeout, TransportError
 from pairbus.transport.links import CLOSE_TIMEOUT_S, LinkEnd, new_session
 from pairbus.transport.management import Management
 from pairbus.transport.receiver import Receiver
@@ -36,7 +39,7 @@ from pairbus.transport.requests import open_requests
 from pairbus.transport.sender import Sender
 from pairbus.transport.session_filter import Wanted, filter_of, properties_of, wait_of
 from pairbus.transport.shared import Shared
-from pairbus.transport.steps import FAR_S, Steps
+from pairbus.transport.steps import FAR_S, Hearing, Steps
 from pairbus.transport.wire import Wire
 
 CONNECT_TIMEOUT_S = 10.0
@@ -64,6 +67,7 @@ async def connect(  # noqa: PLR0913 - each is a setting of its own
     proxy: str | None = None,
     user_agent: str | None = None,
     trace: Trace | None = None,
+    hearing: Hearing | None = None,
 ) -> ClientConnection:
     """Connect to an endpoint or connection string: name, socket, TLS, SASL and open, all within `timeout_s`.
 
@@ -71,7 +75,8 @@ async def connect(  # noqa: PLR0913 - each is a setting of its own
     token and each attach. `credential`: any azure-identity credential, or one of `pairbus.transport.credential`;
     without one the endpoint's own key or signature is used. A peer that is silent for one and a half `idle_time_out_s`
     counts as dead. `proxy` ("http://[user:password@]host:port") is for web sockets. `user_agent` stands in front of
-    ours in the open. `trace` is told of every frame, never with a token or a body.
+    ours in the open. `trace` is told of every frame, never with a token or a body. `hearing` is told of the peer's
+    silence.
     Raises ConfigError, Timeout, Refused (by SASL, or by a close with a reason) or ConnectionLost.
     """
     if isinstance(endpoint, str):
@@ -91,7 +96,7 @@ async def connect(  # noqa: PLR0913 - each is a setting of its own
     )
     wire = Wire(settings, who.sasl(endpoint.hostname), trace)
     where = f"{endpoint.host}:{endpoint.port}"
-    steps = Steps(where, silence_s, wire.loop.time() + timeout_s)
+    steps = Steps(where, silence_s, wire.loop.time() + timeout_s, hearing)
     try:
         if endpoint.transport == "websocket":
             from pairbus.transport.websocket import connect_websocket  # an HTTP client, which few connections need
@@ -126,6 +131,8 @@ class ClientConnection:
         self._where = f"{endpoint.host}:{endpoint.port}"
         self._opening = Shared[str](self._where)
         self._attaching = asyncio.Semaphore(ATTACHES_MAX)
+        self._answered_at = -math.inf
+        "Time of the last answer to an attach."
         self._on_their_way = 0
         "Links that are being opened and have no session yet."
 
@@ -169,8 +176,18 @@ class ClientConnection:
         self._tokens.close()
         await self._wire.close(timeout_s)
 
-    async def sender(self, path: str | None = None, *, timeout_s: float = TIMEOUT_S, name: str | None = None) -> Sender:
-        """Open a link that sends to the entity. `timeout_s` limits this call, and is the sender's own default."""
+    async def sender(
+        self,
+        path: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        name: str | None = None,
+        hearing: Hearing | None = None,
+    ) -> Sender:
+        """Open a link that sends to the entity. `timeout_s` limits this call, and is the sender's own default.
+
+        `hearing` is told of the peer's silence.
+        """
         path, deadline = self.endpoint.path(path), self._wire.loop.time() + timeout_s
 
         def attach(session: Session) -> Sender:
@@ -179,7 +196,7 @@ class ClientConnection:
             link.attach(source=Source(address=link.name), target=Target(address=path), snd_settle_mode=0)
             return sender
 
-        return await self._open_link(path, attach, deadline)
+        return await self._open_link(path, attach, deadline, hearing)
 
     async def receiver(
         self,
@@ -218,56 +235,72 @@ class ClientConnection:
             )
             return receiver
 
-        return await self._open_link(entity, attach, deadline, wait_of(session))
+        return await self._open_link(entity, attach, deadline, wait_s=wait_of(session))
 
-    async def management(self, path: str | None = None, *, timeout_s: float = TIMEOUT_S) -> Management:
+    async def management(
+        self, path: str | None = None, *, timeout_s: float = TIMEOUT_S, silence_s: float = math.inf
+    ) -> Management:
         """Return the `$management` node of the entity: the same object for every call while its links are good.
 
-        Requests that are under way on links that fell silent end there; this call opens new links.
+        `silence_s`: longest silence of the peer, as far as it is shorter than that of the connection's steps. Requests
+        that are under way on links that fell silent end there; this call opens new links.
         """
         path, deadline = self.endpoint.path(path), self._wire.loop.time() + timeout_s
         known = self._managements.get(path)
         if known is not None and known.over is None and not known.is_silent:
             return known
         what = f"{path}/$management"
-        return await self._opening.run(path, lambda: self._open_management(path, timeout_s), what, deadline)
+        opening = partial(self._open_management, path, timeout_s)
+        return await self._opening.run(path, opening, what, deadline, silence_s=silence_s)
 
     # ── opening ──
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _watched(self, silence_s: float) -> Iterator[None]:
         """Note whether the peer left the opening of a link unanswered: its token, or its attach."""
         try:
             yield
-        except Silence:
-            self.is_silent = True
+        except Timeout as error:
+            self.is_silent |= error.silence.lasted_s >= silence_s
             raise
         except Refused:
             self.is_silent = False
             raise
         self.is_silent = False
 
-    async def _open_link(self, path: str, attach: Callable[[Session], E], deadline: float, wait_s: float = 0.0) -> E:
-        with self._watched():
-            audience = await self._authorise(path, deadline)
-            await self._take_turn(path, audience, deadline)
+    async def _open_link(
+        self,
+        path: str,
+        attach: Callable[[Session], E],
+        deadline: float,
+        hearing: Hearing | None = None,
+        wait_s: float = 0.0,
+    ) -> E:
+        hearing, silence_s = hearing or Hearing(), self._silence_s + wait_s
+        with self._watched(silence_s):
+            audience = await self._authorise(path, deadline, hearing)
+            await self._take_turn(path, audience, deadline, hearing)
             try:
                 end = self._begin(audience, attach)
-                steps = Steps(self._where, self._silence_s + wait_s, deadline)
+                steps = Steps(self._where, silence_s, deadline, hearing)
                 await steps.step(f"the answer to the attach of {path}", end.attached(deadline))
+                self._answered_at = self._wire.loop.time()
             finally:
                 self._attaching.release()
         return end
 
-    async def _take_turn(self, path: str, audience: str, deadline: float) -> None:
-        """Wait until one more attach may be sent."""
+    async def _take_turn(self, path: str, audience: str, deadline: float, hearing: Hearing) -> None:
+        """Wait until one more attach may be sent: until then, the peer owes answers to those before it."""
+        began, loop = self._wire.loop.time(), self._wire.loop
         try:
-            async with asyncio.timeout_at(deadline):
-                await self._attaching.acquire()
+            with hearing.awaiting(lambda: max(began, self._answered_at)):
+                async with asyncio.timeout_at(deadline):
+                    await self._attaching.acquire()
         except BaseException as error:
             self._unused(audience)
             if isinstance(error, TimeoutError):
-                raise Timeout(f"{path}: there was no turn for its link in time") from None
+                silence = Silence(loop.time() - max(began, self._answered_at), self._silence_s)
+                raise Timeout(f"{path}: there was no turn for its link in time", silence) from None
             raise
 
     def _begin(self, audience: str, attach: Callable[[Session], E]) -> E:
@@ -280,13 +313,15 @@ class ClientConnection:
         end.when_over = lambda: self._over(audience, end)
         return end
 
-    async def _open_management(self, path: str, timeout_s: float) -> Management:
+    async def _open_management(self, path: str, timeout_s: float, hearing: Hearing) -> Management:
         far = self._wire.loop.time() + FAR_S
-        with self._watched():
-            audience = await self._authorise(path, far)
+        with self._watched(self._silence_s):
+            audience = await self._authorise(path, far, hearing)
             try:
                 opening = open_requests(self._wire, f"{path}/$management", far, timeout_s)
-                requests = await Steps(self._where, self._silence_s).step(f"{path}/$management", opening)
+                requests = await Steps(self._where, self._silence_s, hearing=hearing).step(
+                    f"{path}/$management", opening
+                )
             except BaseException:
                 self._unused(audience)
                 raise
@@ -298,13 +333,13 @@ class ClientConnection:
         known = self._managements[path] = Management(self._wire, requests, timeout_s)
         return known
 
-    async def _authorise(self, path: str, deadline: float) -> str:
+    async def _authorise(self, path: str, deadline: float, hearing: Hearing) -> str:
         if self._wire.loss is not None:
             raise self._wire.loss.again(outcome_unknown=False)
         audience = self.endpoint.audience(path)
         self._on_their_way += 1
         try:
-            await self._tokens.acquire(audience, deadline)
+            await self._tokens.acquire(audience, deadline, hearing)
         except BaseException as error:
             self._on_their_way -= 1
             self.is_full |= isinstance(error, TokenRefused) and error.fills_connection

@@ -87,6 +87,7 @@ async def reach(addresses: list[Address], steps: Steps) -> socket.socket:
     """Return a socket connected to the first address that answers; a dead address leaves time for the next ones."""
     left_s = steps.silence_s
     loop = asyncio.get_running_loop()
+    silent_since = loop.time()  # of the host: an address that does not answer is no sign of life
     problem: Exception = OSError(f"{steps.where} has no address")
     for index, (family, kind, protocol, _, where) in enumerate(addresses):
         sock = socket.socket(family, kind, protocol)
@@ -94,11 +95,14 @@ async def reach(addresses: list[Address], steps: Steps) -> socket.socket:
         began = loop.time()
         try:
             share_s = left_s / (len(addresses) - index)
-            await steps.step(f"{where[0]}:{where[1]}", loop.sock_connect(sock, where), silence_s=share_s)
+            connecting = loop.sock_connect(sock, where)
+            await steps.step(f"{where[0]}:{where[1]}", connecting, silence_s=share_s, since=silent_since)
             return sock
         except (OSError, Timeout) as error:
             sock.close()
             problem = error
+            if isinstance(error, OSError):
+                silent_since = loop.time()
             if loop.time() >= steps.deadline:
                 break
         except BaseException:

@@ -2,8 +2,7 @@
 
 TransportError
 ├── ConnectionLost     the connection is gone; all callers that waited on it get this
-├── Timeout            the deadline of one call passed; the connection may still be good
-│   └── Silence        the peer gave no sign of life on the link for too long while it owed one
+├── Timeout            one call was given up by its clock; `silence` tells whether the peer was heard until then
 ├── Refused            the peer refused, and named a condition
 │   └── TooLarge       nothing was sent: the message has more bytes than the peer takes
 ├── Exhausted          this connection has no channel left for another link; a second connection has
@@ -12,6 +11,9 @@ TransportError
 A caller must look at `outcome_unknown` before it repeats a call: True means that the peer may have done the operation
 (a send was in flight, a settlement was not answered, the service answered with its own time-out), False that it
 certainly has not.
+
+Whether the peer was heard is a value, `silence`, which is measured at the socket and which everybody passes on. No
+caller infers it from the class of an error.
 """
 
 from __future__ import annotations
@@ -19,10 +21,14 @@ from __future__ import annotations
 from typing import Self
 
 from pairbus.errors import PairbusError
+from pairbus.pairing.policy import Silence
 
 
 class TransportError(PairbusError):
     """The base class of all errors of this client about its peer."""
+
+    silence: Silence | None = None
+    "The silence of the peer when the call was given up. None: it was not given up by its clock."
 
     def __init__(self, text: str, *, outcome_unknown: bool = False) -> None:
         super().__init__(text)
@@ -46,11 +52,16 @@ class ConnectionLost(TransportError):
 
 
 class Timeout(TransportError):
-    """A deadline passed before the peer answered."""
+    """The call's deadline passed, or the peer was silent for longer than the call allows."""
 
+    silence: Silence
 
-class Silence(Timeout):
-    """The peer sent no frame on the link and took no byte of ours for as long as the call allows."""
+    def __init__(self, text: str, silence: Silence, *, outcome_unknown: bool = False) -> None:
+        super().__init__(text, outcome_unknown=outcome_unknown)
+        self.silence = silence
+
+    def again(self, *, outcome_unknown: bool) -> Self:
+        return type(self)(str(self), self.silence, outcome_unknown=outcome_unknown)
 
 
 class Exhausted(TransportError):

@@ -7,8 +7,8 @@ from pairbus.transport.errors import ConnectionLost, Refused, Timeout, Transport
 
 
 def failure_of(error: TransportError) -> Failure:
-    """Convert one error of the transport; `outcome_unknown` is that of the error."""
-    return Failure(_kind_of(error), str(error), error.outcome_unknown, error)
+    """Convert one error of the transport; `outcome_unknown` and `silence` are those of the error."""
+    return Failure(_kind_of(error), str(error), error.outcome_unknown, error, error.silence)
 
 
 def _kind_of(error: TransportError) -> Kind:

@@ -7,6 +7,7 @@ and the window of a slow link does not stop another. Begin and attach are sent t
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.link import Link
 from pairbus.amqp.performatives import Attach, Error
 from pairbus.amqp.session import Session
+from pairbus.pairing.policy import Silence
 from pairbus.transport.errors import ConnectionLost, Exhausted, Refused, Timeout, TransportError
 
 if TYPE_CHECKING:
@@ -48,12 +50,14 @@ class LinkEnd:
 
     async def attached(self, deadline: float) -> None:
         """Wait for the peer's attach. After a refusal, a time-out or a cancellation the link is given up."""
+        began = self._loop.time()
         self._wire.queued(0)
         try:
             async with asyncio.timeout_at(deadline):
                 await self._attached
         except TimeoutError:
-            raise Timeout(f"{self._what}: the peer did not answer the attach") from None
+            silence = Silence(self._loop.time() - began, math.inf)
+            raise Timeout(f"{self._what}: the peer did not answer the attach", silence) from None
         finally:
             if self.over is None and (not self._attached.done() or self._attached.cancelled()):
                 self._give_up(ConnectionLost(f"{self._what}: never attached"))

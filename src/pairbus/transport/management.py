@@ -92,7 +92,7 @@ class Management:
     ) -> dict[str, Any]:
         """Request one operation (`com.microsoft:` may be left out); return the answer's map, empty for status 204.
 
-        `silence_s`: longest silence of the peer; then Silence is raised.
+        `silence_s`: longest silence of the peer; then Timeout is raised.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         name = operation if ":" in operation else _PREFIX + operation

@@ -18,6 +18,8 @@ import asyncio
 import math
 from typing import TYPE_CHECKING
 
+from pairbus.pairing.policy import Silence
+
 if TYPE_CHECKING:
     from pairbus.transport.sender import Sender
 
@@ -120,7 +122,7 @@ class Patience:
         for delivery_id, entry in list(sender._sends.items()):
             future, deadline, silence, since, mark = entry
             if future.done():  # cancelled
-                sender.give_up_sent(delivery_id, silent=False)
+                sender.give_up_sent(delivery_id, Silence(0.0, silence))
                 if mark == LEFT:
                     self._judge_link(max(since, heard), now, silent=False, owes=True)
                 continue
@@ -135,8 +137,10 @@ class Patience:
                 sender._sends[delivery_id] = future, deadline, silence, since, mark
             silent_at = max(since, heard) + silence + extra_s
             if deadline <= now or silent_at <= now:
-                sender.give_up_sent(delivery_id, silent=deadline > now)
-                self._judge_link(max(since, heard), now, silent=deadline > now, owes=mark == LEFT)
+                silent = silent_at <= now
+                lasted_s = max(now - max(since, heard) - extra_s, silence if silent else 0.0)
+                sender.give_up_sent(delivery_id, Silence(lasted_s, silence))
+                self._judge_link(max(since, heard), now, silent=silent, owes=mark == LEFT)
             else:
                 next_look = min(next_look, deadline, silent_at, now + silence * FIRST_LOOK)
         return uploading, next_look
@@ -150,9 +154,11 @@ class Patience:
         for entry in list(sender._waiting):
             silent_at = max(entry.since, heard) + entry.silence
             if entry.deadline <= now or silent_at <= now:
-                sender.give_up_waiting(entry, silent=entry.deadline > now)
+                silent = silent_at <= now
+                lasted_s = max(now - max(entry.since, heard), entry.silence if silent else 0.0)
+                sender.give_up_waiting(entry, Silence(lasted_s, entry.silence))
                 owes = not uploading and sender._link.credit <= 0
-                self._judge_link(max(entry.since, heard), now, silent=entry.deadline > now, owes=owes)
+                self._judge_link(max(entry.since, heard), now, silent=silent, owes=owes)
             elif not entry.future.done():
                 next_look = min(next_look, entry.deadline, silent_at, now + entry.silence * FIRST_LOOK)
         sender.close_ranks()

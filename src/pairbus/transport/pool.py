@@ -13,13 +13,16 @@ Laws of this file.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from pairbus.transport.client import ClientConnection
 from pairbus.transport.errors import ConnectionLost, TransportError
 from pairbus.transport.sender import Sender
 from pairbus.transport.shared import Shared
+from pairbus.transport.steps import Hearing
 
 FRESH_S = 2.0  # age up to which a connection is fresh: callers whose sends fail together share one
 RETIRED_MAX = 3  # retired connections in use; then no connection is retired until one of them is closed
@@ -32,7 +35,7 @@ T = TypeVar("T")
 class Pool:
     """The connections, and the tasks that close links and connections that were left."""
 
-    def __init__(self, where: str, connect: Callable[[], Awaitable[ClientConnection]]) -> None:
+    def __init__(self, where: str, connect: Callable[[Hearing], Awaitable[ClientConnection]]) -> None:
         self.connect = connect
         self._where = where
         self._connections: list[ClientConnection] = []
@@ -66,7 +69,15 @@ class Pool:
             await self._opening.run(None, self._open, "the connection", deadline)
         return self._best[0]
 
-    async def place(self, path: str, deadline: float, *, fresh: bool = False) -> ClientConnection:
+    async def place(
+        self,
+        path: str,
+        deadline: float,
+        *,
+        fresh: bool = False,
+        silence_s: float = math.inf,
+        hearing: Hearing | None = None,
+    ) -> ClientConnection:
         """Return a connection with room for a link to the entity. `fresh`: one that was opened a moment ago."""
         self.check()
         now = asyncio.get_running_loop().time()
@@ -85,7 +96,7 @@ class Pool:
                     return connection
             for connection in [connection for connection in self.good if not connection.has_links]:
                 self._retire(connection)  # it is silent, or holds as many tokens as it may, and none is used any more
-            await self._opening.run(None, self._open, "the connection", deadline)
+            await self._opening.run(None, self._open, "the connection", deadline, silence_s=silence_s, hearing=hearing)
 
     async def attach(
         self,
@@ -94,21 +105,27 @@ class Pool:
         deadline: float,
         *,
         fresh: bool = False,
+        silence_s: float = math.inf,
+        hearing: Hearing | None = None,
     ) -> T:
-        """Open a link on a connection with room; once more when an old connection turns out to be over, or full."""
+        """Open a link on a connection with room; once more when an old connection turns out to be over, or full.
+
+        `silence_s` and `hearing` as in `Shared.run`.
+        """
+        place = partial(self.place, path, deadline, fresh=fresh, silence_s=silence_s, hearing=hearing)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        connection = await self.place(path, deadline, fresh=fresh)
+        connection = await place()
         try:
             return await attach(connection, max(deadline - loop.time(), 0.0))
         except TransportError:
             if not connection.is_full and (connection.loss is None or connection.opened_at >= began):
                 raise
-        connection = await self.place(path, deadline, fresh=fresh)
+        connection = await place()
         return await attach(connection, max(deadline - loop.time(), 0.0))
 
-    async def _open(self) -> None:
-        connection = await self.connect()
+    async def _open(self, hearing: Hearing) -> None:
+        connection = await self.connect(hearing)
         if connection.loss is not None:  # closed as soon as it was opened, perhaps with a reason
             raise connection.loss.again(outcome_unknown=False)
         self._connections.append(connection)

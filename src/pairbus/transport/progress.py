@@ -30,6 +30,7 @@ USER_TIMEOUT_MS = 20_000  # bytes that are not acknowledged in this time end the
 KEEP_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 _SIOCOUTQ = 0x5411
 _ACKED_AT = 120  # tcpi_bytes_acked in struct tcp_info, since Linux 4.1
+_LAST_ACK_AT = 56  # tcpi_last_ack_recv: milliseconds since the last acknowledgement
 
 
 def tune(sock: socket.socket | None) -> None:
@@ -59,7 +60,7 @@ class WriteProgress:
         "Number of writes of the core's output; a send remembers it as its mark."
         self.written = 0
         self.moved_at = 0.0
-        "Time when bytes were last seen to have left."
+        "Time when bytes last left, or were last seen to have left where the system does not tell."
         self._ends: deque[int] = deque(maxlen=FLUSHES_MAX)
         self.under: asyncio.WriteTransport | None = None
         "The transport between TLS and the socket."
@@ -80,10 +81,10 @@ class WriteProgress:
     def look(self, now: float) -> int:
         """Return how many bytes have left; sets `moved_at` when there are more than at the last look."""
         left = self._left()
-        seen = self._acked(left)
+        seen, ago_s = self._acked(left)
         if seen != self._seen:
             self._seen = seen
-            self.moved_at = now
+            self.moved_at = max(now - ago_s, self.moved_at)
         return left
 
     def has_left(self, mark: int, left: int) -> bool:
@@ -111,8 +112,12 @@ class WriteProgress:
             return 0
         return int(struct.unpack("i", ioctl(self._socket.fileno(), _SIOCOUTQ, b"\0\0\0\0"))[0])
 
-    def _acked(self, left: int) -> int:
+    def _acked(self, left: int) -> tuple[int, float]:
+        """Return (bytes that the peer's machine has acknowledged, seconds since it did so last)."""
         if not TELLS or self._socket is None or self._socket.fileno() < 0:
-            return left
+            return left, 0.0
         info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + 8)
-        return int(struct.unpack_from("=Q", info, _ACKED_AT)[0]) if len(info) >= _ACKED_AT + 8 else left
+        if len(info) < _ACKED_AT + 8:
+            return left, 0.0
+        ago_s = float(struct.unpack_from("=I", info, _LAST_ACK_AT)[0]) / 1000
+        return int(struct.unpack_from("=Q", info, _ACKED_AT)[0]), ago_s

@@ -17,6 +17,7 @@ turn often have consecutive ids together.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -36,6 +37,7 @@ from pairbus.amqp.performatives import (
     Released,
 )
 from pairbus.amqp.types import Symbol
+from pairbus.pairing.policy import Silence
 from pairbus.transport.errors import Timeout, TransportError
 from pairbus.transport.links import LinkEnd
 from pairbus.transport.session_filter import session_of
@@ -292,8 +294,10 @@ class Receiver(LinkEnd):
         self, future: asyncio.Future[None], timeout_s: float | None, what: str, *, outcome_unknown: bool
     ) -> None:
         try:
+            began = self._loop.time()
             async with asyncio.timeout(self.timeout_s if timeout_s is None else timeout_s):
                 await future
         except TimeoutError:
+            silence = Silence(self._loop.time() - began, math.inf)
             text = f"{self._what}: the {what} was not answered in time"
-            raise Timeout(text, outcome_unknown=outcome_unknown) from None
+            raise Timeout(text, silence, outcome_unknown=outcome_unknown) from None

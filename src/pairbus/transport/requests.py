@@ -104,7 +104,8 @@ class Requests:
         except Timeout as error:
             if not answer.cancelled():
                 raise  # the sender's error: it knows whether the request was sent
-            raise type(error)(f"{what} was not answered in time", outcome_unknown=True) from None
+            text = f"{what} was not answered in time"
+            raise Timeout(text, error.silence, outcome_unknown=True) from None
         except Refused as error:
             over = self.over
             # The end of one link ends the other, whose error then only says that it was detached.

@@ -28,7 +28,8 @@ from pairbus.amqp.events import Disposed
 from pairbus.amqp.link import MASK, SenderLink
 from pairbus.amqp.message import BATCH_FORMAT, DATA, encode_batch, sections
 from pairbus.amqp.performatives import Accepted, Attach, Rejected
-from pairbus.transport.errors import NotReady, Refused, Silence, Timeout, TooLarge, TransportError, leaves_open
+from pairbus.pairing.policy import Silence
+from pairbus.transport.errors import NotReady, Refused, Timeout, TooLarge, TransportError, leaves_open
 from pairbus.transport.links import LinkEnd
 from pairbus.transport.patience import FIRST_LOOK, Patience, Sent, WaitingSend
 
@@ -123,7 +124,8 @@ class Sender(LinkEnd):
     ) -> None:
         """Send one encoded message and return when the peer has accepted it.
 
-        `timeout_s` limits the call. `silence_s` limits the silence of the peer on this link: then Silence is raised.
+        `timeout_s` limits the call. `silence_s` limits the silence of the peer on this link. Timeout when one
+        of the two is over.
         """
         if self._waiting or not self._has_room:
             await self._line_up(payload, message_format, timeout_s, silence_s)
@@ -331,23 +333,21 @@ class Sender(LinkEnd):
 
     # ── decisions of `Patience` ──
 
-    def give_up_sent(self, delivery_id: int, *, silent: bool) -> None:
+    def give_up_sent(self, delivery_id: int, silence: Silence) -> None:
         """End a send without an answer. A message that is not wholly written is taken back: its outcome is known."""
         future = self._sends.pop(delivery_id)[0]
         taken_back = self._session.abort(delivery_id)
         if taken_back:
             self._wire.queued(0)
         if not future.done():
-            kind = Silence if silent else Timeout
             done = "was not wholly sent" if taken_back else "was sent and not answered"
-            why = "the peer is silent" if silent else "its time is over"
+            why = "the peer is silent" if silence.is_too_long else "its time is over"
             text = f"{self._what}: delivery {delivery_id} {done}, and {why}"
-            future.set_exception(kind(text, outcome_unknown=not taken_back))
+            future.set_exception(Timeout(text, silence, outcome_unknown=not taken_back))
 
-    def give_up_waiting(self, entry: WaitingSend, *, silent: bool) -> None:
+    def give_up_waiting(self, entry: WaitingSend, silence: Silence) -> None:
         if not entry.future.done():
-            kind = Silence if silent else Timeout
-            entry.future.set_exception(kind(f"{self._what}: no credit in time; nothing was sent"))
+            entry.future.set_exception(Timeout(f"{self._what}: no credit in time; nothing was sent", silence))
 
 
 def _refusal(state: object) -> Refused:

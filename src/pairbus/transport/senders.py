@@ -8,6 +8,7 @@ order: a caller changes the link only when none of its sends waits, and stays on
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,7 @@ from pairbus.transport.errors import TransportError
 from pairbus.transport.pool import Pool
 from pairbus.transport.sender import Sender
 from pairbus.transport.shared import Shared
+from pairbus.transport.steps import Hearing
 
 OPENING_TIMEOUT_S = 60.0  # limit of an opening, which goes on for other and later callers when its caller has left
 
@@ -43,8 +45,8 @@ class Senders:
         "Number of links from which on the order of their use is kept."
         self._opening = Shared[tuple[Key, bool]](where)
         "Openings under way, by (key, True for a fresh connection)."
-        self._waiting: dict[tuple[Key, bool], list[tuple[Begun, Start, float, object]]] = {}
-        "Sends that wait for a link, in their order, each with its deadline and caller."
+        self._waiting: dict[tuple[Key, bool], list[tuple[Begun, Start, float, float, object]]] = {}
+        "Sends that wait for a link, in their order, each with its deadline, its silence and its caller."
         self.on_spares: dict[tuple[str, str | None, object], tuple[Key, int]] = {}
         "(path, name, caller) → the spare link that the caller uses, and the number of its sends that have not ended."
 
@@ -63,13 +65,15 @@ class Senders:
         stale = sender is not None and self._pool.is_stale(self.links[key][1], asyncio.get_running_loop().time())
         return None if stale else sender
 
-    async def opened(self, path: str, key: Key, deadline: float, *, fresh: bool) -> Sender:
-        """Open the link, or wait for the opening that is under way."""
+    async def opened(self, path: str, key: Key, deadline: float, *, fresh: bool, silence_s: float = math.inf) -> Sender:
+        """Open the link, or wait for the opening that is under way, while the peer is not silent for `silence_s`."""
         self._pool.check()
         young = self._young(key) if fresh else None
         if young is not None:
             return young
-        return await self._opening.run((key, fresh), lambda: self._open(path, key, fresh), f"sender {path}", deadline)
+        return await self._opening.run(
+            (key, fresh), partial(self._open, path, key, fresh), f"sender {path}", deadline, silence_s=silence_s
+        )
 
     def key_for(self, key: Key, by: object) -> Key:
         """Return the key of the link for a caller's next send: of a spare link, when large messages are in the way."""
@@ -87,16 +91,18 @@ class Senders:
         """Begin to open the first spare link: its attach is then sent before the frames of a large message."""
         spare = (key[0], key[1], 1)
         if self.known(spare) is None:
-            self._opening.begin((spare, False), lambda: self._open(path, spare, False))
+            self._opening.begin((spare, False), partial(self._open, path, spare, False))
 
-    async def send_on_spare(self, path: str, key: Key, start: Start, deadline: float, by: object) -> None:
+    async def send_on_spare(
+        self, path: str, key: Key, start: Start, deadline: float, silence_s: float, by: object
+    ) -> None:
         """Send on a spare link, opened if needed, and keep the caller there until its last send has ended."""
         caller = (key[0], key[1], by)
         self.on_spares[caller] = key, self.on_spares.get(caller, (key, 0))[1] + 1
         try:
             known = self.known(key)
             if known is None:
-                await self.send(path, key, start, deadline, fresh=False, by=by)
+                await self.send(path, key, start, deadline, silence_s, fresh=False, by=by)
             else:
                 await start(known)
         finally:
@@ -106,7 +112,9 @@ class Senders:
             else:
                 del self.on_spares[caller]
 
-    async def send(self, path: str, key: Key, start: Start, deadline: float, *, fresh: bool, by: object = None) -> None:
+    async def send(
+        self, path: str, key: Key, start: Start, deadline: float, silence_s: float, *, fresh: bool, by: object = None
+    ) -> None:
         """Open the link and send. Sends that wait for one link are begun in their order when it is there."""
         self._pool.check()
         young = self._young(key) if fresh else None
@@ -114,9 +122,9 @@ class Senders:
             await start(young)
             return
         begun: Begun = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault((key, fresh), []).append((begun, start, deadline, by))
+        self._waiting.setdefault((key, fresh), []).append((begun, start, deadline, silence_s, by))
         try:
-            sender = await self.opened(path, key, deadline, fresh=fresh)
+            sender = await self.opened(path, key, deadline, fresh=fresh, silence_s=silence_s)
             await (begun.result() if begun.done() else start(sender))
         finally:
             _leave(begun)
@@ -136,16 +144,17 @@ class Senders:
 
     # ── opening ──
 
-    async def _open(self, path: str, key: Key, fresh: bool) -> Sender:
+    async def _open(self, path: str, key: Key, fresh: bool, hearing: Hearing) -> Sender:
         async def attach(connection: ClientConnection, left_s: float) -> tuple[Sender, ClientConnection]:
-            return await connection.sender(path, timeout_s=left_s, name=self._link_name(key)), connection
+            name = self._link_name(key)
+            return await connection.sender(path, timeout_s=left_s, name=name, hearing=hearing), connection
 
         before = self.links.get(key)
         if fresh:
             self._pool.retire_for(path, None if before is None else before[1])
         try:
             deadline = asyncio.get_running_loop().time() + OPENING_TIMEOUT_S
-            sender, connection = await self._pool.attach(path, attach, deadline, fresh=fresh)
+            sender, connection = await self._pool.attach(path, attach, deadline, fresh=fresh, hearing=hearing)
         finally:
             waiting = self._waiting.pop((key, fresh), [])
         sender.timeout_s = self._timeout_s
@@ -158,17 +167,17 @@ class Senders:
         self.links[key] = sender, connection
         self.links.move_to_end(key)
         self._remember_limits(key[0], sender)
-        for begun, start, until, by in waiting:
+        for begun, start, until, silence_s, by in waiting:
             if sender.large and key[2] == 0 and (spare := self.key_for(key, by)) != key:
-                start = partial(self._start_on_spare, path, spare, start, until, by)
+                start = partial(self._start_on_spare, path, spare, start, until, silence_s, by)
             _begin(begun, start, sender)
         return sender
 
     def _start_on_spare(
-        self, path: str, key: Key, start: Start, deadline: float, by: object, _: Sender
+        self, path: str, key: Key, start: Start, deadline: float, silence_s: float, by: object, _: Sender
     ) -> asyncio.Future[None]:
         """Start a send that waited for the link behind a large message of another caller."""
-        return asyncio.ensure_future(self.send_on_spare(path, key, start, deadline, by))
+        return asyncio.ensure_future(self.send_on_spare(path, key, start, deadline, silence_s, by))
 
     def _remember_limits(self, path: str, sender: Sender) -> None:
         self.limits[path] = sender.batch_limit, sender.max_message_size

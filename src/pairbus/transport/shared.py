@@ -5,33 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Hashable
-from functools import partial
 from typing import Any, Generic, TypeVar
 
-from pairbus.transport.errors import ConnectionLost, Timeout, TransportError
+from pairbus.transport.errors import ConnectionLost, TransportError
+from pairbus.transport.steps import Hearing, given_up, until_done
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
-
-
-async def _until_done(task: asyncio.Task[Any], deadline: float) -> None:
-    """Wait for the task or the deadline. A thousand callers may wait: `asyncio.wait` takes a kilobyte more for each."""
-    loop = asyncio.get_running_loop()
-    over: asyncio.Future[None] = loop.create_future()
-    wake = partial(_wake, over)
-    timer = None if deadline == math.inf else loop.call_at(deadline, wake)
-    task.add_done_callback(wake)
-    try:
-        await over
-    finally:
-        task.remove_done_callback(wake)
-        if timer is not None:
-            timer.cancel()
-
-
-def _wake(over: asyncio.Future[None], _: object = None) -> None:
-    if not over.done():
-        over.set_result(None)
 
 
 class Shared(Generic[K]):
@@ -40,6 +20,7 @@ class Shared(Generic[K]):
     def __init__(self, where: str) -> None:
         self._where = where
         self._tasks: dict[K, asyncio.Task[Any]] = {}
+        self._hearings: dict[asyncio.Task[Any], Hearing] = {}
 
     def __iter__(self) -> Any:
         return iter(list(self._tasks))
@@ -47,22 +28,34 @@ class Shared(Generic[K]):
     def __contains__(self, key: K) -> bool:
         return key in self._tasks
 
-    def begin(self, key: K, start: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
-        """Return the task that is under way under the key, or begin it."""
+    def begin(self, key: K, start: Callable[[Hearing], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        """Return the task that is under way under the key, or begin it. Its `Hearing` is told of the peer's silence."""
         task = self._tasks.get(key)
         if task is None:
-            task = self._tasks[key] = asyncio.create_task(start())
+            hearing = Hearing()
+            task = self._tasks[key] = asyncio.create_task(start(hearing))
+            self._hearings[task] = hearing
             task.add_done_callback(lambda done: self._ended(key, done))
         return task
 
     async def run(
-        self, key: K, start: Callable[[], Coroutine[Any, Any, T]], what: str, deadline: float = math.inf
+        self,
+        key: K,
+        start: Callable[[Hearing], Coroutine[Any, Any, T]],
+        what: str,
+        deadline: float = math.inf,
+        *,
+        silence_s: float = math.inf,
+        hearing: Hearing | None = None,
     ) -> T:
-        """Return the result of the task. Timeout at the caller's deadline, ConnectionLost when it was cancelled."""
+        """Return the result of the task. ConnectionLost when it was cancelled; Timeout at the caller's deadline, or
+        when the peer is silent for `silence_s`. `hearing`: that of the work that waits here for this one."""
         task = self.begin(key, start)
-        await _until_done(task, deadline)
-        if not task.done():
-            raise Timeout(f"{self._where}: {what} was not there in time")
+        own = self._hearings.get(task) or Hearing()  # it is gone when the task is done already
+        with (hearing or Hearing()).awaiting(lambda: own.silent_since()):
+            silence = await until_done(task, lambda: own.silent_since(), silence_s, deadline)
+        if silence is not None:
+            raise given_up(self._where, what, silence)
         if task.cancelled():
             raise ConnectionLost(f"{self._where}: {what} was abandoned")
         error = task.exception()
@@ -81,6 +74,7 @@ class Shared(Generic[K]):
             self.cancel(key)
 
     def _ended(self, key: K, task: asyncio.Task[Any]) -> None:
+        del self._hearings[task]
         if self._tasks.get(key) is task:
             del self._tasks[key]
         if not task.cancelled():
