@@ -27,7 +27,9 @@ from tests.limits import slowness
 from tests.scripted import ScriptedEndpoint, Silent
 
 How = Literal["black hole", "half-open", "syn hole", "slow"]
+SideName = Literal["primary", "backlog"]
 SILENCES: tuple[How, ...] = ("black hole", "half-open", "syn hole")
+SIDES: tuple[SideName, ...] = ("primary", "backlog")
 TIME_OUTS_S = (1.0, 1.5, 2.0, 3.0, 4.0)
 INTERVAL_S = 3.0  # failover interval of the clients
 GAPS_S = {"sparse": 4.0, "dense": 0.2}
@@ -42,7 +44,7 @@ class Case:
     timeout_s: float
     traffic: str
     has_link: bool
-    side: Literal["primary", "backlog"] = "primary"
+    side: SideName = "primary"
 
     def __str__(self) -> str:
         link = "open link" if self.has_link else "no link"
@@ -52,9 +54,8 @@ class Case:
 def cases(
     hows: Iterable[How] = SILENCES,
     time_outs_s: Iterable[float] = TIME_OUTS_S,
-    sides: Iterable[Literal["primary", "backlog"]] = ("primary", "backlog"),
 ) -> list[Case]:
-    every = itertools.product(hows, time_outs_s, GAPS_S, (False, True), sides)
+    every = itertools.product(hows, time_outs_s, GAPS_S, (False, True), SIDES)
     return [Case(*each) for each in every]
 
 
@@ -220,7 +221,7 @@ async def silent_queue(timeout_s: float, step: Literal["attach", "transfer"]) ->
         await sender.send(message())
         [queue] = {event.queue for event in client.told(Diverted)}
         if step == "attach":
-            await secondary.cut()
+            secondary.close_connections()
         secondary.on(step, Silent(), path=queue)
         began = time.monotonic()
         while True:

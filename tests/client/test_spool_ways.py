@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ from pairbus.client.background import SpoolWays
 from pairbus.client.state import PairState
 from pairbus.pairing.failover import State
 from pairbus.pairing.forwarding import PRIMARY, Way
-from pairbus.pairing.policy import Failure, Kind
+from pairbus.pairing.policy import Failure, Kind, Silence
 
 NOBODY = "Endpoint=sb://127.0.0.1:{};SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true"
 BOTH = {Way("backlog/0"), Way("backlog/1")}
@@ -62,6 +63,16 @@ def test_a_lane_keeps_its_backlog_queue_until_that_fails(state: PairState) -> No
     ways.failed("orders", second, Failure(Kind.COMMUNICATION, "gone too"), 5.0)
     assert ways.way("orders", 6.0) is None, "it waits in the spool"
     assert ways.way("orders", 3.0 + RETRY_S) == first
+
+
+@pytest.mark.parametrize(("silent_s", "counts"), [(0.0, False), (2.9, False), (3.0, True), (15.0, True)])
+def test_slow_peer_of_the_spool_does_not_count(state: PairState, silent_s: float, counts: bool) -> None:
+    """Its sends have no limit of silence but their time-out; what they heard until then is a value."""
+    ways, late = SpoolWays(state), Failure(Kind.TIMEOUT, "late", silence=Silence(silent_s, math.inf))
+    ways.failed("orders", PRIMARY, late, 1.0)
+    assert (state.pair.entity("orders", 1.0).state is State.FAILED_OVER) is counts
+    ways.failed("orders", Way("backlog/0"), late, 2.0)
+    assert state.pair.rotation.has("backlog/0") is not counts
 
 
 def test_a_spooled_message_is_the_trial_that_a_probe_earned(state: PairState) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Literal
 
 import pytest
 
 from pairbus.amqp.link import ReceiverLink
 from pairbus.amqp.message import Message
 from pairbus.amqp.performatives import ACCEPTED_BYTES
-from pairbus.transport import ClientConnection, Sender, Timeout, connect
+from pairbus.pairing.policy import Silence
+from pairbus.transport import Carrier, ClientConnection, Sender, Timeout, connect
+from tests.scripted import Delay, ScriptedEndpoint
 from tests.transport.server import Script, Server
 from tests.transport.silences import silent_peer
 
@@ -152,3 +157,82 @@ async def test_silence_ends_one_send_and_the_others_go_on() -> None:
         link_of(server, "q").settle(0, 1, ACCEPTED_BYTES, 2)
         server.flush()
         await patient
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """A namespace whose machine accepts connections, and that says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield (
+            f"Endpoint=sb://127.0.0.1:{listening.getsockname()[1]};SharedAccessKeyName=k;SharedAccessKey=c2VuZA==;"
+            "UseDevelopmentEmulator=true"
+        )
+
+
+async def given_up(carrier: Carrier, timeout_s: float, opening_s: float = math.inf) -> Silence:
+    """Return the silence that a send meets on a peer that does not answer."""
+    with pytest.raises(Timeout) as caught:
+        await carrier.send("q", PAYLOAD, timeout_s=timeout_s, opening_s=opening_s)
+    return caught.value.silence
+
+
+async def test_a_caller_with_little_time_measures_the_silence_of_an_opening(mute: str) -> None:
+    """The opening goes on for three seconds. A caller that has one second must not take its own deadline for life."""
+    async with Carrier(mute) as carrier:
+        silence = await given_up(carrier, 30, opening_s=SILENCE_S)
+        assert silence.is_too_long and silence.lasted_s < 2.5
+        assert (await given_up(carrier, SILENCE_S)).lasted_s >= SILENCE_S, "also at its deadline"
+
+
+async def test_a_later_caller_knows_the_silence_before_it(mute: str) -> None:
+    """Each of them has little time; the opening that they share has been silent for all of it."""
+    async with Carrier(mute) as carrier:
+        await given_up(carrier, 0.4)
+        silence = await given_up(carrier, 0.1)
+        assert silence.lasted_s >= 0.4
+
+
+async def test_a_request_with_little_time_measures_the_silence_of_its_opening(mute: str) -> None:
+    async with Carrier(mute) as carrier:
+        with pytest.raises(Timeout) as caught:
+            await carrier.management("q", 30, opening_s=SILENCE_S)
+        assert caught.value.silence.is_too_long
+
+
+async def test_time_in_a_credential_is_not_the_peers_silence() -> None:
+    """The caller's time is over before the peer is asked for anything."""
+
+    class Slow:
+        async def get_token(self, *scopes: str) -> object:
+            await asyncio.sleep(60)
+            raise AssertionError
+
+    async with Server() as server, Carrier(server.connection_string, credential=Slow()) as carrier:
+        await carrier.connection()
+        assert (await given_up(carrier, 1.0, opening_s=SILENCE_S)).lasted_s == 0.0
+
+
+async def test_a_peer_that_answers_step_by_step_is_heard() -> None:
+    """An opening that takes longer than the caller has, and whose every step is answered in time."""
+    async with ScriptedEndpoint() as endpoint, Carrier(endpoint.connection_string) as carrier:
+        steps: tuple[Literal["open", "token", "attach"], ...] = ("open", "token", "attach")
+        for step in steps:
+            endpoint.on(step, Delay(0.4))
+        silence = await given_up(carrier, 1.0, opening_s=0.7)
+        assert silence.lasted_s < 0.7 and not silence.is_too_long
+
+
+async def test_the_token_and_the_attach_are_steps_that_are_awaited() -> None:
+    """The connection is open; the peer leaves a token, or an attach, unanswered."""
+    for script in (Script(cbs_status=None), Script(answers_attach=False)):
+        async with Server(script) as server, Carrier(server.connection_string) as carrier:
+            await carrier.connection()
+            assert (await given_up(carrier, 30, opening_s=SILENCE_S)).is_too_long
+
+
+async def test_equal_limits_of_silence_and_time_are_judged_by_the_silence() -> None:
+    """Which of two timers fires first must not decide whether the peer was silent."""
+    async with joined(Script(outcome=None)) as (_, _, sender):
+        with pytest.raises(Timeout) as caught:
+            await sender.send(PAYLOAD, timeout_s=SILENCE_S, silence_s=SILENCE_S * 0.84)
+        assert caught.value.silence.is_too_long

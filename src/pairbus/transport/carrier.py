@@ -136,7 +136,7 @@ class Carrier:
         if not fresh and (senders.on_spares or (known is not None and known.large)):
             spare = senders.key_for(key, by)
             if spare != key:
-                await senders.send_on_spare(path, spare, start, deadline, opening_s, by)
+                await senders.send_on_spare(path, spare, start, deadline, self._shorter(opening_s), by)
                 return
         if known is not None:
             if by is not None and len(payload) > LARGE:
@@ -147,7 +147,7 @@ class Carrier:
             except TransportError as error:
                 if not _was_over_before(known, error):
                     raise
-        await senders.send(path, key, start, deadline, opening_s, fresh=fresh, by=by)
+        await senders.send(path, key, start, deadline, self._shorter(opening_s), fresh=fresh, by=by)
 
     async def sender(
         self,
@@ -167,7 +167,7 @@ class Carrier:
         if known is not None:
             return known
         deadline = self._deadline(timeout_s)
-        return await self._senders.opened(path, key, deadline, fresh=fresh, silence_s=opening_s)
+        return await self._senders.opened(path, key, deadline, fresh=fresh, silence_s=self._shorter(opening_s))
 
     async def receiver(
         self,
@@ -192,9 +192,9 @@ class Carrier:
         """
 
         def attach(connection: ClientConnection, left_s: float) -> Awaitable[Management]:
-            return connection.management(path, timeout_s=left_s, silence_s=opening_s)
+            return connection.management(path, timeout_s=left_s, silence_s=self._shorter(opening_s))
 
-        return await self._pool.attach(path, attach, self._deadline(timeout_s), silence_s=opening_s)
+        return await self._pool.attach(path, attach, self._deadline(timeout_s), silence_s=self._shorter(opening_s))
 
     async def connection(self, timeout_s: float | None = None) -> ClientConnection:
         """Return a connection, opened if needed."""
@@ -226,6 +226,10 @@ class Carrier:
         """Close for good; every later call raises ConnectionLost."""
         self._senders.clear()
         await self._pool.close()
+
+    def _shorter(self, opening_s: float) -> float:
+        """Return the limit of a caller if the opening itself, which other callers may share, has a longer one."""
+        return opening_s if opening_s < self.connect_timeout_s else math.inf
 
     def _deadline(self, timeout_s: float | None) -> float:
         return asyncio.get_running_loop().time() + (self.timeout_s if timeout_s is None else timeout_s)
