@@ -160,6 +160,7 @@ class FakeSparkStart:
 
     def __init__(self, make: Callable[[], FakeSparkSyphon]) -> None:
         self.compacted = threading.Event()
+        self.failure: Exception | None = None
         self._make = make
 
     def redrive(self, *arguments: Any, **options: Any) -> FakeSparkSyphon:
@@ -167,6 +168,8 @@ class FakeSparkStart:
 
     def compact(self, spark: object) -> None:
         self.compacted.set()
+        if self.failure is not None:
+            raise self.failure
 
 
 async def redrive_on(start: FakeSparkStart, *, once: bool) -> bool:
@@ -202,6 +205,20 @@ async def test_problems_of_a_job_are_told_once_and_its_journal_compacted(
     said = capsys.readouterr()
     assert said.out == "moved 3 messages, 2 left\n"
     assert said.err.partition("WARNING")[2].count("disabled") == 2  # when it was met, and in the summary
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), PairbusError("the job was aborted")])
+async def test_drain_outlives_compaction_that_fails(capsys: pytest.CaptureFixture[str], failure: Exception) -> None:
+    """A full disk takes no tables; the messages are at home all the same."""
+    engine = FakeSparkSyphon()
+    engine.left = 0
+    engine.ending.set()
+    start = FakeSparkStart(lambda: engine)
+    start.failure = failure
+    assert not await redrive_on(start, once=True)
+    said = capsys.readouterr()
+    assert said.out == "moved 3 messages\n"
+    assert said.err.count(f"the tables were not made; the next run makes them: {failure}") == 1
 
 
 async def test_job_that_could_not_count_the_rest_does_not_end_as_if_nothing_were_left(

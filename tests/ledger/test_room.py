@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pairbus.ledger import Ledger
+import pytest
+
+from pairbus.ledger import Ledger, room
 from pairbus.ledger.room import sums_of
 from pairbus.ledger.rows import encode, lost_settlements, removed_files
 from tests.ledger.world import CHILD_S, FLUSH_S, HOST, NOON_S, Clock, rows_of, send
@@ -196,6 +198,23 @@ def test_a_file_that_two_processes_want_to_remove_is_counted_once(tmp_path: Path
     counts = [int(maker.communicate(timeout=CHILD_S)[0]) for maker in makers]
     assert not old.exists()
     assert sum(counts) == 20_000, counts
+
+
+def test_files_that_another_process_removed_make_room_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both processes list the folder, and both want to remove its two oldest files: the others stay."""
+    for day in range(1, 6):
+        (tmp_path / f"2026-03-0{day}-c-1-aaaaaaaa-{day}.jsonl").write_bytes(b"x" * 999 + b"\n")
+    list_files = room._files
+
+    def listed(folder: Path) -> list[room._File]:
+        files = list_files(folder)
+        for day in (1, 2):
+            (tmp_path / f"2026-03-0{day}-c-1-aaaaaaaa-{day}.jsonl").unlink()
+        return files
+
+    monkeypatch.setattr(room, "_files", listed)
+    assert not room.make_room(tmp_path, 3000, "other", tmp_path / "kept").files
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_what_is_not_a_ledger_stays_and_does_not_count(tmp_path: Path) -> None:

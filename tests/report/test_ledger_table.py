@@ -17,8 +17,9 @@ from pairbus.errors import ConfigError, LedgerNewer
 from pairbus.ledger.rows import RemovedFile
 from pairbus.ledger_table.compaction import _rows_of
 from pairbus.ledger_table.lines import NAMES, fields_of, usable
-from pairbus.ledger_table.manifest import Manifest, ManifestEntry, read_manifest
+from pairbus.ledger_table.manifest import Manifest, ManifestEntry, read_manifest, write_manifest
 from pairbus.ledger_table.names import source_key
+from pairbus.ledger_table.table import ROW_DDL, add_rows
 from pairbus.pairing import events
 from tests.report.conftest import BEFORE, NOW_S
 from tests.report.worlds import BROKEN, NOON_S, ODD_BUT_WHOLE, RandomWorld, Writer, hand_ledger
@@ -139,6 +140,125 @@ def test_compaction_adds_every_row_once_whatever_is_killed(
         assert (made.bill, made.availability, made.source.rows) == (before.bill, before.availability, expected)
 
 
+class Killed(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("point", "fate"),
+    [
+        ("before the round", "stays"),
+        ("in the open round", "is deleted"),
+        *(("after the rows", fate) for fate in ("stays", "grows", "is deleted")),
+    ],
+)
+def test_compaction_of_other_ledger_follows_killed_one(
+    spark: SparkSession, sheet: PriceSheet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, fate: str
+) -> None:
+    """The killed run may have added rows of the first ledger, which the next run does not read."""
+    from pairbus.ledger_table import compact_ledgers
+
+    first, other, place = tmp_path / "first", tmp_path / "other", tmp_path / "table"
+    mine, theirs = Writer("api", 1, "aaaaaaaa"), Writer("web", 2, "bbbbbbbb")
+    for second in range(10):
+        mine.meter(NOON_S + second, "send", "orders", count=3)
+        theirs.meter(NOON_S + second, "send", "orders", count=5)
+    mine.write(first)
+    theirs.write(other)
+
+    with monkeypatch.context() as patch:
+        kill_compaction(patch, point)
+        with pytest.raises(Killed):
+            compact_ledgers(spark, [first], place)
+    compact_ledgers(spark, [other], place)
+    if fate == "grows":
+        mine.meter(NOON_S + 20, "send", "orders", count=3)
+        mine.write(first)
+    has_rows = fate != "is deleted" or point == "after the rows"
+    expected = 50 + 30 * has_rows + 3 * (fate == "grows")
+    if fate == "is deleted":
+        shutil.rmtree(first)
+        sources = [other, place]
+    else:
+        sources = [first, other, place]
+    assert report_of(spark, sheet, *sources).bill.total.operations == expected
+    if fate != "is deleted":
+        assert compact_ledgers(spark, [first], place).files == 1
+    assert report_of(spark, sheet, place).bill.total.operations == expected
+    total = spark.read.parquet(str(place)).agg({"billable_operations": "sum"}).collect()[0][0]
+    assert total == expected, "what SQL sees is what the report sees"
+    state = read_manifest(spark, str(place))
+    assert state is not None
+    assert not state.pending
+
+
+def kill_compaction(patch: pytest.MonkeyPatch, point: str) -> None:
+    """Let the next compaction end at a point, as a kill would."""
+    from pairbus.ledger_table import compaction
+
+    calls = iter(range(9))
+
+    def killed_write(*arguments: Any) -> None:
+        if next(calls) == (0 if point == "before the round" else 1):
+            raise Killed
+        write_manifest(*arguments)
+
+    def killed_add(*arguments: Any) -> int:
+        if point == "in the open round":
+            raise Killed
+        return add_rows(*arguments)
+
+    patch.setattr(compaction, "write_manifest", killed_write)
+    patch.setattr(compaction, "add_rows", killed_add)
+
+
+@pytest.mark.spark
+def test_second_compaction_at_the_same_time_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs that overlap would both add the same rows."""
+    from pairbus.ledger_table import compact_ledgers, compaction
+
+    ledger, place = tmp_path / "ledger", tmp_path / "table"
+    hand_ledger(ledger)
+    refused: list[object] = []
+
+    def during(*arguments: Any) -> int:
+        if not refused:
+            refused.append(None)
+            with pytest.raises(ConfigError, match="is being compacted by another run"):
+                compact_ledgers(spark, [ledger], place)
+        return add_rows(*arguments)
+
+    monkeypatch.setattr(compaction, "add_rows", during)
+    first = compact_ledgers(spark, [ledger], place)
+    assert first.rows == spark.read.parquet(str(place)).count() > 0
+    assert compact_ledgers(spark, [ledger], place).rows == 0
+
+
+@pytest.mark.spark
+def test_table_of_earlier_release_is_continued(spark: SparkSession, sheet: PriceSheet, tmp_path: Path) -> None:
+    """Releases up to 0.3 wrote whole days without `source`. One file is still there and has grown, one was deleted."""
+    from pairbus.ledger_table import compact_ledgers, register_views
+
+    ledger, place = tmp_path / "ledger", tmp_path / "table"
+    hand_ledger(ledger)
+    before = report_of(spark, sheet, ledger)
+    old = spark.read.schema(ROW_DDL).json(str(ledger)).selectExpr("*", "substring(time, 1, 10) as day")
+    old.write.partitionBy("day").parquet(str(place))
+    next(ledger.glob("*syphon*")).unlink()
+    more = Writer("api", 11, "aaaaaaaa")
+    more.meter(NOON_S + 1000, "send", "orders", count=7)
+    with next(ledger.glob("*api*")).open("ab") as file:
+        file.writelines(more.lines)
+    assert compact_ledgers(spark, [ledger], place).rows == 1
+    assert compact_ledgers(spark, [ledger], place).rows == 0
+    assert report_of(spark, sheet, ledger, place).bill.total.operations == before.bill.total.operations + 7
+    register_views(spark, place)
+    assert spark.table("ledger_rows").count() == before.source.rows + 1
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("every", [28, 70, 100], ids=lambda every: f"every {every} rows")
 def test_operations_of_removed_files_are_billed_once(
@@ -222,6 +342,41 @@ def test_outages_keep_the_order_in_which_they_were_written(
     register_views(spark, place)
     times = ", ".join(f"unix_millis({name})" for name in ("begins", "failed_over", "recovered"))
     assert [tuple(row) for row in spark.sql(f"SELECT entity, {times} FROM outages").collect()] == expected
+
+
+@pytest.mark.spark
+def test_times_of_views_are_shown_in_utc_with_their_zone(spark: SparkSession, tmp_path: Path) -> None:
+    """The session, and this process, may be in a zone whose hours begin at half past. A path may have an apostrophe."""
+    from pairbus.cli.ledger import texts_of
+    from pairbus.ledger_table import compact_ledgers, register_views
+
+    writer, place = Writer("api", 1, "aaaaaaaa"), tmp_path / "l'été"
+    writer.meter(NOON_S + 61, "send", "orders")
+    writer.write(tmp_path / "ledger")
+    compact_ledgers(spark, [tmp_path / "ledger"], place)
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    try:
+        views = register_views(spark, place)
+        assert texts_of(views["operations"].select("time", "kind")) == [["2026-03-01T12:01:01.000Z", "send"]]
+        assert texts_of(views["bill_lines"].select("hour")) == [["2026-03-01T12:00:00.000Z"]]
+        assert texts_of(views["outages"]) == []
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before or "UTC")
+
+
+@pytest.mark.spark
+def test_report_reads_table_whose_location_has_an_apostrophe(spark: SparkSession, tmp_path: Path) -> None:
+    """The location of a table of another format than Parquet is a value of a query."""
+    from pairbus.report.sources import Sources
+    from pairbus.report.stages import pass_over
+    from pairbus.report.tally import RowsElsewhere
+
+    place = str(tmp_path / "l'été")
+    spark.range(1).selectExpr(
+        *(f"null as `{name}`" for name in NAMES), "null as source", "null as position"
+    ).write.json(place)
+    assert pass_over(spark, Sources((), (), (), others=((place, "json"),)), RowsElsewhere()).columns
 
 
 def ms_of(at_s: float) -> int:

@@ -538,9 +538,18 @@ def test_columns_of_cost_are_hours_days_or_months(hours: int, columns: int, key:
     first = datetime(2026, 3, 1, tzinfo=UTC)
     ends = [first, first + timedelta(hours=hours - 1)]
     line = BillLine("n", "primary", "e", "send", "application", "", 1, 1, Decimal(1))
-    found = by_time([replace(line, hour=at.strftime("%Y-%m-%dT%H:%MZ")) for at in ends])
+    found = by_time([replace(line, hour=at.strftime("%Y-%m-%dT%H:%MZ")) for at in ends], "hour")
     assert len(found) == columns <= COLUMNS_MAX
     assert all(len(name) == key for name, _ in found)
+    assert sum(sum(parts.values()) for _, parts in found) == 2
+
+
+@pytest.mark.parametrize(("finest", "key"), [("hour", 13), ("day", 10), ("month", 7)])
+def test_cost_is_not_shown_by_hour_when_its_lines_are_by_day(finest: str, key: int) -> None:
+    """Many entities make a report too large for lines by hour; a day's cost is not that of its first hour."""
+    line = BillLine("n", "primary", "e", "send", "application", "2026-03-01T00:00Z", 1, 1, Decimal(1))
+    found = by_time([line, replace(line, hour="2026-03-02T00:00Z")], finest)
+    assert {len(name) for name, _ in found} == {key}
     assert sum(sum(parts.values()) for _, parts in found) == 2
 
 

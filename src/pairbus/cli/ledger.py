@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,10 @@ from pairbus.cli.report import progress, spark_session
 from pairbus.cli.spark_place import Remote, spark_place
 from pairbus.cli.table import print_table
 from pairbus.errors import ConfigError
+from pairbus.ledger.rows import time_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 EPILOG = """\b
 Examples:
@@ -89,7 +93,7 @@ def view(
     ] = None,
     remote: Remote = None,
 ) -> None:
-    """Print or export a view of a ledger's table: outages, moves, bill lines or operations."""
+    """Print or export a view of a ledger's table: outages, moves, bill lines or operations. Printed times are UTC."""
     with progress() as told, spark_session(told, "pairbus ledger", spark_place(None, remote), {}) as spark:
         from pyspark.errors import AnalysisException
 
@@ -103,6 +107,21 @@ def view(
                 raise ConfigError(f"--parquet {parquet}: {str(error).splitlines()[0]}") from None
             typer.echo(f"wrote {parquet}", err=True)
             return
-        found = frame.limit(rows).collect()
+        found = texts_of(frame.limit(rows))
         columns = frame.columns
-    print_table(tuple(columns), [["" if value is None else str(value) for value in row] for row in found])
+    print_table(tuple(columns), found)
+
+
+def texts_of(frame: DataFrame) -> list[list[str]]:
+    """Return the rows as texts. Timestamps are UTC with their zone: a terminal does not tell the zone of a session."""
+    from pyspark.sql import functions as F
+
+    times = {name for name, kind in frame.dtypes if kind == "timestamp"}
+    rows = frame.select(*(F.unix_millis(name).alias(name) if name in times else name for name in frame.columns))
+
+    def text_of(name: str, value: Any) -> str:
+        if value is None:
+            return ""
+        return time_text(value / 1000) if name in times else str(value)
+
+    return [[text_of(name, row[name]) for name in frame.columns] for row in rows.collect()]

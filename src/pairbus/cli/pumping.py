@@ -198,14 +198,14 @@ class Pumping:
     async def _follow(self, engine: SparkSyphon) -> None:
         """Report the problems of a job on Spark, make its tables every hour and at its end, and stop it in time."""
         assert self._spark is not None
-        compact, compact_at = partial(self._spark.compact, engine.spark), time.monotonic() + COMPACT_S
+        compact_at = time.monotonic() + COMPACT_S
         has_ended = False
         try:
             while not has_ended and not self._stop.is_set():
                 has_ended = await asyncio.to_thread(engine.wait, SPARK_LOOK_S)
                 self._telling.problems(engine.problems)
                 if has_ended or time.monotonic() >= compact_at:
-                    await self._unless_stopped(compact)
+                    await self._compact(partial(self._spark.compact, engine.spark))
                     compact_at = time.monotonic() + COMPACT_S
             if not has_ended:
                 await asyncio.to_thread(engine.stop, STOP_S)
@@ -214,6 +214,13 @@ class Pumping:
         except SparkGone:
             if not self._stop.is_set():  # otherwise Java was told to end, too
                 raise
+
+    async def _compact(self, compact: Callable[[], None]) -> None:
+        """Make the tables of a job on Spark. A failure is told, and nothing else: messages go home without tables."""
+        try:
+            await self._unless_stopped(compact)
+        except (PairbusError, OSError) as error:
+            self._warn(f"the tables were not made; the next run makes them: {error}")
 
     async def _unless_stopped(self, work: Callable[[], T]) -> T | None:
         """Do the work in a thread that does not keep the process alive: a slow start of Java must not delay its end."""

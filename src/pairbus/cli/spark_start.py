@@ -17,9 +17,11 @@ import typer
 
 from pairbus.cli.spark_place import MASTER, SparkPlace
 from pairbus.cli.standard import STOPPING, say, signal_handlers
-from pairbus.errors import ConfigError, SparkGone
+from pairbus.errors import ConfigError, PairbusError, SparkGone
 from pairbus.spark import Quotas, compact, redrive, syphon
+from pairbus.spark.features import spark_errors
 from pairbus.spark.session import LIGHT_JAVA, set_log_level
+from pairbus.spark.supervisor import line_of
 from pairbus.storage.locations import is_url
 from pairbus.syphon import SyphonSettings
 
@@ -95,14 +97,17 @@ class SparkStart:
         )
 
     def compact(self, spark: SparkSession) -> None:
-        """Make the tables of the journal and of the ledger."""
+        """Make the tables of the journal and of the ledger. PairbusError or OSError when that fails."""
         tables, ledger = self.options.tables, self.options.ledger
         if tables is None and is_url(self.journal):
             say("the table of moves is not made: --tables says where it goes")
             return
         ledgers = [] if ledger is None else [ledger]
         credential = self.options.storage_credential
-        compact(spark, self.journal, ledgers=ledgers, tables=tables, storage_credential=credential)
+        try:
+            compact(spark, self.journal, ledgers=ledgers, tables=tables, storage_credential=credential)
+        except spark_errors() as error:
+            raise PairbusError(line_of(error)) from error
 
     def _open(self) -> SparkSession:
         where = self.options.where

@@ -107,7 +107,10 @@ def make_room(folder: Path, max_bytes: int, run: str, keep: Path) -> Removed:
         try:
             one = sums_of(file.path, max(1, max_bytes // NAME_SHARE_BYTES))
             file.path.unlink()
-        except OSError:  # another user's file, or another process was faster, and then has its sums
+        except FileNotFoundError:  # another process was faster, and has its sums
+            total -= file.size_bytes
+            continue
+        except OSError:  # another user's file
             continue
         removed.add(one)
         total -= file.size_bytes

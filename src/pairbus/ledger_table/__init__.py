@@ -9,7 +9,8 @@
 Importing this package needs no pyspark.
 """
 
-from pairbus.ledger_table.compaction import FORMATS, CompactedLedgers, compact_ledgers
+from pairbus.ledger_table.compaction import CompactedLedgers, compact_ledgers
+from pairbus.ledger_table.table import FORMATS
 from pairbus.ledger_table.views import VIEWS, register_views
 
 __all__ = ["FORMATS", "VIEWS", "CompactedLedgers", "compact_ledgers", "register_views"]

@@ -7,26 +7,28 @@ Laws of this file.
  1. A line is taken when it was complete as the files were listed. Later lines of a file that is being written are taken
     by the next run.
  2. Order of a run: read and check; open a round in the manifest; add the rows; close the round. After a kill the round
-    is open, and the next run leaves out those of its rows that the table has already, by source and position. So no
-    row is lost, and none is in the table twice.
- 3. One run at a time: two that overlap would both add the same rows.
+    is open, and the next run that reads one of its files leaves out the rows that the table has already, by source and
+    position. So no row is lost, and none is in the table twice, whichever ledgers the runs between read.
+ 3. One run at a time: two that overlap would both add the same rows. A lock sees to this on a disk of this machine.
  4. A file whose sums are in a row of lost rows is in the manifest from then on, with all its bytes. A later row that
     has the same sums, because the first one was removed too, is added without them.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pairbus.disk.locks import FolderInUse, FolderLock
 from pairbus.errors import ConfigError, LedgerNewer
-from pairbus.ledger.rows import LOST_ROWS, SETTLED, SETTLEMENTS, RemovedFile
-from pairbus.ledger_table.lines import NAMES, NUMBERS, fields_of
+from pairbus.ledger.rows import RemovedFile
+from pairbus.ledger_table.lines import NAMES, fields_of
 from pairbus.ledger_table.listing import (
     SUFFIX,
     LedgerFile,
@@ -37,28 +39,18 @@ from pairbus.ledger_table.listing import (
     literally,
     whole_files,
 )
-from pairbus.ledger_table.lost import NO_SUMS, files_named, sums_of_row, without
-from pairbus.ledger_table.manifest import Manifest, ManifestEntry, read_manifest, write_manifest
+from pairbus.ledger_table.lost import NO_SUMS, sums_of_row
+from pairbus.ledger_table.manifest import FOLDER, Manifest, ManifestEntry, read_manifest, write_manifest
 from pairbus.ledger_table.names import source_key
+from pairbus.ledger_table.table import FORMATS, NAMES_FILES, TABLE_DDL, add_rows, named, rows_ahead
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame, SparkSession
 
-FORMATS = ("parquet", "delta", "iceberg")
 NEWER = "unknown version"
-ROW_DDL = ", ".join(f"`{name}` {'bigint' if name in NUMBERS else 'string'}" for name in NAMES)
-TABLE_DDL = f"{ROW_DDL}, source string, position bigint, day string"
-TABLE_NAMES = (*NAMES, "source", "position", "day")
 READ_DDL = f"{TABLE_DDL}, end bigint, damaged bigint, newer bigint, sums string"
 "Columns of a table, and of the mark behind the rows of a file: its `end`, lines that were left out, sums of its rows."
-
-_NAMES_FILES = f"kind = '{LOST_ROWS}' and details like '%\"removed\":%'"
-"Condition of rows that name removed files."
-
-_SETTLED = f"""case kind when '{SETTLED}' then billable_operations
-    when '{LOST_ROWS}' then try_cast(get_json_object(details, '$.{SETTLEMENTS}') as bigint) end"""
-"Settlements among the billable operations of a row."
 
 Batches = Iterator["pyarrow.RecordBatch"]
 
@@ -105,23 +97,55 @@ def compact_ledgers(
     unchanged = len(files) - len(grown) - len(shrunk)
     told = tuple(sorted(files[key].path for key in shrunk))
     if not grown:
+        if before.pending:
+            with _only_run(spark, place, before):
+                _close(spark, place, before, {})
         return CompactedLedgers(0, 0, unchanged, 0, told)
     with whole_files(spark, grown.values()):
         read = _read(spark, grown, before)
         marks, lost = _marks(read)
     try:
-        opened = replace(before, round=before.round + 1, pending=tuple(sorted({*grown, *before.pending})))
-        write_manifest(spark, place, opened)
         entries = {key: _entry(grown[key], before.files.get(key), mark) for key, mark in marks.items()}
-        rows = _add(spark, read, place, replace(before, files={**before.files, **entries}), lost)
-        for name, sums in _named(lost).items():
-            entries[name] = ManifestEntry(name, sums.size, sums.size)
-        write_manifest(
-            spark, place, replace(opened, round=opened.round + 1, files={**before.files, **entries}, pending=())
-        )
+        with _only_run(spark, place, before):
+            pending = tuple(sorted({*grown, *before.pending}))
+            opened = replace(before, round=before.round + 1, pending=pending)
+            write_manifest(spark, place, opened)
+            rows = add_rows(spark, read.where("end is null"), place, before, entries, lost)
+            removed = {name: ManifestEntry(name, sums.size, sums.size) for name, sums in named(lost).items()}
+            _close(spark, place, opened, {**entries, **removed})
     finally:
         read.unpersist()
     return CompactedLedgers(rows, len(grown), unchanged, sum(mark["damaged"] for mark in marks.values()), told)
+
+
+@contextmanager
+def _only_run(spark: SparkSession, place: str, before: Manifest) -> Iterator[None]:
+    """Keep other runs away while this one writes. ConfigError when one is under way, or has been since `before`."""
+    with ExitStack() as stack:
+        if is_here(spark, place):
+            folder = Path(place) / FOLDER
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                lock = FolderLock(folder)
+                stack.callback(lock.release)
+                lock.sign()
+            except FolderInUse as other:
+                raise ConfigError(f"{place} is being compacted by another run{other.by}: wait for its end") from None
+            except OSError as error:
+                if error.errno != errno.ENOLCK:  # otherwise the disk has no locks
+                    raise
+        now = read_manifest(spark, place)
+        if now is not None and now.round != before.round:
+            raise ConfigError(f"{place} was compacted by another run at the same time: run this one again")
+        yield
+
+
+def _close(spark: SparkSession, place: str, state: Manifest, entries: Mapping[str, ManifestEntry]) -> None:
+    """Close a round. Files of an interrupted run that this one did not read stay known, with the sums of their rows."""
+    behind = {*state.pending, *state.ahead} - entries.keys()
+    ahead = rows_ahead(spark, place, state, behind)
+    files = {**state.files, **entries}
+    write_manifest(spark, place, replace(state, round=state.round + 1, files=files, pending=(), ahead=ahead))
 
 
 # ── before the first write ──
@@ -165,16 +189,16 @@ def _check_format(spark: SparkSession, place: str, format: str) -> None:
 
 
 def _first(spark: SparkSession, place: str, format: str) -> Manifest:
-    """Return a new manifest for a location, which must not have a table yet: its rows would be added again."""
+    """Return a new manifest for a location. It has no table yet, or one of a release that wrote whole days."""
     from pyspark.errors import AnalysisException
 
     try:
-        found = spark.read.format(format).load(place).columns
+        found = set(spark.read.format(format).load(place).columns)
     except AnalysisException:
-        found = []  # the location does not exist
-    if found:
+        return Manifest(format=format)  # the location does not exist
+    if found != {*NAMES, "day"}:
         raise ConfigError(f"{place} has a table that `pairbus ledger compact` did not make: name another location")
-    return Manifest(format=format)
+    return Manifest(format=format, adopted=True)
 
 
 # ── reading ──
@@ -254,7 +278,7 @@ def _marks(read: DataFrame) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
     LedgerNewer when a line has a later version: it must not be left out.
     """
-    found = [row.asDict() for row in read.where(f"end is not null or ({_NAMES_FILES})").collect()]
+    found = [row.asDict() for row in read.where(f"end is not null or ({NAMES_FILES})").collect()]
     marks = {row["source"]: row for row in found if row["end"] is not None}
     for row in marks.values():
         if row["newer"]:
@@ -268,70 +292,3 @@ def _entry(file: LedgerFile, before: ManifestEntry | None, mark: Any) -> Manifes
         return ManifestEntry(file.path, file.size, mark["end"], mark["damaged"], sums)
     sums = None if before.sums is None or sums is None else before.sums.plus(sums)
     return ManifestEntry(file.path, file.size, mark["end"], mark["damaged"] + before.damaged, sums)
-
-
-# ── adding ──
-
-
-def _add(spark: SparkSession, read: DataFrame, place: str, state: Manifest, lost: Sequence[Mapping[str, Any]]) -> int:
-    """Add the rows, except those that a killed run has added; return their number.
-
-    `state`: the manifest with the positions that this run reaches. `lost`: the rows that name removed files.
-    """
-    from pyspark.errors import AnalysisException
-    from pyspark.sql import functions as F
-
-    rows = read.where("end is null").drop("end", "damaged", "newer", "sums")
-    table: DataFrame | None = None
-    if state.pending or lost:
-        with suppress(AnalysisException):  # there is no table before the first row
-            table = spark.read.format(state.format).load(place).select(*TABLE_NAMES)
-    if state.pending and table is not None:
-        there = table.where(F.col("source").isin(list(state.pending))).select("source", "position")
-        rows = rows.join(there, ["source", "position"], "left_anti")
-    if lost:
-        rows = _without_known(spark, rows, table, state, lost)
-    count = rows.count()
-    if count:
-        ordered = rows.select(*TABLE_NAMES).repartition("day")
-        ordered.write.format(state.format).mode("append").partitionBy("day").save(place)
-    return count
-
-
-# ── rows that name removed files ──
-
-
-def _named(lost: Sequence[Mapping[str, Any]]) -> dict[str, RemovedFile]:
-    return {name: sums for row in lost for name, sums in files_named(row).items()}
-
-
-def _without_known(
-    spark: SparkSession, rows: DataFrame, table: DataFrame | None, state: Manifest, lost: Sequence[Mapping[str, Any]]
-) -> DataFrame:
-    """Return the rows to add, the sums of removed files that are in the table taken out of them."""
-    named = _named(lost)
-    there = {name: sums for name, sums in named.items() if state.position(name) >= sums.size}
-    parts = [name for name in named if name not in there and (name in state.files or name in state.pending)]
-    if parts:
-        there |= _sums_of(rows if table is None else rows.unionByName(table), parts)
-    changed = [(row["source"], row["position"], without(row, there)) for row in lost]
-    places = spark.createDataFrame([place[:2] for place in changed], "source string, position bigint")
-    kept = [new for *_, new in changed if new is not None]
-    if not kept:
-        return rows.join(places, ["source", "position"], "left_anti").select(*TABLE_NAMES)
-    again = spark.createDataFrame([[row.get(name) for name in TABLE_NAMES] for row in kept], TABLE_DDL)
-    added = again.join(rows.select("source", "position"), ["source", "position"], "left_semi")
-    others = rows.join(places, ["source", "position"], "left_anti")
-    return others.select(*TABLE_NAMES).unionByName(added.select(*TABLE_NAMES))
-
-
-def _sums_of(rows: DataFrame, names: Sequence[str]) -> dict[str, RemovedFile]:
-    """Return the sums of files that are only in part in the table: they grew after the last run, and were removed."""
-    from pyspark.sql import functions as F
-
-    own = rows.where(F.col("source").isin(list(names)) & ~F.coalesce(F.expr(_NAMES_FILES), F.lit(False)))
-    amounts = [
-        F.sum(F.coalesce(F.expr(each), F.lit(0))) for each in ("`count`", "billable_operations", "bytes", _SETTLED)
-    ]
-    sums = own.groupBy("source").agg(F.count("*").alias("found"), *amounts).collect()
-    return {row["source"]: RemovedFile(0, *row[1:]) for row in sums}

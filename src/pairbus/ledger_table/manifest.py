@@ -8,12 +8,14 @@ Laws of this file.
     leaves the last round as it was. The highest round that can be read is the state.
  2. An open round names the files that a compaction is about to add. Any of their rows from the known position on may be
     in the table already; each such row has its file and position, so that it is added once.
+ 3. A file of an interrupted compaction stays known as one until a later run has read it. A run that reads other files
+    only counts its rows in the table (`ahead`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,14 +55,20 @@ class Manifest:
     "Key of a file → its facts."
     pending: tuple[str, ...] = ()
     "Files of a compaction that was begun and not finished."
+    ahead: Mapping[str, RemovedFile] = field(default_factory=dict)
+    "Files of an interrupted compaction that no later run has read → sums of all their rows in the table."
+    adopted: bool = False
+    "True when the table has rows without `source`, from a release that wrote whole days."
+    origin: str = ""
+    "Journal whose moves the table has; empty in a table of ledgers."
 
     def position(self, key: str) -> int:
         entry = self.files.get(key)
         return 0 if entry is None else entry.position
 
-    def limits(self) -> dict[str, int]:
-        """Return the positions by file from which on rows of the table do not count yet."""
-        return {key: self.position(key) for key in self.pending}
+    def limits(self, lines: Collection[str]) -> dict[str, int]:
+        """Return the positions by file from which on rows of the table do not count; `lines`: files that are read."""
+        return {key: self.position(key) for key in (*self.pending, *self.ahead) if key in self.pending or key in lines}
 
 
 def read_manifest(spark: SparkSession | None, location: str) -> Manifest | None:
@@ -92,7 +100,9 @@ def _manifest(read: dict[str, Any]) -> Manifest:
             f"a table has version {read['version']}, and this version of Pairbus knows {VERSION}: upgrade it"
         )
     files = {key: _entry(**entry) for key, entry in read["files"].items()}
-    return Manifest(read["round"], read["format"], files, tuple(read["pending"]))
+    ahead = {key: RemovedFile(*sums) for key, sums in read.get("ahead", {}).items()}
+    others = {name: read[name] for name in ("adopted", "origin") if name in read}
+    return Manifest(read["round"], read["format"], files, tuple(read["pending"]), ahead, **others)
 
 
 def _entry(*, sums: list[int] | None = None, **facts: Any) -> ManifestEntry:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pairbus.errors import ConfigError
 from pairbus.ledger_table.listing import is_here
 from pairbus.ledger_table.manifest import read_manifest
+from pairbus.ledger_table.table import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +35,8 @@ FROM {ROWS} WHERE billable_operations IS NOT NULL
 
 _BILL_LINES = """
 SELECT coalesce(namespace, '') AS namespace, coalesce(side, '') AS side, coalesce(entity, '') AS entity, kind, part,
-       date_trunc('HOUR', time) AS hour, sum(billable_operations) AS operations, sum(bytes) AS bytes
+       timestamp_millis(unix_millis(time) div 3600000 * 3600000) AS hour,
+       sum(billable_operations) AS operations, sum(bytes) AS bytes
 FROM operations WHERE kind <> 'failed send'
 GROUP BY 1, 2, 3, 4, 5, 6 HAVING sum(billable_operations) > 0 OR sum(bytes) > 0
 """
@@ -127,7 +129,10 @@ def register_views(spark: SparkSession, location: str | PathLike[str]) -> dict[s
     if manifest is None:
         where = "on this machine" if is_here(spark, place) else "where the session is"
         raise ConfigError(f"There is no table of a ledger in {place} {where}: `pairbus ledger compact` makes one")
-    spark.read.format(manifest.format).load(place).createOrReplaceTempView(ROWS)
+    table = read_table(spark, place, manifest.format)
+    if table is None:
+        raise ConfigError(f"The table in {place} has no rows yet")
+    table.createOrReplaceTempView(ROWS)
     views = {}
     for name, query in VIEWS.items():
         views[name] = spark.sql(query)

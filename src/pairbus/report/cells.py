@@ -14,6 +14,8 @@ from pairbus.report.records import CellSum
 
 CELLS_MAX = 20_000  # × 200 bytes = 4 MB of lines in a report
 HOURLY, DAILY, MONTHLY = 0, 1, 2
+STEPS = ("hour", "day", "month")
+"Names of the grains."
 DAY_HOURS = 24
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

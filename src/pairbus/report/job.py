@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING
 
@@ -109,4 +110,4 @@ def _figures(
         rates=rows.rates.points(begins_ms, ends_ms),
     )
     bill, prices = make_bill(cells, outages, diversions, troubles, tariffs, ends_ms - begins_ms)
-    return bill, prices, availability
+    return replace(bill, step=rows.step()), prices, availability

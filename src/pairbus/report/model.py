@@ -83,7 +83,7 @@ class BillLine:
     kind: str
     part: str
     hour: str
-    "Beginning of the hour, as 2026-03-01T12:00Z; of the day or month when there would be too many lines."
+    "Beginning of the hour, as 2026-03-01T12:00Z; of the day or month where the bill's `step` says so."
     operations: int
     bytes: int
     money: Decimal
@@ -116,6 +116,8 @@ class Bill:
     "Cost of Azure's geo-replication for the same period and traffic; None: its price sheet has another currency."
     with_pairing: Decimal
     "Sum of `total` and `base`, to compare with `geo_replication`."
+    step: str = "hour"
+    "Time that each of the lines has: hour; day or month when there would be too many lines."
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,9 +97,11 @@ def find_sources(ledgers: Sequence[str | PathLike[str]], spark: SparkSession | N
     taken = {key: entry.position for manifest in manifests for key, entry in manifest.files.items()}
     known = ((key, entry.sums) for manifest in manifests for key, entry in manifest.files.items())
     sums = {key: each for key, each in known if each is not None}
-    limits = {key: limit for manifest in manifests for key, limit in manifest.limits().items()}
+    sums |= {key: each for manifest in manifests for key, each in manifest.ahead.items()}
     tables = [file for file in files.values() if file.path.endswith(TABLE_SUFFIX)]
     lines = [file for file in files.values() if not file.path.endswith(TABLE_SUFFIX)]
+    read = {source_key(file.path) for file in lines}
+    limits = {key: limit for manifest in manifests for key, limit in manifest.limits(read).items()}
     left = [file for file in lines if taken.get(source_key(file.path), 0) < file.size]
     is_known = not tables or len({PurePosixPath(file.path).parent.parent for file in tables}) <= len(manifests)
     return Sources(

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pairbus.ledger_table.compaction import ROW_DDL
 from pairbus.ledger_table.lines import NAMES
 from pairbus.ledger_table.listing import LedgerFile, literally
+from pairbus.ledger_table.table import ROW_DDL
 from pairbus.report import backlog
 from pairbus.report.availability import TRANSITIONS
 from pairbus.report.backlog import Block, FirstLook, Question
@@ -71,6 +71,8 @@ def choose(spark: SparkSession, sources: Sources) -> RowsElsewhere:
 
 def pass_over(spark: SparkSession, sources: Sources, choice: RowsElsewhere) -> DataFrame:
     """Return records of all rows, in the columns of `pairbus.report.records`."""
+    from pyspark.sql import functions as F
+
     parts = []
     if sources.lines:
         lines = json_lines(spark, sources.lines).selectExpr(
@@ -83,7 +85,8 @@ def pass_over(spark: SparkSession, sources: Sources, choice: RowsElsewhere) -> D
         tables.append(ledger_tables(spark, sources.tables).selectExpr(*names, *_columns(choice)))
     for location, name in sources.others:
         rows = spark.read.format(name).load(location)
-        tables.append(rows.selectExpr(f"'{location}' as path", "cast(0 as bigint) as id", *_columns(choice)))
+        place = F.lit(location).alias("path"), F.lit(0).cast("bigint").alias("id")
+        tables.append(rows.select(*place, *map(F.expr, _columns(choice))))
     parts += [table.mapInArrow(lambda batches: tally_rows(choice, batches), DDL) for table in tables]
     records = parts[0]
     for part in parts[1:]:

@@ -9,7 +9,7 @@ from typing import Any
 from pairbus.ledger_table.names import file_number
 from pairbus.report.availability import Transition
 from pairbus.report.bill import Cell, Diversion, Trouble
-from pairbus.report.cells import Cells
+from pairbus.report.cells import STEPS, Cells
 from pairbus.report.entities import MessageCounts
 from pairbus.report.model import DeadLetters
 from pairbus.report.rates import Rates
@@ -68,6 +68,10 @@ class RowSums:
                 _letters(self.letters, entity, reason, messages)
             case _:
                 raise TypeError(f"{record!r} is no record of the pass over the rows")
+
+    def step(self) -> str:
+        """Return the time that each cell has: hour, day or month."""
+        return STEPS[self._cells.grain]
 
     def cells(self) -> list[Cell]:
         return [

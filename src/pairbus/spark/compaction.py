@@ -1,30 +1,38 @@
 """Journal and ledger as tables: Parquet by day, each moved message once.
 
     TABLES/moves/day=2026-11-15/*.parquet       a row for each message that a syphon moved or dead-lettered
-    TABLES/ledger/day=2026-11-15/*.parquet      the rows of ledgers, as they are
+    TABLES/ledger/day=2026-11-15/*.parquet      the rows of ledgers: `ledger_table` adds them, each once
+    TABLES/moves/_pairbus/                      manifest: the days that are in the table, and the size of each
 
 TABLES is the journal's location when that is a folder. A journal in an object store has its tables where the caller
 says: Spark must have a file system for them.
 
 Laws of this file.
- 1. A day is always written again from all known rows of it, so that compacting twice changes nothing.
+ 1. A day of `moves` is always written whole, from the journal and from the table of ledgers, so that compacting twice
+    changes nothing. A run reads days whose journal or ledger has grown, and a few days around them.
  2. A message's day is that of its first attempt. Attempts are counted, they do not make rows.
  3. A day whose journal was removed is closed: it is never written again, and its messages appear on no later day.
+ 4. Days that a run is about to write are in the manifest first: after a kill the next run writes them again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from os import fspath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from pairbus.errors import ConfigError, LedgerNewer
-from pairbus.ledger import SCHEMA as LEDGER_SCHEMA
-from pairbus.ledger.rows import Row as LedgerRow
-from pairbus.spark.journal import MOVED, SCHEMA, Location
+from pairbus.ledger_table import compact_ledgers
+from pairbus.ledger_table.listing import LEDGER, SUFFIX
+from pairbus.ledger_table.manifest import Manifest, ManifestEntry, read_manifest, write_manifest
+from pairbus.ledger_table.table import PARQUET, read_table
+from pairbus.spark.journal import JOURNAL, MOVED, SCHEMA, Location
 from pairbus.spark.journal_rows import close_days, find, read_rows
 from pairbus.spark.syphon_job import absolute, locate
 from pairbus.storage.locations import is_url
@@ -38,14 +46,16 @@ Folder = str | os.PathLike[str]
 
 KEY = ("queue", "queue_created_ms", "sequence_number", "message_id")
 "Columns that identify a message. Sequence numbers begin again when a queue is deleted and created again."
-CLOSED_DAYS_COMPARED = 3  # a lock lasts minutes: a message that is moved again was moved shortly before
+DAYS_COMPARED = 3  # days with a journal; a lock lasts minutes: a message that is moved again was moved shortly before
+MOVES = "moves"
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
     moves: int
-    "Rows written to the table of moves."
+    "Rows written to the table of moves: those of the days that were written."
     ledger_rows: int
+    "Rows added to the table of ledgers."
     days: tuple[str, ...]
     "Days of the moves that were written."
 
@@ -59,31 +69,33 @@ def compact(
     tables: Folder | None = None,
     storage_credential: str | None = None,
 ) -> Compacted:
-    """Make the tables of a journal location, and of ledgers if there are any.
+    """Add to the tables what a journal, and ledgers if there are any, got since the last run.
 
     May run while a syphon runs: rows that are written meanwhile come with the next run. With `journal_kept_days` the
     journal of older days is removed, once it is in the table. `tables`: where the tables go, any path that Spark can
-    write; the location itself unless it is in an object store, which `storage_credential` opens.
+    write; the location itself unless it is in an object store, which `storage_credential` opens. Each run may name
+    other ledgers. ConfigError when `tables` has the moves of another journal.
     """
     from pairbus.spark.driver_side import DriverSide
 
     driver = DriverSide(spark)
     place = locate(driver, location, storage_credential)
     to = _tables_of(driver, place, tables)
-    ledger = _read_ledgers(spark, driver.call(_ledger_files, [os.fspath(folder) for folder in ledgers]))
-    moves = _moves(spark, driver, place, to, ledger)
-    written, days = (0, ()) if moves is None else _write(moves, f"{to}/moves", SCHEMA)
-    ledger_rows = 0 if ledger is None else _write(ledger, f"{to}/ledger", LEDGER_SCHEMA)[0]
+    names = [fspath(folder) for folder in ledgers]
+    written = driver.call(_with_rows, [name for name in names if not is_url(name)])
+    written += [name for name in names if is_url(name)]
+    ledger_rows = compact_ledgers(spark, written, f"{to}/{LEDGER}").rows if written else 0
+    moves, days = _Moves(spark, driver, place, to, "" if tables is None else str(place.root)).write()
     if journal_kept_days is not None:
         before = datetime.now(UTC) - timedelta(days=max(journal_kept_days, 1))
         driver.call(close_days, place, before.strftime("%Y-%m-%d"))
-    return Compacted(written, ledger_rows, days)
+    return Compacted(moves, ledger_rows, days)
 
 
 def _tables_of(driver: DriverSide, place: Location, tables: Folder | None) -> str:
     if tables is not None:
-        text = os.fspath(tables)
-        return text if is_url(text) else str(absolute(driver, "tables", text))
+        text = fspath(tables)
+        return text.rstrip("/") if is_url(text) else str(absolute(driver, "tables", text))
     if place.folder is None:
         raise ConfigError(
             f"tables: the journal is in {place.root}, where Spark may not write: say where the tables of moves go"
@@ -91,43 +103,118 @@ def _tables_of(driver: DriverSide, place: Location, tables: Folder | None) -> st
     return str(place.folder)
 
 
-def _has_moves(to: str) -> bool:
-    """Return whether there is a table to compare with; called where the driver is."""
-    return is_url(to) or Path(to, "moves").is_dir()
+def _with_rows(folders: Sequence[str]) -> list[str]:
+    """Return the folders of ledgers that have a file already; called where the driver is."""
+    absolutes = [Path(folder).absolute() for folder in folders]
+    return [str(folder) for folder in absolutes if any(folder.glob(f"*{SUFFIX}"))]
 
 
-# ── known rows ──
+class _Moves:
+    """The table of moves of one journal."""
+
+    def __init__(self, spark: SparkSession, driver: DriverSide, place: Location, to: str, origin: str) -> None:
+        self._spark = spark
+        self._driver = driver
+        self._place = place
+        self._table = f"{to}/{MOVES}"
+        self._found = driver.call(find, place)
+        self._before = read_manifest(spark, self._table) or Manifest(format=PARQUET, origin=origin)
+        if self._before.origin != origin:
+            raise ConfigError(
+                f"tables: {to} has the moves of the journal {self._before.origin or to};"
+                f" name another location for those of {place.root}"
+            )
+        self._ledger = read_table(spark, f"{to}/{LEDGER}", PARQUET)
+
+    def write(self) -> tuple[int, tuple[str, ...]]:
+        """Write the days that have changed; return the number of their rows, and the days."""
+        sizes = self._sizes()
+        known = {name: entry.size for name, entry in self._before.files.items()}
+        grown = {name.partition("/")[2] for name in sizes if sizes[name] != known.get(name)}
+        days = sorted({name.partition("/")[2] for name in sizes})
+        changed = [day for day in days if day in grown or day in self._before.pending]
+        if not changed:
+            return 0, ()
+        moves, written = self._known(days, changed)
+        moves = moves.persist()
+        try:
+            counted = _count(moves)
+            self._note(pending=written)
+            writer = moves.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy("day")
+            writer.parquet(self._table)
+            self._note(files={name: ManifestEntry(name, size, size) for name, size in sizes.items()}, pending=())
+        finally:
+            moves.unpersist()
+        return counted
+
+    def _sizes(self) -> dict[str, int]:
+        """Return a number for each day of the journal and of the ledgers' table, which grows when rows are added."""
+        sizes = {f"{JOURNAL}{day}": size for day, size in self._found.sizes.items()}
+        files = [] if self._ledger is None else self._ledger.inputFiles()
+        parts = Counter(unquote(PurePosixPath(file).parent.name).removeprefix("day=") for file in files)
+        return sizes | {f"{LEDGER}/{day}": size for day, size in parts.items() if day not in self._found.closed}
+
+    def _note(self, **changes: Any) -> None:
+        self._before = replace(self._before, round=self._before.round + 1, **changes)
+        write_manifest(self._spark, self._table, self._before)
+
+    def _known(self, days: list[str], changed: list[str]) -> tuple[DataFrame, tuple[str, ...]]:
+        """Return the messages of some days around those that have changed, and the days to write.
+
+        A message that was moved on a changed day may have been moved shortly before: then its row is on an earlier day,
+        which is written too.
+        """
+        from pyspark.sql import functions as F
+
+        near = around(days, changed, DAYS_COMPARED, 0)
+        read = around(days, near, DAYS_COMPARED, DAYS_COMPARED)
+        rows = read_rows(self._spark, self._place, self._found, read)
+        moves = None if rows is None else _once(rows, changed)
+        touched = None if moves is None else moves.where("touched").select("day")
+        if self._ledger is not None:
+            local = _of_ledger(self._ledger.where(F.col("day").isin(read)))
+            if moves is not None and touched is not None:
+                same = ["queue", "message_id"]
+                again = local.join(moves.where("touched").select(*same).distinct(), same, "left_semi")
+                touched = touched.unionAll(again.select("day"))
+                local = local.join(moves.select(*same).distinct(), same, "left_anti")
+            moves = local if moves is None else moves.unionByName(local)
+        assert moves is not None, "a day has changed"
+        found = [] if touched is None else [row["day"] for row in touched.distinct().collect()]
+        written = tuple(day for day in near if day in changed or day in found)
+        moves = moves.drop("touched").where(F.col("day").isin(list(written)))
+        closed = self._found.closed[-DAYS_COMPARED:]
+        table = self._spark.read.format(PARQUET).load(self._table) if closed and self._has_table() else None
+        if table is not None:
+            before = table.where(F.col("day").isin(closed))
+            moves = moves.join(before, [moves[name].eqNullSafe(before[name]) for name in KEY], "left_anti")
+        return moves, written
+
+    def _has_table(self) -> bool:
+        return is_url(self._table) or bool(self._driver.call(_is_folder, self._table))
 
 
-def _moves(
-    spark: SparkSession, driver: DriverSide, place: Location, to: str, ledger: DataFrame | None
-) -> DataFrame | None:
-    from pyspark.sql import functions as F
-
-    parts = []
-    found = driver.call(find, place)
-    rows = read_rows(spark, place, found)
-    if rows is not None:
-        parts.append(_once(rows))
-    if ledger is not None:
-        local = _of_ledger(ledger)
-        if parts:
-            local = local.join(parts[0].select("queue", "message_id").distinct(), ["queue", "message_id"], "left_anti")
-        parts.append(local)
-    if not parts:
-        return None
-    moves = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-    closed = found.closed
-    has_moves: bool = driver.call(_has_moves, to)
-    if closed and has_moves:
-        before = spark.read.parquet(f"{to}/moves").where(F.col("day").isin(closed[-CLOSED_DAYS_COMPARED:]))
-        same = [moves[name].eqNullSafe(before[name]) for name in KEY]
-        moves = moves.where(~F.col("day").isin(closed)).join(before, same, "left_anti")
-    return moves
+def _is_folder(name: str) -> bool:
+    """Tell whether there is a folder; called where the driver is."""
+    return Path(name).is_dir()
 
 
-def _once(rows: DataFrame) -> DataFrame:
-    """Return one row for each message."""
+def around(days: list[str], chosen: Collection[str], before: int, after: int) -> list[str]:
+    """Return the chosen ones of sorted days, with as many days of the list before and after each."""
+    places = {
+        place
+        for index, day in enumerate(days)
+        if day in chosen
+        for place in range(max(index - before, 0), min(index + after + 1, len(days)))
+    }
+    return [days[place] for place in sorted(places)]
+
+
+# ── rows ──
+
+
+def _once(rows: DataFrame, changed: Collection[str]) -> DataFrame:
+    """Return one row for each message; `touched`: it was moved on a changed day."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -142,6 +229,7 @@ def _once(rows: DataFrame) -> DataFrame:
     ]
     grouped = rows.groupBy("outcome", *KEY, "single").agg(
         F.min("day").alias("day"),
+        F.max(F.col("day").isin(list(changed))).alias("touched"),
         F.min("at_ms").alias("at_ms"),
         F.max("at_ms").alias("last_at_ms"),
         F.count("*").alias("attempts"),
@@ -162,7 +250,8 @@ def _of_ledger(ledger: DataFrame) -> DataFrame:
         F.lit(None).cast("bigint").alias("queue_created_ms"),
         F.lit(None).cast("bigint").alias("sequence_number"),
         "message_id",
-        "day",
+        F.col("day").cast("string").alias("day"),
+        F.lit(False).alias("touched"),
         at_ms.alias("at_ms"),
         at_ms.alias("last_at_ms"),
         F.lit(1).cast("bigint").alias("attempts"),
@@ -192,41 +281,16 @@ def _timed(moves: DataFrame) -> DataFrame:
         "reason",
         "schema",
         "day",
+        "touched",
     )
 
 
-def _ledger_files(folders: Sequence[str]) -> list[str]:
-    return [str(path) for folder in folders for path in sorted(Path(folder).absolute().glob("*.jsonl"))]
-
-
-def _read_ledgers(spark: SparkSession, paths: list[str]) -> DataFrame | None:
+def _count(moves: DataFrame) -> tuple[int, tuple[str, ...]]:
+    """Count the rows; return how many, and their days. LedgerNewer for an unknown schema."""
     from pyspark.sql import functions as F
 
-    if not paths:
-        return None
-    numbers = {"schema", "pid", "count", "billable_operations", "bytes", "rows"}
-    ddl = ", ".join(f"`{field.name}` {'bigint' if field.name in numbers else 'string'}" for field in fields(LedgerRow))
-    rows = spark.read.schema(ddl).json(paths)
-    return rows.where(F.col("kind").isNotNull()).withColumn("day", F.substring("time", 1, 10))
-
-
-# ── the tables ──
-
-
-def _write(rows: DataFrame, table: str, schema: int) -> tuple[int, tuple[str, ...]]:
-    """Write the rows and return how many, and of which days. LedgerNewer for an unknown schema: no row is written."""
-    from pyspark.sql import functions as F
-
-    rows = rows.persist()
-    try:
-        counts: list[Any] = (
-            rows.groupBy("day").agg(F.count("*").alias("rows"), F.max("schema").alias("newest")).collect()
-        )
-        newest = max((row["newest"] for row in counts), default=schema)
-        if newest > schema:
-            raise LedgerNewer(f"a row has schema {newest}, and this version of Pairbus knows {schema}: upgrade it")
-        writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy("day")
-        writer.parquet(table)
-    finally:
-        rows.unpersist()
+    counts = moves.groupBy("day").agg(F.count("*").alias("rows"), F.max("schema").alias("newest")).collect()
+    newest = max((row["newest"] for row in counts), default=SCHEMA)
+    if newest > SCHEMA:
+        raise LedgerNewer(f"a row has schema {newest}, and this version of Pairbus knows {SCHEMA}: upgrade it")
     return sum(row["rows"] for row in counts), tuple(sorted(row["day"] for row in counts))

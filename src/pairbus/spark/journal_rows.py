@@ -11,8 +11,10 @@ a day's journal is never taken for the whole day.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -41,28 +43,41 @@ class JournalParts:
     "Records of days that are not closed: `day=2026-11-15/ATTEMPT.jsonl`."
     closed: list[str]
     "Days whose journal was removed."
+    sizes: dict[str, int]
+    "Day that is not closed → a number that grows with its journal: bytes in a folder, objects in an object store."
 
 
 def find(place: Location) -> JournalParts:
     names = place.storage.list(JOURNAL)
     closed = sorted(name.removeprefix(_CLOSED) for name in names if name.startswith(_CLOSED))
     open_days = [name for name in names if name.endswith(".jsonl") and _day_of(name) not in closed]
-    return JournalParts(open_days, closed)
+    sizes: Counter[str] = Counter()
+    for name in open_days:
+        sizes[_day_of(name)] += 1 if place.folder is None else _size_of(place.folder / JOURNAL / name)
+    return JournalParts(open_days, closed, dict(sizes))
 
 
-def read_rows(spark: SparkSession, place: Location, found: JournalParts) -> DataFrame | None:
-    """Return every whole line of the days that are not closed, with its day; None when there are none."""
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0  # a record without entries is removed when its task ends
+
+
+def read_rows(spark: SparkSession, place: Location, found: JournalParts, days: Collection[str]) -> DataFrame | None:
+    """Return every whole line of some days that are not closed, with its day; None when there are none."""
     from pyspark.sql import functions as F
 
-    if not found.names:
+    names = [name for name in found.names if _day_of(name) in days]
+    if not names:
         return None
     if place.folder is not None:
         journal = place.folder / JOURNAL.rstrip("/")
-        rows = spark.read.option("basePath", str(journal)).schema(f"{ROW_DDL}, day string").json(f"{journal}/{_DAY}*")
-        rows = rows.where(~F.col("day").isin(found.closed)) if found.closed else rows
+        folders = [f"{journal}/{_DAY}{day}" for day in sorted({_day_of(name) for name in names})]
+        rows = spark.read.option("basePath", str(journal)).schema(f"{ROW_DDL}, day string").json(folders)
     else:
-        keys = spark.createDataFrame([(name,) for name in found.names], "name string")
-        spread = keys.repartition(-(-len(found.names) // KEYS_PER_TASK))
+        keys = spark.createDataFrame([(name,) for name in names], "name string")
+        spread = keys.repartition(-(-len(names) // KEYS_PER_TASK))
         lines = spread.mapInArrow(_Reader(place), "day string, line string")
         rows = lines.select(F.from_json("line", ROW_DDL).alias("row"), "day").select("row.*", "day")
     return rows.where(F.col("at_ms").isNotNull())  # a line that a kill has torn is null in all columns

@@ -172,18 +172,18 @@ class SparkSyphon:
                     return
             except _answered() as error:
                 if is_gone(error):
-                    raise SparkGone(f"the Java process of Spark has ended: {_line(error)}") from None
+                    raise SparkGone(f"the Java process of Spark has ended: {line_of(error)}") from None
                 if self._moved > moved_before:
                     failures = 0
                     pause.reset()
                 failures += 1
                 self.restarts += 1
                 self._errors += 1
-                self.problems[_line(error)] += 1
+                self.problems[line_of(error)] += 1
                 if self._once and failures >= FAILURES_MAX:
-                    raise PairbusError(f"the query failed {failures} times: {_line(error)}") from None
+                    raise PairbusError(f"the query failed {failures} times: {line_of(error)}") from None
                 pause_s = pause.next()
-                logger.warning("the query failed and is started again in %.0f s: %s", pause_s, _line(error))
+                logger.warning("the query failed and is started again in %.0f s: %s", pause_s, line_of(error))
                 self._stopping.wait(pause_s)
 
     def _prepare(self, job: TaskSettings) -> None:
@@ -325,7 +325,7 @@ def look_s_of(location: Location) -> float:
     return location.storage.look_s
 
 
-def _line(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
     """Return the line of an error that tells the cause: Spark wraps it in tracebacks of three processes."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "Error: " in line or "Refused: " in line or "Lost: " in line]

@@ -26,6 +26,7 @@ MEANINGS = {
 }
 BACKLOG_QUEUE = re.compile(r"(.+/x-servicebus-transfer)/\d+")
 COLUMNS_MAX = 72
+DIGITS = {"hour": 13, "day": 10, "month": 7}  # of the text of a time that tell its step
 LANES_MAX = 5
 
 Parts = dict[str, Decimal]
@@ -132,11 +133,11 @@ def _sums(report: Report) -> Html:
 
 
 def _by_time(report: Report) -> Html:
-    buckets = by_time(report.bill.lines)
+    buckets = by_time(report.bill.lines, report.bill.step)
     currency = report.prices.currency
     if len(buckets) < 2:
         return Html("")
-    step = {13: "hour", 10: "day", 7: "month"}[len(buckets[0][0])]
+    step = {digits: step for step, digits in DIGITS.items()}[len(buckets[0][0])]
     axis = _money_axis(max(sum(parts.values(), Decimal(0)) for _, parts in buckets), currency)
     stacks = [
         _stack(key.replace("T", " ") + (":00" if step == "hour" else ""), parts, currency) for key, parts in buckets
@@ -163,14 +164,18 @@ def _by_time(report: Report) -> Html:
     )
 
 
-def by_time(lines: Sequence[BillLine]) -> list[tuple[str, Parts]]:
-    """Return (hour, day or month; money by part) without gaps, in the finest step with at most COLUMNS_MAX columns."""
+def by_time(lines: Sequence[BillLine], finest: str) -> list[tuple[str, Parts]]:
+    """Return (hour, day or month; money by part) without gaps, in the finest step with at most COLUMNS_MAX columns.
+
+    `finest`: the step of the lines.
+    """
     hours = sorted({moment(line.hour) for line in lines})
     if not hours:
         return []
     sums: dict[str, Parts] = {}
     length = hours[-1] - hours[0]
-    digits = 13 if length < timedelta(hours=COLUMNS_MAX) else 10 if length < timedelta(days=COLUMNS_MAX) else 7
+    fitting = 13 if length < timedelta(hours=COLUMNS_MAX) else 10 if length < timedelta(days=COLUMNS_MAX) else 7
+    digits = min(fitting, DIGITS[finest])
     for at in _every(hours[0], hours[-1], timedelta(hours=1) if digits == 13 else timedelta(days=1)):
         sums.setdefault(at.isoformat()[:digits], defaultdict(Decimal))
     for line in lines:
