@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": {"access", "errors"},
     "ledger": {"disk", "errors", "process"},
     "cost": {"errors", "ledger"},
-    "ledger_table": {"errors", "ledger"},
+    "ledger_table": {"disk", "errors", "ledger"},
     "report": {"cost", "errors", "ledger", "ledger_table"},
     # the wire, and what stands on it
     "amqp": set(),
@@ -52,7 +52,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The storage uses only the names of credentials from the transport.
     "storage": {"access", "disk", "errors", "transport"},
     "explorer": {"amqp", "errors", "filters", "pairing", "syphon", "transport"},
-    "spark": {"access", "amqp", "disk", "errors", "ledger", "pairing", "process", "storage", "syphon", "transport"},
+    "spark": {
+        "access",
+        "amqp",
+        "disk",
+        "errors",
+        "ledger",
+        "ledger_table",
+        "pairing",
+        "process",
+        "storage",
+        "syphon",
+        "transport",
+    },
     "client": {
         "access",
         "amqp",
