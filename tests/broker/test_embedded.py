@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -19,6 +20,8 @@ from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptio
 from pairbus.broker.box import CHUNK_MAX
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.queue import Draft
+from pairbus.broker.refusal import Refusal
+from pairbus.broker.session_service import STATE_SIZE_MAX
 from pairbus.broker.store import Done
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.recovery import Recovery
@@ -79,6 +82,26 @@ async def test_a_ping_to_a_full_queue_is_refused_like_a_send(broker: Broker) -> 
         with pytest.raises(Refused, match="maximum size") as refused:
             await sender.send(ping)
         assert refused.value.condition == "amqp:resource-limit-exceeded"
+
+
+async def test_session_states_of_a_subscription_count_towards_its_topic(broker: Broker) -> None:
+    """A right to listen must not be enough to fill the disk; a reset makes another topic, with the same limit."""
+    namespace = broker.namespace("contoso")
+    await namespace.create(TopicDescription("prices", max_size_mb=1))
+    await namespace.create_subscription(SubscriptionDescription("prices", "all", requires_session=True), [])
+    for _ in range(2):
+        sessions = namespace.catalog.subscription("prices", "all").sessions
+        assert sessions is not None
+        holder = SimpleNamespace(session_lost=lambda: None)
+        now, ignore = namespace.now_ms(), lambda _: None
+        holds = [sessions.accept(str(number), holder, now) for number in range(5)]
+        for hold in holds[:4]:
+            assert hold is not None
+            sessions.set_state(hold, bytes(STATE_SIZE_MAX), now, ignore)
+        assert holds[4] is not None
+        with pytest.raises(Refusal, match="'prices' has reached its maximum size of 1 MB"):
+            sessions.set_state(holds[4], b"x", now, ignore)
+        await namespace.reset()
 
 
 async def test_a_delivery_settled_without_an_outcome_comes_again(broker: Broker) -> None:

@@ -313,3 +313,24 @@ def test_memory_and_store_agree_after_every_operation_however_it_ends(operation:
     assert world.queue.size_bytes == world.stored_bytes()
     active = world.counts()[0]
     assert len(world.bodies()) == active
+
+
+@pytest.mark.parametrize("call", ["complete", "delete", "deferred", "cancel"])
+def test_call_that_writes_nothing_does_not_fail_with_its_neighbours(call: str) -> None:
+    """A lost lock is lost, whatever happens to the writes of others in the same group."""
+    world = World()
+    sent, answer = world.offer(b"fails"), Answer()
+    queue, now = world.queue, world.now
+    match call:
+        case "complete":
+            queue.complete_many(queue.main, [b"lost"], now, answer)
+        case "delete":
+            queue.delete_waiting(queue.main, 10, now, now, answer)
+        case "deferred":
+            queue.receive_deferred(queue.main, [], now, False, answer)
+        case "cancel":
+            queue.cancel_scheduled([], now, answer)
+    world.store.fail_next(DISK_FULL)
+    world.store.commit()
+    assert sent.condition == "amqp:internal-error"
+    assert answer.value == {"complete": ([b"lost"], None), "delete": 0, "deferred": [], "cancel": None}[call]

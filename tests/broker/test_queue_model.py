@@ -214,10 +214,10 @@ class QueueMachine(RuleBasedStateMachine):
         records, answer, now = self.at(LOCKED, dead), Answer(), self.world.now
         tokens = [each.lock.token for each in records if each.lock]
         self.world.queue.complete_many(self.box(dead), tokens, now, lambda lost, refusal: answer(refusal))
-        self.answers.append((answer, True))
-        for record in records:
-            if record.lock and record.lock.until_ms > now:
-                self.under(record, {"place": GONE}, {"place": LOCKED})
+        held = [record for record in records if record.lock and record.lock.until_ms > now]
+        self.answers.append((answer, bool(held)))
+        for record in held:
+            self.under(record, {"place": GONE}, {"place": LOCKED})
 
     @precondition(lambda self: self.at(LOCKED))
     @rule(data=st.data())

@@ -15,7 +15,7 @@ from pairbus.broker.line import CHUNK_MAX, Surroundings
 from pairbus.broker.queue import Outcome
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.row_numbers import Numbers
-from pairbus.broker.session_service import STATE_SIZE_MAX, SessionService
+from pairbus.broker.session_service import STATE_SIZE_MAX, SessionService, state_size
 from pairbus.broker.sessions import Sessions
 from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL, Answer, World
@@ -316,7 +316,7 @@ def test_state_is_kept_and_survives_a_restart(world: SessionWorld) -> None:
     world.restart()
     hold = world.accept("a")
     assert world.service.state(hold) == b"two"
-    assert world.queue.size_bytes == 3
+    assert world.queue.size_bytes == state_size("a", 3)
     world.set_state(hold, None)
     world.store.commit()
     assert world.service.state(hold) is None
@@ -337,6 +337,35 @@ def test_a_state_that_could_not_be_written_is_not_there(world: SessionWorld) -> 
     assert world.service.state(hold) == b"old"
     with pytest.raises(Refusal, match="at most"):
         world.set_state(hold, bytes(STATE_SIZE_MAX + 1))
+
+
+def test_states_of_sessions_use_up_the_quota_and_give_it_back() -> None:
+    """The right to listen could fill the disk: with large states, with many small ones, and with uncommitted ones."""
+    world = SessionWorld(lock_duration_ms=MINUTE_MS, max_size_mb=1)
+    holds = [world.accept(f"s{number}") for number in range(6)]
+    empty = world.queue.size_bytes
+    for hold in holds[:4]:
+        world.set_state(hold, bytes(STATE_SIZE_MAX))
+    with pytest.raises(Refusal, match="maximum size of 1 MB") as refused:
+        world.set_state(holds[4], b"one more, before the others are committed")
+    assert refused.value.condition == "amqp:resource-limit-exceeded"
+    world.store.fail_next(DISK_FULL)
+    world.store.commit()
+    assert world.queue.size_bytes == empty
+    for hold in holds[:4]:
+        world.set_state(hold, bytes(STATE_SIZE_MAX))
+        world.store.commit()
+    world.set_state(holds[0], b"smaller")
+    world.set_state(holds[1], None)
+    world.store.commit()
+    size = world.queue.size_bytes
+    world.restart()
+    assert world.queue.size_bytes == size
+    assert (STATE_SIZE_MAX * 2) < size < (STATE_SIZE_MAX * 2 + 1000)
+    for number in range(3):
+        world.set_state(world.accept(f"{number}"), b"")
+    world.store.commit()
+    assert world.queue.size_bytes > size + 3 * 50
 
 
 def test_sessions_are_listed_in_pages_and_by_time_of_their_state(world: SessionWorld) -> None:

@@ -457,3 +457,22 @@ def test_what_it_prints_tells_its_state() -> None:
     world.send(draft("1"))
     assert repr(world.topic) == "<Topic prices Active subscriptions=1>"
     assert repr(world["a"]) == "<Subscription prices/Subscriptions/a Active rules=1 active=1 dead=0 deferred=0>"
+
+
+@pytest.mark.parametrize("matches", [True, False])
+def test_numbers_of_a_topic_go_on_after_a_restart(matches: bool) -> None:
+    """Also when no subscription selected the messages, or all of them are gone: a number is never given twice."""
+    rules: dict[str, list[tuple[Filter, SqlAction | None]]] = {"a": [(sql("1 = 1" if matches else "1 = 0"), None)]}
+    world = TopicWorld({"a": {}}, rules)
+    world.send(draft("1"), draft("2"))
+    world.send(draft("3"))
+    answer = Answer()
+    world.topic.schedule([draft("later", scheduled_ms=world.now + 1)], world.now, answer)
+    world.store.commit()
+    assert answer.value == [4]
+    world.pass_ms(1)
+    world.complete("a", *world.locks("a"))
+    world.restart()
+    assert world.topic.last_seq == 5
+    world.send(draft("6"))
+    assert world.topic.last_seq == 6

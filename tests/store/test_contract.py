@@ -20,6 +20,7 @@ from pairbus.broker.store import (
     InsertPayload,
     Move,
     PutEntity,
+    RaiseSeq,
     Remember,
     SetSessionState,
     Store,
@@ -187,6 +188,15 @@ async def test_the_last_sequence_number_outlives_its_message(opened: Opened) -> 
     await commit(opened.store, Delete(DEAD, [42]))
     _, recovered = await opened.reopen()
     assert [(each.entity_id, each.last_seq) for each in recovered.entities] == [(1, 42), (2, 0)]
+    assert recovered.damage == []
+
+
+async def test_raised_sequence_number_needs_no_row(opened: Opened) -> None:
+    """A topic gives out numbers, and its subscriptions have the rows."""
+    await commit(opened.store, PutEntity(2, "{}"), RaiseSeq(2, 7), Insert(BOX, [message(5)]))
+    await commit(opened.store, RaiseSeq(2, 6))
+    _, recovered = await opened.reopen()
+    assert [(each.entity_id, each.last_seq) for each in recovered.entities] == [(1, 5), (2, 7)]
     assert recovered.damage == []
 
 

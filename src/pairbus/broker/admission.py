@@ -79,6 +79,11 @@ class Admission(Generic[A]):
         entity = self._entity
         if not entity.sendable:
             entity.check_send()
+        self.check_quota()
+
+    def check_quota(self) -> None:
+        """Refuse when the entity is full."""
+        entity = self._entity
         if self._size() >= self._size_max:
             raise Refusal(
                 RESOURCE_LIMIT_EXCEEDED,

@@ -292,6 +292,9 @@ class Namespace:
         )
         if self.recorder is not None and not isinstance(holder, Subscription):
             holder.record_sends(self.recorder)
+        if isinstance(description, SubscriptionDescription) and isinstance(holder, Subscription) and holder.sessions:
+            topic = description.topic  # by its name: a reset makes another topic
+            holder.sessions.check_quota = lambda: self.catalog.topic(topic).check_quota()
         return holder
 
     def _on_ready(self, holder: EntityHolder, box: Box) -> None:

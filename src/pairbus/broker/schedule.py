@@ -86,8 +86,9 @@ class Schedule:
         self._entity.accessed_ms = now_ms
         seqs = list(dict.fromkeys(seqs))
         unknown = [seq for seq in seqs if self._entity.closed or seq not in self._waiting]
-        if unknown:
-            self._entity.answer_later(not_found(unknown, "scheduled", self._entity.path), done)
+        if unknown or not seqs:
+            refusal = not_found(unknown, "scheduled", self._entity.path) if unknown else None
+            self._entity.answer_later(refusal, done)
             return
         cancelled = [(seq, self._waiting.pop(seq)) for seq in seqs]
         for seq in seqs:

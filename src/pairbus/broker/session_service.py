@@ -14,6 +14,16 @@ from pairbus.broker.store import SetSessionState, StateRow
 from pairbus.errors import StoreError
 
 STATE_SIZE_MAX = 256 << 10  # the service's limit for the state of one session
+STATE_ROW_BYTES = 64  # of each state, besides its id: many empty ones fill a disk as well
+
+
+def state_size(session_id: str, state: int) -> int:
+    """Return the bytes that a state of `state` bytes counts towards the quota."""
+    return state + len(session_id.encode()) + STATE_ROW_BYTES
+
+
+def _no_quota() -> None:
+    """Do nothing: the owner of the sessions sets its own check."""
 
 
 class SessionService:
@@ -22,7 +32,9 @@ class SessionService:
     def __init__(self, entity: Entity, box: Box, expire: Callable[[int], None]) -> None:
         assert box.sessions is not None and box.holds is not None
         self.state_bytes = 0
-        "Bytes of all session states: they count towards the quota."
+        "Bytes of all session states, also of those that are not committed yet: they count towards the quota."
+        self.check_quota: Callable[[], None] = _no_quota
+        "Raises the Refusal when the entity, or the topic of a subscription, is full."
         self._entity = entity
         self._box = box
         self._sessions = box.sessions
@@ -75,7 +87,7 @@ class SessionService:
         """Take a state that the store holds."""
         session = self._sessions.make(row.session_id)
         session.state_n, session.state_bytes, session.updated_ms = row.n, row.size, row.updated_ms
-        self.state_bytes += row.size
+        self.state_bytes += state_size(row.session_id, row.size)
 
     def state(self, hold: Hold) -> bytes | None:
         """Return the committed state of a session that is held. Refusal: it cannot be read."""
@@ -88,25 +100,32 @@ class SessionService:
             raise unreadable(error) from error
 
     def set_state(self, hold: Hold, state: bytes | None, now_ms: int, done: EntityDone) -> None:
-        """Write the state, or clear it; `done` is called after the commit."""
+        """Write the state, or clear it; `done` is called after the commit. Refusal: it is too large, or larger than the
+        one before and the quota is used up."""
         if state is not None and len(state) > STATE_SIZE_MAX:
             text = f"The state of a session has at most {STATE_SIZE_MAX} bytes; this one has {len(state)}."
             raise Refusal(MESSAGE_SIZE_EXCEEDED, text)
         entity, session = self._entity, hold.session
         entity.check_receive()
         entity.accessed_ms = now_ms
+        size = None if state is None else len(state)
+        if size is not None and (session.state_bytes is None or size > session.state_bytes):
+            self.check_quota()
         session.state_n = session.state_n or entity.store.number()
         session.writing += 1
+        self.state_bytes += 0 if size is None else state_size(session.id, size)
         entity.store.write(SetSessionState(entity.entity_id, session.state_n, session.id, now_ms, state))
-        entity.commits.then(self._written, (session, None if state is None else len(state), now_ms), done)
+        entity.commits.then(self._written, (session, size, now_ms), done)
 
     def _written(
         self, subject: tuple[MessageSession, int | None, int], done: EntityDone, error: StoreError | None
     ) -> None:
         session, size, now_ms = subject
         session.writing -= 1
+        replaced = session.state_bytes if error is None else size
+        if replaced is not None:
+            self.state_bytes -= state_size(session.id, replaced)
         if error is None:
-            self.state_bytes += (size or 0) - (session.state_bytes or 0)
             session.state_bytes, session.updated_ms = size, now_ms
         self._sessions.drop_if_idle(session)
         done(None if error is None else refusal_of(error))

@@ -131,7 +131,7 @@ class Settlement:
         error: StoreError | None,
     ) -> None:
         box, held, lost = payload
-        if error is not None:
+        if error is not None and held:
             box.locks.restore(held)
             done(lost + [lock.token for lock in held], refusal_of(error))
             self._entity.announce(box)
@@ -190,14 +190,14 @@ class Settlement:
         error: StoreError | None,
     ) -> None:
         box, found = payload
-        if error is None:
+        if error is None or not found:
             box.forget(found)
-        else:
-            for message in found:
-                box.give_back(message)
-        done(len(found) if error is None else refusal_of(error))
-        if error is not None:
-            self._entity.announce(box)
+            done(len(found))
+            return
+        for message in found:
+            box.give_back(message)
+        done(refusal_of(error))
+        self._entity.announce(box)
 
     # ── deferred messages ──
 
@@ -250,12 +250,13 @@ class Settlement:
     ) -> None:
         box, taken = payload
         messages = [lock.message for lock in taken]
-        if error is None:
+        if error is None or not taken:
             box.forget(messages)
-        else:
-            for message in messages:
-                box.give_back(message)
-        done(taken if error is None else refusal_of(error))
+            done(taken)
+            return
+        for message in messages:
+            box.give_back(message)
+        done(refusal_of(error))
 
     # ── changes that are written ──
 

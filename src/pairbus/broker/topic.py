@@ -17,7 +17,7 @@ from pairbus.broker.payloads import Payloads
 from pairbus.broker.publication import Publication
 from pairbus.broker.recorder import Recorder
 from pairbus.broker.schedule import Schedule
-from pairbus.broker.store import ACTIVE, SCHEDULED, IndexRow, Insert, Store, StoredMessage, box_of
+from pairbus.broker.store import ACTIVE, SCHEDULED, IndexRow, Insert, RaiseSeq, Store, StoredMessage, box_of
 from pairbus.broker.subscription import Subscription
 from pairbus.broker.sweep import Remains
 from pairbus.errors import StoreError
@@ -72,6 +72,7 @@ class Topic:
         self.forward = self._admission.forward
         self.cancel_scheduled = self._schedule.cancel
         self.check_room, self.is_claimed = self._admission.check_room, self._admission.is_claimed
+        self.check_quota = self._admission.check_quota
         self.check_send, self.touch = entity.check_send, entity.touch
 
     def __repr__(self) -> str:
@@ -186,6 +187,7 @@ class Topic:
             self._store.write(Insert(self.box.number, publication.scheduled))
             self.box.size_bytes += sum(message.size for message in publication.scheduled)
         publication.write()
+        self._store.write(RaiseSeq(self.topic_id, self._entity.last_seq))
         self._pending_bytes += publication.size
         return publication
 
@@ -235,6 +237,7 @@ class Topic:
         publication.write()
         if messages:
             self._store.write(deletion(self.box, messages))
+            self._store.write(RaiseSeq(self.topic_id, self._entity.last_seq))
         self._pending_bytes += publication.size
         self._entity.commits.then(self._activated, (messages, publication), now_ms)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
+from pairbus.broker.session_service import state_size
 from pairbus.broker.store import (
     Done,
     Hindrance,
@@ -66,7 +67,8 @@ class Platter(MemoryStore):
         return len(self._payloads[number][1]) if number in self._payloads else 0
 
     def state_bytes(self, entity_id: int) -> int:
-        return sum(len(row.state or b"") for row in self._states.values() if row.entity_id == entity_id)
+        states = [row for row in self._states.values() if row.entity_id == entity_id]
+        return sum(state_size(row.session_id, len(row.state)) for row in states if row.state is not None)
 
 
 def _highest(op: Write) -> int:

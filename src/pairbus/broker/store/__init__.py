@@ -206,6 +206,14 @@ class Move:
 
 
 @dataclass(slots=True)
+class RaiseSeq:
+    """Sequence numbers up to `seq` are given out: those of a topic, whose messages are rows of its subscriptions."""
+
+    entity_id: int
+    seq: int
+
+
+@dataclass(slots=True)
 class Remember:
     """Ids for duplicate detection: (message id, Unix ms until which it counts) pairs of one entity."""
 
@@ -263,6 +271,7 @@ Write = (
     | Delete
     | Update
     | Move
+    | RaiseSeq
     | Remember
     | Forget
     | SetSessionState

@@ -34,6 +34,7 @@ from pairbus.broker.store import (
     InsertPayload,
     Move,
     PutEntity,
+    RaiseSeq,
     Remember,
     SetSessionState,
     Update,
@@ -103,7 +104,7 @@ class RememberStep:
 CommitStep = RowStep | RememberStep | Forget | SetSessionState | PutEntity | DropEntity | EraseEntity
 
 
-SETTLING = frozenset({Delete, Update, Move, Forget})
+SETTLING = frozenset({Delete, Update, Move, RaiseSeq, Forget})
 "Writes that take no room: a unit of them is committed on a full disk too."
 
 
@@ -235,6 +236,10 @@ class CommitGroup:
                 step.payloads += (op.payload, op.topic_id, crc, op.body)
                 step.last_n = max(step.last_n, op.payload)
                 self.takes_room = True
+            case RaiseSeq():
+                step = self._row_step()
+                step.counts.setdefault(op.entity_id, 0)
+                step.highs[op.entity_id] = max(step.highs.get(op.entity_id, 0), op.seq)
             case Remember():
                 self._remember(op)
             case Forget():

@@ -22,6 +22,7 @@ from pairbus.broker.store import (
     Move,
     PayloadRow,
     PutEntity,
+    RaiseSeq,
     RecoveredEntity,
     RecoveredStore,
     Remember,
@@ -286,8 +287,10 @@ class MemoryStore:
         if message.n in self._rows:
             raise StoreError(f"There is a row {message.n} already.")
         self._put(box, message)
-        last_seq = self._last_seq.get(entity_of(box), 0)
-        self._set(self._last_seq, entity_of(box), max(message.seq, last_seq))
+        self._raise_seq(entity_of(box), message.seq)
+
+    def _raise_seq(self, entity_id: int, seq: int) -> None:
+        self._set(self._last_seq, entity_id, max(seq, self._last_seq.get(entity_id, 0)))
 
     def _put(self, box: int, message: StoredMessage) -> None:
         self._set(self._rows, message.n, (box, message.revised(body=b"") if message.payload else message))
@@ -327,6 +330,8 @@ class MemoryStore:
 
     def _apply_to_entity(self, op: Write) -> None:
         match op:
+            case RaiseSeq(entity_id, seq):
+                self._raise_seq(entity_id, seq)
             case Remember(entity_id, ids):
                 remembered = self._remembered.setdefault(entity_id, {})
                 for message_id, until_ms in ids:
