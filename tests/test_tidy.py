@@ -151,7 +151,6 @@ BROAD_EXCEPTS = {
     ("broker/outages/held.py", "run_all"),  # reports to the loop's exception handler; other steps must run too
     ("broker/store/committer.py", "_attempt"),  # logs the traceback and tells every sender of the group
     ("broker/store/sqlite.py", "_tell"),  # reports to the loop's exception handler; other callbacks must hear too
-    ("client/background.py", "_kept"),  # logs the traceback and begins again
     ("client/background.py", "_ping"),  # logs the traceback; the entity must be asked again
     ("client/events.py", "call_listener"),  # logs the traceback; a send must not fail because of a user's callback
     ("client/face.py", "_after_fork"),  # logs the traceback; the other clients must hear of the fork too
@@ -164,8 +163,33 @@ BROAD_EXCEPTS = {
     ("sdk/watchdog.py", "work"),
     ("spark/journal.py", "_write"),  # raised where the lines are waited for, and where the journal is closed
     ("spool/threads.py", "_do"),  # raised where the outcome is asked
+    ("transport/tasks.py", "kept"),  # logs the traceback and begins again
     ("transport/threads.py", "_run"),  # raised where the call is awaited
 }
+
+# A task whose end nobody awaits may fail unheard: `transport/tasks.py` starts long ones. In these places the function
+# that starts a task, or its object, reads the result.
+OWN_TASKS = {
+    ("client/client.py", "close"),  # awaited by every call of `close`
+    ("client/engine.py", "close"),  # awaited by every call of `close`
+    ("client/engine.py", "pair"),  # awaited by its callers; `_pairing_ended` logs the error when they have left
+    ("client/thread.py", "_begin"),  # `_Call.run` keeps the error for the caller
+    ("spool/forwarder.py", "_last_write"),  # `_tell_error` logs the error
+    ("spool/forwarder.py", "_send_and_remove"),  # awaited there
+    ("spool/forwarder.py", "_start_lanes"),  # a lane that ends wakes `run`, which raises its error
+    ("syphon/loads.py", "_go"),  # `add` and `all_home` raise its error
+    ("syphon/mover.py", "move"),  # in a TaskGroup
+    ("syphon/poll.py", "first_of"),  # awaited there
+    ("syphon/pumps.py", "_run"),  # awaited there
+    ("syphon/pumps.py", "adopt"),  # `_run` awaits it
+    ("syphon/pumps.py", "run"),  # `_run` awaits it
+    ("transport/senders.py", "_start_on_spare"),  # awaited by the send that waited for a link
+    ("transport/shared.py", "begin"),  # awaited by its callers; `_ended` reports the error when they have left
+    ("transport/steps.py", "step"),  # awaited there
+    ("transport/tasks.py", "start"),
+}
+STARTS_TASK = "create_task|ensure_future"
+ROOMS_OF_TASKS = ("client/", "syphon/", "spool/", "transport/")
 
 ENTRY_POINTS = {
     *("pairbus", "pairbus.__main__", "pairbus.broker", "pairbus.transport", "pairbus.aio", "pairbus.testing"),
@@ -275,6 +299,20 @@ def test_no_broad_except_swallows() -> None:
                 if isinstance(handler, ast.ExceptHandler) and _is_broad(handler) and not _raises(handler):
                     found.add((short(path), function.name))
     assert found == BROAD_EXCEPTS
+
+
+def test_long_tasks_are_started_by_one_helper() -> None:
+    """A background task that ends by an exception which nobody reads is how a client stands still in silence."""
+    found = set()
+    for path in [path for path in sources() if short(path).startswith(ROOMS_OF_TASKS)]:
+        if not re.search(STARTS_TASK, path.read_text()):
+            continue
+        for function in ast.walk(tree_of(path)):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                for node in ast.walk(function):
+                    if isinstance(node, ast.Attribute) and re.fullmatch(STARTS_TASK, node.attr):
+                        found.add((short(path), function.name))
+    assert found == OWN_TASKS
 
 
 def _is_broad(handler: ast.ExceptHandler) -> bool:

@@ -14,6 +14,7 @@ from pairbus.pairing.failover import State
 from pairbus.spool.forwarder import Forwarder
 from pairbus.syphon import Syphon
 from pairbus.transport import connect as genuine_connect
+from pairbus.transport import tasks
 from tests.client.world import Stage, message, until
 from tests.scripted.script import Reject
 from tests.sdk.flavours import Flavour
@@ -45,7 +46,7 @@ async def test_what_ends_by_a_bug_begins_again(
     stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, work: Any
 ) -> None:
     """If a task did not begin again, messages would stay in backlog or spool until the process is restarted."""
-    monkeypatch.setattr(background, "BEGIN_AGAIN_S", 0.01)
+    monkeypatch.setattr(tasks, "BEGIN_AGAIN_S", 0.01)
     genuine, runs = work.run, []
 
     async def run(self: Any) -> None:

@@ -13,26 +13,14 @@ import pytest
 
 from pairbus.amqp.performatives import Error
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, PrimaryReachable, PrimaryUnreachable, PumpPaused
-from pairbus.syphon import SyphonSettings
+from pairbus.syphon import SyphonSettings, presence
 from pairbus.transport import Carrier
 from tests.brokers import BrokerProcess
 from tests.limits import slowness
-from tests.syphon.world import BACKLOG, DISABLED, ORDERS, QUICK, World, message, numbers, pair, running, until
+from tests.syphon.world import BACKLOG, BILLS, DISABLED, ORDERS, QUICK, locked, message, numbers, pair, running, until
 from tests.transport.server import Script, Server
 
 QUEUES = tuple(f"{BACKLOG[:-1]}{number}" for number in range(3))
-
-
-async def locked(world: World, queue: str = BACKLOG) -> int:
-    """Messages of a queue that nobody else can receive now."""
-    receiver = await world.secondary.receiver(queue, credit=1000)
-    free = await receiver.receive(1000, 1.0)
-    # Asked twice: on a busy machine the first wait may end too soon.
-    while more := await receiver.receive(1000, 0.2) or await receiver.receive(1000, 0.5):
-        free += more
-    await receiver.release(free)
-    await receiver.close()
-    return world.waiting(queue) - len(free)
 
 
 async def test_nothing_is_held_and_all_pumps_wake_at_the_first_answer(tmp_path: Path) -> None:
@@ -124,6 +112,42 @@ async def test_a_probe_that_is_answered_busy_leaves_the_entity_alone() -> None:
             assert not syphon.progress().is_away
         await primary.close()
         await good.close()
+
+
+async def test_probe_for_an_entity_of_another_key_wakes_the_pumps() -> None:
+    """The connection string of the primary names one entity, and the first message is for another one."""
+    async with pair(ORDERS, BILLS) as world:
+        of_orders = replace(world.primary.endpoint, entity_path="orders")
+        primary, good = Carrier(replace(of_orders, port=1), connect_timeout_s=1.0), Carrier(of_orders)
+        await world.divert("bills", [message(1)])
+        async with running(world.syphon(primary=primary)) as syphon:
+            await until(lambda: bool(world.told(PrimaryUnreachable)))
+            primary._pool.connect = good._pool.connect
+            await until(lambda: bool(world.told(PrimaryReachable)))
+            await until(lambda: bool(world.told(DestinationSkipped)))
+            assert "is for EntityPath" in world.told(DestinationSkipped)[0].reason
+            assert not syphon.progress().is_away
+            await world.divert("orders", [message(2)])
+            assert numbers(await world.arrived("orders", 1)) == [2]
+        await primary.close()
+        await good.close()
+
+
+async def test_probe_that_fails_unexpectedly_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pumps wait for the probe: without it they would wait for ever, and nobody would be told."""
+
+    async def fail(*given: object) -> None:
+        raise RuntimeError("a bug in the probe")
+
+    monkeypatch.setattr(presence, "_ask", fail)
+    async with pair(ORDERS) as world:
+        away = Carrier(replace(world.primary.endpoint, port=1), connect_timeout_s=1.0)
+        await world.divert("orders", [message(1)])
+        with pytest.raises(RuntimeError, match="a bug in the probe"):
+            async with asyncio.timeout(20.0):
+                await world.syphon(primary=away).run()
+        assert await locked(world) == 0
+        await away.close()
 
 
 async def test_single_drain_without_the_primary_leaves_nothing_locked() -> None:

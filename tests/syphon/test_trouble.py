@@ -120,13 +120,13 @@ async def test_what_a_single_drain_held_back_is_there_for_the_next_one(monkeypat
 async def test_a_pump_keeps_no_link_on_which_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection has a thousand at most, and a drain may last for hours."""
     kept: list[int] = []
-    park = intake.Intake._park
+    close_unused = intake.Intake._close_unused
 
-    async def counted(self: Any, link: Any) -> None:
-        await park(self, link)
+    async def counted(self: Any) -> None:
+        await close_unused(self)
         kept.append(len(self._parked))
 
-    monkeypatch.setattr(intake.Intake, "_park", counted)
+    monkeypatch.setattr(intake.Intake, "_close_unused", counted)
     async with pair(ORDERS, DISABLED) as world:
         await world.divert("orders", [message(number) for number in range(20)])
         await world.syphon().run_once(wait_s=0.1)

@@ -75,7 +75,7 @@ class World:
         ago_s = age_s
         syphon = Syphon(
             options.pop("primary", self.primary),
-            self.secondary,
+            options.pop("secondary", self.secondary),
             queues,
             settings=settings,
             publish=self.events.append,
@@ -137,6 +137,18 @@ class World:
     def waiting(self, queue: str = BACKLOG) -> int:
         """Messages in a queue of the secondary, locked ones included."""
         return self.away.queue_info(queue).active
+
+
+async def locked(world: World, queue: str = BACKLOG) -> int:
+    """Messages of a queue that nobody else can receive now."""
+    receiver = await world.secondary.receiver(queue, credit=1000)
+    free = await receiver.receive(1000, 1.0)
+    # Asked twice: on a busy machine the first wait may end too soon.
+    while more := await receiver.receive(1000, 0.2) or await receiver.receive(1000, 0.5):
+        free += more
+    await receiver.release(free)
+    await receiver.close()
+    return world.waiting(queue) - len(free)
 
 
 async def enable(world: World) -> None:

@@ -30,6 +30,7 @@ from pairbus.pairing.redriving import DEAD_LETTERS, queue_of_dead_letters
 from pairbus.pairing.relay import POLL_S, entity_of_dead_letters
 from pairbus.syphon import Syphon, SyphonProgress, SyphonSettings, redrive
 from pairbus.transport import Carrier
+from pairbus.transport.tasks import Tasks
 
 if TYPE_CHECKING:
     from pairbus.cli.spark_start import SparkStart
@@ -157,8 +158,10 @@ class Pumping:
         home, away = carrier_of(self._home), carrier_of(self._away)
         work = asyncio.create_task(self._work(partial(make, home, away), once=once))
         told = asyncio.create_task(self._stop.wait())
-        lines = asyncio.create_task(self._show())
-        counter = asyncio.create_task(asyncio.sleep(0) if counted is None else self._count(counted[0], once=once))
+        beside = Tasks()
+        beside.start(self._show(), "the lines of progress")
+        if counted is not None:
+            beside.start(self._count(counted[0], once=once), "counting the messages in the queues")
         failure: PairbusError | None = None
         try:
             await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
@@ -175,9 +178,10 @@ class Pumping:
                     raise
             left = await self._left(away, once=once)
         finally:
-            for task in (work, told, lines, counter):
+            beside.cancel()
+            for task in (work, told):
                 task.cancel()
-            await asyncio.gather(work, told, lines, counter, return_exceptions=True)
+            await asyncio.gather(work, told, beside.ended(), return_exceptions=True)
             await asyncio.gather(home.close(), away.close(), return_exceptions=True)
             if control is not None:
                 control.close()

@@ -29,13 +29,13 @@ from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier, ClientConnection, TransportError
 from pairbus.transport.carrier import HIDES_PINGS
 from pairbus.transport.failures import failure_of
+from pairbus.transport.tasks import Tasks, kept
 
 logger = logging.getLogger("pairbus.background")
 
 PUMP_GRACE_S = 5.0  # for pumps to finish what they hold when the client is closed
 LOOK_S = 1.0  # between two looks at whether a side is gone
 PAIR_AGAIN_S = 30.0
-BEGIN_AGAIN_S = 5.0  # pause before a task that a bug of ours has ended is started again
 
 PairAgain = Callable[[], Awaitable[list[str]]]
 
@@ -61,26 +61,28 @@ class Background:
         self._secondary = secondary
         self._pair_again = pair_again
         self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
+        self._watch = Tasks()
+        "The watch over both sides, which goes on when the client is faulted."
         self._syphon: Syphon | None = None
-        self._watch = asyncio.create_task(self._watch_sides()) if state.options.enable_syphon else None
-        for work in self._works():
-            self._spawn(_kept(work))
+        if state.options.enable_syphon:
+            self._keep(self._watch, self._watch_sides, "the watch over both sides")
+        for what, work in self._works().items():
+            self._keep(self._tasks, work, what)
 
-    def _works(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-        state, works = self._state, [self._keep_clocks]
+    def _works(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        state = self._state
+        works: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {"the clock of failovers": self._keep_clocks}
         if self._pair_again is not None:
-            works.append(partial(self._pair_late, self._pair_again))
+            works["the late pairing"] = partial(self._pair_late, self._pair_again)
         elif state.options.enable_syphon:
-            works.append(self._run_syphon)
+            works["the syphon"] = self._run_syphon
         if state.spool.is_open:
-            works.append(self._run_forwarder)
+            works["the forwarder of the spool"] = self._run_forwarder
         return works
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _keep(self, tasks: Tasks, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
+        tasks.start(kept(work, f"{self._state.primary.name}: {what}"), what)
 
     def wake(self) -> None:
         """Look at the clocks: they may have changed."""
@@ -91,15 +93,13 @@ class Background:
         if self._syphon is not None and not self._state.is_faulted:
             await self._syphon.stop(grace_s)
         self.halt()
-        if self._watch is not None:
-            self._watch.cancel()
-            self._tasks.add(self._watch)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._watch.cancel()
+        await self._tasks.ended()
+        await self._watch.ended()
 
     def halt(self) -> None:
         """End pings and pumps at once, because the client was faulted. The other side is still watched."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     # ── clocks and pings ──
 
@@ -110,7 +110,9 @@ class Background:
             now = time.monotonic()
             pair.tick(now)
             for entity in pair.pings.due(now):
-                self._spawn(self._ping(entity))
+                self._tasks.start(
+                    self._ping(entity), f"a ping of {entity.path}", failed=partial(self._ping_failed, entity)
+                )
             wake_at = pair.next_due()
             self._state.events.deliver()
             with suppress(TimeoutError):
@@ -143,6 +145,11 @@ class Background:
             state.meters.count("primary", entity.path, "ping", PING_BYTES, outcome=outcome, cause="failover")
         state.pair.ping_ended(entity, failure, time.monotonic(), probe=probe)
         state.events.deliver()
+        self._changed.set()
+
+    def _ping_failed(self, entity: SendingEntity, error: BaseException) -> None:
+        """Ping again later: a ping whose end is never noted would be the last one of its entity."""
+        self._state.pair.pings.ended(entity, accepted=False, now=time.monotonic())
         self._changed.set()
 
     @asynccontextmanager
@@ -282,12 +289,3 @@ class SpoolWays:
         for event in events:
             self._state.events.publish(event)
         self._state.events.deliver()
-
-
-async def _kept(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    while True:
-        try:
-            return await work()
-        except Exception:  # a bug, or a disk that fails: it is logged, and the task is still needed
-            logger.exception("a background task ended; it begins again in %g s", BEGIN_AGAIN_S)
-        await asyncio.sleep(BEGIN_AGAIN_S)

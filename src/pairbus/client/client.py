@@ -69,7 +69,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
         (engine or self._state).fault(side, reason)
         if self._state.is_faulted and engine is not None and not engine.loop.is_closed():
             for receiver in list(self._receivers):
-                engine.spawn(end_async_receiver(receiver))
+                engine.tasks.start(end_async_receiver(receiver), "closing a receiver of a faulted client")
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield every event from now on. A reader that is more than 10 000 behind loses the oldest."""

@@ -8,10 +8,11 @@ makes another engine on the same `PairState`.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
@@ -27,7 +28,10 @@ from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S
 from pairbus.pairing.sending import ToPrimary
 from pairbus.transport import Management, Scheduled
+from pairbus.transport.tasks import Tasks
 from pairbus.transport.threads import in_thread
+
+logger = logging.getLogger("pairbus")
 
 LEAST_S = 0.001
 
@@ -46,8 +50,10 @@ class Engine:
         self._sends = Sends(state, self._primary, self._secondary, self._closing)
         self._background: Background | None = None
         self._pairing: asyncio.Task[None] | None = None
+        self._callers_of_pairing = 0
         self._ending: asyncio.Task[None] | None = None
-        self._spawned: set[asyncio.Task[None]] = set()
+        self.tasks = Tasks()
+        "Tasks for whose end nobody waits."
         state.events.wake = self._wake
         state.control.serve(self.loop)
         if state.is_paired:  # in another loop, or before a fork
@@ -64,15 +70,20 @@ class Engine:
             self._pairing = asyncio.create_task(self._pair())
             self._pairing.add_done_callback(self._pairing_ended)
         pairing = self._pairing
-        await asyncio.wait([pairing])  # a caller that is cancelled ends its own wait only
+        self._callers_of_pairing += 1
+        try:
+            await asyncio.wait([pairing])  # a caller that is cancelled ends its own wait only
+        finally:
+            self._callers_of_pairing -= 1
         if pairing.cancelled():
             self.state.check()  # raises when the closing of the client ended it
         pairing.result()
 
     def _pairing_ended(self, pairing: asyncio.Task[None]) -> None:
         self._pairing = None
-        if not pairing.cancelled():
-            pairing.exception()  # asked here, because all callers may have given up
+        error = None if pairing.cancelled() else pairing.exception()
+        if error is not None and not self._callers_of_pairing:  # the next call tries again
+            logger.warning("%s was not paired: %s", self.state.primary.name, error)
 
     async def _pair(self) -> None:
         state, late = self.state, False
@@ -179,12 +190,6 @@ class Engine:
     async def call(self, function: Callable[[], T]) -> T:
         """Call a function in the event loop, for another thread."""
         return function()
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine without waiting for its end."""
-        task = self.loop.create_task(work)
-        self._spawned.add(task)
-        task.add_done_callback(self._spawned.discard)
 
     # ── background tasks ──
 

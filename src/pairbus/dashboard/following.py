@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from pairbus.transport.tasks import Tasks
+
 AGAIN_S = 1.0
 CONNECT_S = 2.0
 
@@ -17,6 +19,7 @@ class Following:
         """Take the function that is called for each event."""
         self._heard = heard
         self._tasks: dict[Path, asyncio.Task[None]] = {}
+        self._watched = Tasks()
 
     def keep(self, paths: Iterable[Path]) -> None:
         """Follow exactly these sockets."""
@@ -24,7 +27,7 @@ class Following:
         for path in self._tasks.keys() - wanted:
             self._tasks.pop(path).cancel()
         for path in wanted - self._tasks.keys():
-            self._tasks[path] = asyncio.create_task(self._follow(path))
+            self._tasks[path] = self._watched.start(self._follow(path), f"following {path}")
 
     async def _follow(self, path: Path) -> None:
         """Follow one process until it is gone, or says that it has no events: a syphon has none."""

@@ -21,6 +21,7 @@ from pairbus.explorer.calls import RetryPatience, is_passing, uninterrupted
 from pairbus.explorer.message import LOCKED_UNTIL, annotations_of, sequence_number_of
 from pairbus.explorer.sessions import session_ids
 from pairbus.transport import Carrier, ClientConnection, ReceivedMessage, Receiver, Refused, TransportError
+from pairbus.transport.tasks import Tasks
 
 CREDIT = 200  # messages locked ahead, if they are small
 BATCH = 100
@@ -61,6 +62,7 @@ class MessageIntake:
         self._wait_s = wait_s
         self._connection: ClientConnection | None = None
         self._receiver: Receiver | None = None
+        self._tasks = Tasks()
         self._renewing: asyncio.Task[None] | None = None
         self._renew_s = RENEW_UNKNOWN_S
         self._first_lock = asyncio.Event()
@@ -189,7 +191,7 @@ class MessageIntake:
         self._first_lock = asyncio.Event()
         if session is not None:
             self._first_lock.set()  # the lock of a session begins with the link
-        self._renewing = asyncio.create_task(self._renew(self._receiver, session))
+        self._renewing = self._tasks.start(self._renew(self._receiver, session), "renewing locks")
         return True
 
     # ── settling ──

@@ -18,7 +18,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from contextlib import suppress
 from functools import partial
 from typing import Literal, Protocol, TypeVar
 
@@ -345,11 +344,8 @@ class Forwarder:
         """Write in a task that ends or is cancelled. A disk that does not answer within a second is not waited for:
         the write ends later, and the application's event loop goes on."""
         writing = asyncio.ensure_future(self._on_disk(write, *args))
-        writing.add_done_callback(_read_error)
+        writing.add_done_callback(_tell_error)
         await asyncio.wait([writing], timeout=LAST_WRITE_S)
-        if writing.done():
-            with suppress(SpoolError):
-                writing.result()
 
     # ── sending ──
 
@@ -411,10 +407,11 @@ class Forwarder:
                 self._meter(side, namespace, target, "send", size_bytes, count, outcome, cause="spool")
 
 
-def _read_error(writing: asyncio.Future[object]) -> None:
-    """Ask for the error of a write for which nobody waits any more (asyncio warns of unread errors)."""
-    if not writing.cancelled():
-        writing.exception()
+def _tell_error(writing: asyncio.Future[object]) -> None:
+    """Log the error of a last write: its lane has ended, and its messages are sent again by the next one."""
+    error = None if writing.cancelled() else writing.exception()
+    if error is not None:
+        logger.warning("messages that were forwarded stay in the spool, and are sent again: %s", error)
 
 
 async def _is_set(event: asyncio.Event, timeout_s: float) -> bool:

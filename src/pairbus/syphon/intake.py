@@ -74,6 +74,7 @@ class Intake:
         link, self.link = self.link, None
         if link is None:
             return []
+        self._parked.append(link)  # where `give_all_back` finds it when this call is cancelled
         fetched: list[ReceivedMessage] = []
         try:
             fetched = await link.rest(self._size.lock_s)
@@ -83,29 +84,34 @@ class Intake:
         except TransportError as error:
             logger.debug("%s: messages fetched ahead come back when their locks run out: %s", self._queue, error)
             self._order.hides()
+            self._parked.remove(link)
             await link.close()
         else:
-            await self._park(link)
+            await self._close_unused()
         return fetched
 
-    async def _park(self, link: MeteredLink) -> None:
+    async def _close_unused(self) -> None:
         """Keep links on which messages are locked, so that these can be released; close the others."""
-        now, links = self._shared.clock(), [*self._parked, link]
+        now, links = self._shared.clock(), self._parked
         self._parked = [each for each in links if each.holds(now)]
         for each in links:
             if each not in self._parked:
                 await each.close()
 
     async def give_all_back(self) -> None:
-        """End every link. No message stays locked, if the secondary answers in time."""
+        """End every link. No message stays locked, if the secondary answers in time.
+
+        A call that is cancelled keeps the links, so that the next one, when the pump ends, releases the rest.
+        """
         if self.link is not None and self.link.over is not None:
             self._lost()
-        links, self._parked, self.link = [*self._parked, *([self.link] if self.link else [])], [], None
+        self._parked, self.link = [*self._parked, *([self.link] if self.link else [])], None
         try:
             async with asyncio.timeout(GIVE_BACK_S):
-                ended = await asyncio.gather(*[link.end() for link in links])
+                ended = await asyncio.gather(*[link.end() for link in self._parked])
         except TimeoutError:
             ended = [False]
+        self._parked = []
         if not all(ended):
             self._order.hides()
 

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from pairbus.errors import ConfigError
 from pairbus.pairing.events import Event, PrimaryReachable, PrimaryUnreachable
 from pairbus.pairing.pace import Pauses
 from pairbus.pairing.policy import Failure, Kind
@@ -134,4 +135,6 @@ async def _ask(
         if failure.kind is Kind.COMMUNICATION and not primary.is_connected:
             return error
         answered(path, failure)
+    except ConfigError as error:  # the connection string is for another entity; the connection is open
+        logger.debug("%s: %s", path, error)
     return None

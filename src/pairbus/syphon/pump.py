@@ -24,12 +24,11 @@ from pairbus.pairing.pace import BatchSize, Pauses
 from pairbus.pairing.policy import BUSY_WAIT_S, Kind
 from pairbus.pairing.relay import CHANCE_S, PASS_MAX_S, Item
 from pairbus.syphon.intake import Intake
-from pairbus.syphon.link import MeteredLink
+from pairbus.syphon.link import LOCK_LOST, MeteredLink
 from pairbus.syphon.loads import AHEAD, Loads
 from pairbus.syphon.mover import Mover
 from pairbus.syphon.order import QueueOrder
 from pairbus.syphon.poll import LINGER_S, Poll, first_of
-from pairbus.syphon.settling import LOCK_LOST
 from pairbus.syphon.shared import Held, Pass, SyphonState, Trust, count_of
 from pairbus.syphon.trip import Trip
 from pairbus.transport import ReceivedMessage, TransportError

@@ -102,7 +102,7 @@ class Syphon:
         )
         probe = asyncio.create_task(watch)
         try:
-            await self._run([pump.run() for pump in self._pumps], to_first_failure=True)
+            await self._run([pump.run() for pump in self._pumps], to_first_failure=True, probe=probe)
         finally:
             probe.cancel()
             await asyncio.gather(probe, return_exceptions=True)
@@ -134,7 +134,8 @@ class Syphon:
             self._shared.tide.reached(queue, NOTHING_KNOWN)  # lanes wait until the messages of the new queue are known
             pump = Pump(self._shared, queue, self._stopping, self._sub_queue, is_new=True)
             self._pumps.append(pump)
-            self._tasks.append(asyncio.create_task(pump.run()))
+            if self._tasks:  # otherwise `run` has not begun, and will start all pumps
+                self._tasks.append(asyncio.create_task(pump.run()))
         self._shared.pumps = len(self._pumps)
         self._adopted.set()
 
@@ -170,24 +171,32 @@ class Syphon:
         self._samples.append((now, moved))
         return (moved - moved_then) / (now - then) if now > then else 0.0
 
-    async def _run(self, works: list[Coroutine[Any, Any, None]], *, to_first_failure: bool) -> None:
+    async def _run(
+        self,
+        works: list[Coroutine[Any, Any, None]],
+        *,
+        to_first_failure: bool,
+        probe: asyncio.Task[None] | None = None,
+    ) -> None:
+        """Run the pumps, and raise the first error of one, or of the probe, without which pumps may wait for ever."""
         self._tasks = [asyncio.create_task(work) for work in works]
+        beside = [] if probe is None else [probe]
         try:
             while under_way := [task for task in self._tasks if not task.done()]:
                 adopted = asyncio.create_task(self._adopted.wait())
                 try:
-                    await asyncio.wait([*under_way, adopted], return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait([*under_way, *beside, adopted], return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     adopted.cancel()
                 self._adopted.clear()
-                if to_first_failure and any(map(_has_failed, self._tasks)):
+                if to_first_failure and any(map(_has_failed, [*beside, *self._tasks])):
                     break
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        for task in self._tasks:
-            if not task.cancelled():  # `stop` cancels tasks, and so does the failure of another task
+        for task in [*beside, *self._tasks]:
+            if task.done() and not task.cancelled():  # `stop` cancels tasks, and so does the failure of another task
                 task.result()
 
 

@@ -14,15 +14,13 @@ from pairbus.pairing.envelope import Spoiled
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, MaybeDuplicated, Moved, Stayed
 from pairbus.pairing.policy import Kind
 from pairbus.pairing.relay import Item, key_of
-from pairbus.syphon.link import MeteredLink
+from pairbus.syphon.link import LOCK_LOST, MeteredLink
 from pairbus.syphon.sending import meter_send
 from pairbus.syphon.shared import Pass, SyphonState, Trust
 from pairbus.transport import ReceivedMessage, Refused, TransportError
 from pairbus.transport.failures import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
-
-LOCK_LOST = "com.microsoft:message-lock-lost"
 
 
 class Settling:

@@ -23,6 +23,7 @@ from pairbus.transport.errors import ConnectionLost, TransportError
 from pairbus.transport.sender import Sender
 from pairbus.transport.shared import Shared
 from pairbus.transport.steps import Hearing
+from pairbus.transport.tasks import Tasks
 
 FRESH_S = 2.0  # age up to which a connection is fresh: callers whose sends fail together share one
 RETIRED_MAX = 3  # retired connections in use; then no connection is retired until one of them is closed
@@ -43,7 +44,7 @@ class Pool:
         self._left: list[Sender] = []
         "Links that were replaced while sends were in flight on them, or in their line."
         self._opening = Shared[None](where)
-        self._endings: set[asyncio.Task[None]] = set()
+        self._endings = Tasks()
         self._look: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -168,9 +169,7 @@ class Pool:
 
     def end(self, closing: Coroutine[Any, Any, None]) -> None:
         """Run a close without waiting for it."""
-        task = asyncio.create_task(closing)
-        self._endings.add(task)
-        task.add_done_callback(self._endings.discard)
+        self._endings.start(closing, f"{self._where}: closing a link or a connection")
 
     def _look_soon(self) -> None:
         if self._look is None and not self._closed:
@@ -198,8 +197,7 @@ class Pool:
         """Close for good."""
         self._closed = True
         await self._close_all()
-        if self._endings:
-            await asyncio.wait(self._endings)
+        await self._endings.ended()
 
     async def _close_all(self, **limits: float) -> None:
         connections = [*self._connections, *self._retired]

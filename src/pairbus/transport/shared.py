@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
+from pairbus.errors import PairbusError
 from pairbus.transport.errors import ConnectionLost, TransportError
 from pairbus.transport.steps import Hearing, given_up, until_done
+from pairbus.transport.tasks import report
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -21,6 +24,7 @@ class Shared(Generic[K]):
         self._where = where
         self._tasks: dict[K, asyncio.Task[Any]] = {}
         self._hearings: dict[asyncio.Task[Any], Hearing] = {}
+        self._callers: Counter[K] = Counter()
 
     def __iter__(self) -> Any:
         return iter(list(self._tasks))
@@ -52,8 +56,14 @@ class Shared(Generic[K]):
         when the peer is silent for `silence_s`. `hearing`: that of the work that waits here for this one."""
         task = self.begin(key, start)
         own = self._hearings.get(task) or Hearing()  # it is gone when the task is done already
-        with (hearing or Hearing()).awaiting(lambda: own.silent_since()):
-            silence = await until_done(task, lambda: own.silent_since(), silence_s, deadline)
+        self._callers[key] += 1
+        try:
+            with (hearing or Hearing()).awaiting(lambda: own.silent_since()):
+                silence = await until_done(task, lambda: own.silent_since(), silence_s, deadline)
+        finally:
+            self._callers[key] -= 1
+            if not self._callers[key]:
+                del self._callers[key]
         if silence is not None:
             raise given_up(self._where, what, silence)
         if task.cancelled():
@@ -77,5 +87,6 @@ class Shared(Generic[K]):
         del self._hearings[task]
         if self._tasks.get(key) is task:
             del self._tasks[key]
-        if not task.cancelled():
-            task.exception()  # asked here, because all callers may have given up
+        error = None if task.cancelled() else task.exception()  # asked here: all callers may have given up
+        if error is not None and not isinstance(error, PairbusError) and key not in self._callers:
+            report(f"{self._where}: an opening", error)

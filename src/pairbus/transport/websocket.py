@@ -14,6 +14,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from pairbus.transport.endpoint import WEBSOCKET_PROTOCOL, Endpoint
 from pairbus.transport.errors import ConnectionLost
 from pairbus.transport.steps import Steps
+from pairbus.transport.tasks import Tasks
 from pairbus.transport.threads import in_thread
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ class WebSocketTransport:
         self._queued = 0
         self._more = asyncio.Event()
         self._closing = False
-        self._reader = asyncio.create_task(self._read())
-        self._writer = asyncio.create_task(self._write())
+        tasks = self._tasks = Tasks()
+        self._reader = tasks.start(self._read(), "the reader of a web socket", failed=self._failed)
+        self._writer = tasks.start(self._write(), "the writer of a web socket", failed=self._failed)
         wire.connection_made(self)
 
     def write(self, data: bytes) -> None:
@@ -65,6 +67,11 @@ class WebSocketTransport:
         self._closing = True
         self._writer.cancel()
         self._reader.cancel()
+
+    def _failed(self, error: BaseException) -> None:
+        """End the connection: with one task alone it would stand still until a time-out."""
+        self._wire.lose(ConnectionLost(f"the web socket broke: {error}"))
+        self.abort()
 
     async def _write(self) -> None:
         while self._queue or not self._closing:

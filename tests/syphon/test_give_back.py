@@ -1,0 +1,71 @@
+"""A pump that ends leaves no message locked, whatever was refused, slow or interrupted before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pairbus.broker.refusal import Refusal
+from pairbus.broker.settlement import Outcome
+from pairbus.pairing.events import DestinationSkipped
+from pairbus.testing.nemesis import Nemesis
+from pairbus.transport import Carrier
+from tests.syphon.world import BACKLOG, DISABLED, QUICK, World, locked, message, pair, running, until
+
+NO_SPACE = Refusal("amqp:internal-error", "No space left on the disk.")
+
+
+def refuse(world: World, outcome: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the broker of the secondary refuse the first settlement of this kind: the lock of its message runs on."""
+    queue = world.away.queue(BACKLOG)
+    assert queue is not None
+    genuine, refused = queue.settle, list[bytes]()
+
+    def settle(box: Any, token: bytes, wanted: Outcome, now_ms: int, done: Any, **more: Any) -> None:
+        if wanted is outcome and not refused:
+            refused.append(token)
+            done(NO_SPACE)
+        else:
+            genuine(box, token, wanted, now_ms, done, **more)
+
+    monkeypatch.setattr(queue, "settle", settle)
+
+
+async def test_message_whose_mark_was_refused_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mark would tell other processes since when the destination is missing."""
+    async with pair() as world:
+        refuse(world, Outcome.ABANDON, monkeypatch)
+        await world.divert("missing", [message(number) for number in range(3)])
+        async with running(world.syphon()) as syphon:
+            await until(lambda: bool(world.told(DestinationSkipped)))
+            await until(lambda: syphon.progress().blocked == 3)
+        assert (world.waiting(), await locked(world)) == (3, 0)
+
+
+async def test_message_that_could_not_be_dead_lettered_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair() as world:
+        refuse(world, Outcome.DEAD_LETTER, monkeypatch)
+        await world.put(BACKLOG, [message(1)])  # without the property that names its destination
+        async with running(world.syphon()) as syphon:
+            await until(lambda: syphon.progress().errors > 0)
+        assert (world.waiting(), await locked(world)) == (1, 0)
+
+
+async def test_messages_are_released_in_another_region() -> None:
+    """An answer takes 0.7 s there: neither the drain nor the release may be given up before."""
+    async with pair(DISABLED) as world:
+        await world.divert("bills", [message(number) for number in range(30)])
+        near = world.secondary.endpoint
+        nemesis = Nemesis(near.host, near.port)
+        await nemesis.start()
+        try:
+            async with Carrier(replace(near, port=nemesis.port)) as far:
+                syphon = world.syphon(QUICK, secondary=far)
+                async with running(syphon):
+                    await until(lambda: syphon.progress().blocked == 30)
+                    nemesis.latency(0.35)
+                assert await locked(world) == 0
+        finally:
+            await nemesis.stop()
