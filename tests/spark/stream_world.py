@@ -24,6 +24,7 @@ class Stream:
 
     def __init__(self, broker: BrokerProcess, entity: str, location: Path | str, **given: str) -> None:
         self._broker = broker
+        self._other = given
         self.location = location
         self.entity = entity
         self._given = FAST | {"entity": entity, "stagingLocation": str(location)} | given
@@ -31,14 +32,20 @@ class Stream:
             del self._given["entity"]
         if given.get("mode") == "peek":
             del self._given["stagingLocation"]
-        self.committed: dict[str, int] | None = None
-        self.open: dict[str, int] | None = None
+        self.committed: dict[str, Any] | None = None
+        self.open: dict[str, Any] | None = None
         self.bodies: list[bytes] = []
         "Bodies of all committed batches."
         self.restart()
 
     def restart(self) -> None:
         self.reader: Any = stream_reader(options(self._broker, "stream", **self._given))
+
+    def elsewhere(self, location: Path | str, entity: str | None = None) -> Stream:
+        """The same query with the same checkpoint, and another staging location or other entities."""
+        other = Stream(self._broker, entity or self.entity, location, **self._other)
+        other.committed, other.open = self.committed, self.open
+        return other
 
     @property
     def book(self) -> StageBook:
@@ -78,6 +85,11 @@ class Stream:
         """A whole micro-batch; the bodies that it brought."""
         partitions = self.begin()
         return self.end([self.task(partition) for partition in partitions]) if partitions else []
+
+    def skip(self) -> None:
+        """A batch that Spark plans and commits without running a task: its sink has that number already."""
+        assert self.begin()
+        self.end([])
 
     def drain(self, batches_max: int = 20) -> list[bytes]:
         """Batches until there is nothing more to see."""

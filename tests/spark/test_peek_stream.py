@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.errors import ConfigError, EntityNotFound
 from pairbus.spark import peek_stream
@@ -32,12 +33,18 @@ def send(stream: Stream, first: int, last: int) -> None:
     stream.send(*[body.decode() for body in numbers(first, last)])
 
 
+def next_of(stream: Stream) -> int:
+    """Return the next sequence number in the offset of a stream of one entity."""
+    assert stream.committed is not None
+    return int(stream.committed[stream.entity]["next"])
+
+
 def test_nothing_is_removed_and_no_folder_is_needed(peeked: Any, broker: BrokerProcess, tmp_path: Path) -> None:
     """Each message enters once, in the order of its number, and stays in the queue; offsets are sequence numbers."""
     stream = peeked(stagingLocation="")
     send(stream, 1, 30)
     assert stream.batch() == numbers(1, 30)
-    assert stream.committed == {stream.entity: 31}
+    assert next_of(stream) == 31
     assert stream.batch() == [], "nothing new"
     send(stream, 31, 33)
     assert stream.batch() == numbers(31, 33)
@@ -146,4 +153,52 @@ def test_progress_tells_the_end_of_the_queue(peeked: Any) -> None:
     stream = peeked(maxMessagesPerBatch="2")
     send(stream, 1, 5)
     stream.batch()
-    assert (stream.committed, stream.reader.reportLatestOffset()) == ({stream.entity: 3}, {stream.entity: 6})
+    assert (next_of(stream), stream.reader.reportLatestOffset()) == (3, {stream.entity: 6})
+
+
+def recreate(admin: ServiceBusAdministrationClient, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete the queue and create it again; no look back has to wait."""
+    admin.delete_queue(queue)
+    admin.create_queue(queue)
+    monkeypatch.setattr(peek_stream, "LOOK_BACK_S", 0.0)
+
+
+@pytest.mark.parametrize("count", [2, 8])
+@pytest.mark.parametrize("restarts", [True, False])
+def test_recreated_queue_is_read_from_its_first_message(
+    count: int, restarts: bool, peeked: Any, admin: ServiceBusAdministrationClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its numbers begin with 1 again: below the offset for long, or soon above it."""
+    stream = peeked()
+    send(stream, 1, 5)
+    assert stream.batch() == numbers(1, 5)
+    recreate(admin, stream.entity, monkeypatch)
+    send(stream, 11, 10 + count)
+    if restarts:
+        stream.restart()
+    partitions = stream.begin()
+    assert stream.end([stream.task(partition) for partition in partitions]) == numbers(11, 10 + count)
+    assert stream.batch() == []
+    send(stream, 31, 32)
+    assert stream.batch() == numbers(31, 32)
+
+
+def test_messages_that_stay_are_not_a_new_queue(peeked: Any) -> None:
+    """Everything that was read is still there, below the offset; a scheduled message arrives in the future."""
+    stream = peeked(maxMessagesPerBatch="3")
+    for first in (1, 4, 7):
+        send(stream, first, first + 2)
+        assert stream.batch() == numbers(first, first + 2)
+        stream.restart()
+    assert stream.batch() == []
+
+
+def test_offset_of_an_earlier_release_goes_on(peeked: Any) -> None:
+    """It is the next number alone."""
+    stream = peeked()
+    send(stream, 1, 5)
+    stream.committed = {stream.entity: 4}
+    assert stream.batch() == numbers(4, 5)
+    stream.committed, stream.open = {stream.entity: 2}, {stream.entity: 4}
+    stream.restart()
+    assert stream.batch() == numbers(2, 3)

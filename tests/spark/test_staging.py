@@ -152,7 +152,9 @@ def test_messages_sealed_for_a_lost_batch_enter_the_next(staging: Staging) -> No
     """The checkpoint is lost; the messages are gone from the queue and must not be lost with it."""
     book = StageBook(staging, ENTITY, 60.0)
     assert book.first_offset() == 0
-    assert tracker(book, 1, 0).try_to_seal(staged(staging, 1, 0, 1))
+    first = tracker(book, 1, 0).try_to_seal(staged(staging, 1, 0, 1))
+    assert first is not None
+    staging.note_read(1, first.number)
     book.commit(1)
     seal = tracker(book, 2, 0).try_to_seal(staged(staging, 2, 0, 2))
     assert seal is not None
@@ -173,6 +175,7 @@ def test_stages_go_when_their_batch_was_committed_for_long_enough(
     for batch in (1, 2, 3):
         seal = tracker(book, batch, 0).try_to_seal(staged(staging, batch, 0, batch))
         assert seal is not None
+        staging.note_read(batch, seal.number)
         if batch != 2:
             staging.confirm(seal.number)
         if batch != 3:

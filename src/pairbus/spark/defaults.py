@@ -34,10 +34,15 @@ def state_folder(kind: str, *names: str, environment: Mapping[str, str] = os.env
         root = Path(base) if os.path.isabs(base) else Path("~/.local/state").expanduser()
     except RuntimeError as error:
         raise ConfigError(f"no state folder for {kind}: {error}; set XDG_STATE_HOME") from None
+    return root / "pairbus" / kind / folder_name(*names)
+
+
+def folder_name(*names: str) -> str:
+    """Return the name of a folder for names; no folder is looked for, so it is the same on every host."""
     lowered = [name.lower() for name in names]
     shown = re.sub(r"[^a-z0-9.]+", "-", "-".join(lowered)).strip("-.")[:READABLE_MAX]
     digest = hashlib.sha256("\0".join(lowered).encode()).hexdigest()[:12]
-    return root / "pairbus" / kind / f"{shown}-{digest}"
+    return f"{shown}-{digest}"
 
 
 def is_local_master(master: str | None) -> bool:

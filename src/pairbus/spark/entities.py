@@ -7,12 +7,15 @@ import time
 from collections.abc import Iterable
 
 from pairbus.errors import ConfigError
+from pairbus.spark.features import Offset
 from pairbus.spark.options import Options
 from pairbus.transport import TransportError
 
 LIST_EVERY_S = 60.0
 ONE_ENTITY = "batch"
-"Only key in offsets of a stream that receives from one entity."
+"Key in offsets of a stream that receives from one entity: the number of its last micro-batch."
+LOCATION = "location"
+"Key in the same offsets: the id of the staging location. Offsets of releases up to 0.3 do not have it."
 
 logger = logging.getLogger("pairbus.spark")
 
@@ -68,10 +71,15 @@ class EntityListing:
         return (names[first:] + names[:first])[:count_max]
 
     @staticmethod
-    def check_offset(offset: dict[str, int], what: str) -> None:
-        """Raise ConfigError for an offset of a stream that receives from one entity."""
-        if ONE_ENTITY in offset:
-            raise ConfigError(
-                f"the checkpoint belongs to a stream that receives from one entity, and {what} counts otherwise: give"
-                " this query a checkpointLocation of its own"
-            )
+    def check_offset(offset: Offset, what: str, key: str) -> None:
+        """Raise ConfigError for an offset of another kind of stream: that of an entity is a number, or has this key."""
+        if isinstance(offset.get(ONE_ENTITY), int) and offset.keys() <= {ONE_ENTITY, LOCATION}:
+            whose = "a stream that receives from one entity"
+        elif any(isinstance(one, dict) and key not in one for one in offset.values()):
+            whose = "a stream of another mode"
+        else:
+            return
+        raise ConfigError(
+            f"the checkpoint belongs to {whose}, and {what} counts otherwise: give this query a checkpointLocation of"
+            " its own"
+        )

@@ -39,7 +39,7 @@ except ImportError:
 else:
     TELLS_START = True
 
-Offset = dict[str, int]
+Offset = dict[str, Any]
 
 if hasattr(datasource, "DataSourceStreamArrowWriter"):
     StreamArrowWriter = datasource.DataSourceStreamArrowWriter

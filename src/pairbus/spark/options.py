@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from pairbus.errors import ConfigError
 from pairbus.spark import databricks
 from pairbus.spark.connections import Secret
-from pairbus.spark.defaults import runs_on_local_master, state_folder
+from pairbus.spark.defaults import folder_name, runs_on_local_master, state_folder
 from pairbus.spark.option_table import BY_NAME, LONG_MAX, OPTIONS
 from pairbus.spark.option_values import LOST_IN_TABLES, OptionValues, is_within, refuse_tables
 from pairbus.transport import Carrier, Endpoint
@@ -124,10 +125,15 @@ class Options:
             raise ConfigError(
                 f"option stagingLocation is required to read a stream: {BY_NAME['staginglocation'].meaning}"
             )
-        what = [self.entity_pattern] if self.entity_pattern else sorted(self.entities)
+        if not self.reads_several:
+            return replace(self, staging_location=self._default_location(*self.entities), staging_is_default=True)
+        # Earlier releases named the folder of several entities by the whole list, or by the pattern.
+        earlier = self._default_location(*([self.entity_pattern] if self.entity_pattern else sorted(self.entities)))
+        return replace(self, staging_location=earlier if Path(earlier).is_dir() else None, staging_is_default=True)
+
+    def _default_location(self, *what: str) -> str:
         parts = [part for part in (*what, self.sub_queue, self.session) if part]
-        folder = state_folder("staging", self.address, *parts)
-        return replace(self, staging_location=str(folder), staging_is_default=True)
+        return str(state_folder("staging", self.address, *parts))
 
     @property
     def reads_several(self) -> bool:
@@ -135,10 +141,13 @@ class Options:
         return self.entity_pattern is not None or len(self.entities) > 1
 
     def for_entity(self, entity: str) -> Options:
-        """Return the options of one of several entities, with a staging location of its own below the common one."""
+        """Return the options of one of several entities, with a staging location of its own: below the common one, or
+        the default of that entity, which is the same in every list."""
         location = self.staging_location
         if location is not None:
-            location = f"{location.rstrip('/')}/{state_folder('', entity).name}"
+            location = f"{location.rstrip('/')}/{folder_name(entity)}"
+        elif self.staging_is_default:
+            location = self._default_location(entity)
         return replace(self, entity=entity, entities=(entity,), entity_pattern=None, staging_location=location)
 
     def start_of(self, entity: str) -> int | None:

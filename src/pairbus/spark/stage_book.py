@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pairbus.errors import ConfigError
 from pairbus.spark.stage_file import remove_stages
@@ -41,15 +41,16 @@ class StageBook:
     def __init__(self, staging: Staging, entity: str, retention_s: float) -> None:
         self.staging = staging
         self.owner: Owner = staging.take(entity)
+        self.identity = staging.identity()
         self.committed = 0
         "Last batch that Spark has committed."
         self.unconfirmed: set[int] = set()
         "Seals whose messages may still be in the queue, by their number in the log."
         self.head = 0
         self._seals: list[LogEntry] = []
-        "Seals of batches after `committed`."
-        self._planned: set[int] = set()
-        "Batches after `committed` whose plan this driver has seen or made."
+        "Seals that Spark does not have yet: of batches after `committed`, and those that a commit has carried on."
+        self._plans: dict[int, dict[str, Any]] = {}
+        "Plans of batches after `committed` that this driver has seen or made."
         self._retention_s = retention_s
         self._clean_at = float("-inf")
         self._began = time.time()
@@ -62,6 +63,11 @@ class StageBook:
         settled = set(self.staging.numbers("confirmed")) | {number for number, _ in commits}
         self.unconfirmed = {number for number in there - settled if number <= self.head}
         self._last_batch = max([*self.staging.numbers("plans"), self.committed])
+        last = self.staging.entry(self.head) if self.head else None
+        for number in () if last is None else last.carried:
+            seal = self.staging.entry(number)
+            assert seal is not None, f"{self.staging.location} has lost seal {number}, which Spark does not have yet"
+            self._seals.append(seal)
         self.refresh()
 
     def refresh(self) -> None:
@@ -77,7 +83,7 @@ class StageBook:
             self.unconfirmed.add(entry.number)
         elif entry.kind == "commit":
             self.committed = max(self.committed, entry.batch)
-            self._seals = [seal for seal in self._seals if seal.batch > self.committed]
+            self._seals = [seal for seal in self._seals if seal.batch > self.committed or seal.number in entry.carried]
             self.staging.note_commit(entry, time.time())
         else:
             self.staging.confirm(entry.number)
@@ -89,27 +95,59 @@ class StageBook:
         nothing about batches that an earlier query with another checkpoint may have left behind."""
         return self._last_batch + 1 if self._last_batch else 0
 
+    def check_id(self, offset_id: str | None) -> None:
+        """Raise ConfigError for an offset of another location."""
+        if not self.identity.accepts(offset_id):
+            raise self.staging.refusal("the checkpoint names another location")
+
+    def check_offset(self, batch: int, offset_id: str | None) -> None:
+        """Raise ConfigError for an offset of another location, and of a batch that this location never knew."""
+        self.check_id(offset_id)
+        if batch > self.first_offset():
+            raise self.staging.refusal(f"the checkpoint has micro-batch {batch}, which was never planned there")
+
+    def has_sealed(self, batch: int) -> bool:
+        """Return whether a task of a batch that is not committed yet has sealed something, or nothing."""
+        return any(seal.batch == batch for seal in self._seals)
+
     def received(self, batch: int) -> int:
         """Return how many messages a batch that is not committed yet has brought so far."""
         return sum(seal.rows for seal in self._seals if seal.batch == batch)
 
-    def commit(self, batch: int) -> None:
-        """Note that Spark has the batch: no task seals in it any more, however late. No effect without a plan."""
-        if batch > self.committed and self.has_plan(batch):
-            self._end("commit", batch)
-            self.clean(time.time())
+    def commit(self, batch: int) -> int:
+        """Note that Spark has the batch: no task seals in it any more, however late. No effect without a plan.
+
+        Returns how many seals Spark has taken with it. Seals that no task has read are carried on.
+        """
+        plan = self._plan_of(batch) if batch > self.committed else None
+        if plan is None:
+            return 0
+        before = len(self._waiting(batch))
+        self._end("commit", batch, plan)
+        self._plans = {known: plan for known, plan in self._plans.items() if known > self.committed}
+        self.clean(time.time())
+        return before - len(self._waiting(batch))
+
+    def _waiting(self, batch: int) -> list[LogEntry]:
+        """Return the seals with messages up to this batch that Spark does not have yet."""
+        return [seal for seal in self._seals if seal.rows and seal.batch <= batch]
+
+    def _plan_of(self, batch: int) -> dict[str, Any] | None:
+        """Return a plan; the storage is read only when another driver may have made one."""
+        if batch not in self._plans and batch <= self._last_batch and (found := self.staging.plan(batch)) is not None:
+            self._plans[batch] = found
+        return self._plans.get(batch)
 
     def has_abandoned(self, batch: int) -> bool:
         """Return whether there are sealed messages of earlier batches that Spark never committed."""
         return any(seal.rows for seal in self._seals if seal.batch < batch)
 
     def has_plan(self, batch: int) -> bool:
-        """Return whether a batch has a plan; the storage is read only when another driver may have made one."""
-        return batch in self._planned or (batch <= self._last_batch and self.staging.has_plan(batch))
+        return self._plan_of(batch) is not None
 
     def plan(self, batch: int, shares: list[int]) -> BatchPlan:
         """Return the plan of a batch; made now if there is none, and the same ever after."""
-        found = self.staging.plan(batch) if batch <= self._last_batch else None
+        found = self._plan_of(batch)
         if found is None and batch <= self.committed:
             raise ConfigError(
                 f"option stagingLocation: {self.staging.location} has no stage of batch {batch} any more, which was"
@@ -119,7 +157,7 @@ class StageBook:
         if found is None:
             found, is_new = self._new_plan(batch, shares)
         self._last_batch = max(self._last_batch, batch)
-        self._planned = {known for known in self._planned if known > self.committed} | {batch}
+        self._plans[batch] = found
         return BatchPlan(batch, found["head"], tuple(found["shares"]), tuple(found["adopted"]), is_new)
 
     def _new_plan(self, batch: int, shares: list[int]) -> tuple[dict[str, Any], bool]:
@@ -127,17 +165,34 @@ class StageBook:
         if self.committed < self._last_batch < batch:
             self._end("fence", batch - 1)  # from now on no late task adds to a batch that was given up
         adopted = [seal.number for seal in self._seals if seal.batch < batch and seal.rows]
-        made = {"head": self.head, "shares": shares, "adopted": adopted}
+        made = {"head": self.head, "shares": shares, "adopted": adopted, "notes_reads": True}
         if self.staging.set_plan(batch, made):
             return made, True
         found = self.staging.plan(batch)  # the plan of another driver, which came first
         assert found is not None
         return found, False
 
-    def _end(self, kind: Any, batch: int) -> None:
-        while not self.staging.append(entry := LogEntry(self.head + 1, kind, batch)):
+    def _end(self, kind: Literal["commit", "fence"], batch: int, plan: dict[str, Any] | None = None) -> None:
+        while True:
+            unread = () if plan is None else self._unread(batch, plan)
+            entry = LogEntry(self.head + 1, kind, batch, carried=unread)
+            if self.staging.append(entry):
+                break
             self.refresh()
         self._note(entry)
+
+    def _unread(self, batch: int, plan: dict[str, Any]) -> tuple[int, ...]:
+        """Return the seals that no task of the batch has read.
+
+        Tasks of releases up to 0.3 note no reads, and their plans do not promise it: there every seal counts as read.
+        """
+
+        def is_read(seal: LogEntry) -> bool:
+            if plan.get("notes_reads"):
+                return self.staging.is_read(batch, seal.number)
+            return seal.batch == batch or seal.number in plan["adopted"]
+
+        return tuple(seal.number for seal in self._waiting(batch) if not is_read(seal))
 
     # ── cleaning ──
 
@@ -150,12 +205,15 @@ class StageBook:
         names = staging.storage.list("commits/")
         commits = {_commit_of(name): now - self._committed_at(name) for name in names}
         _, batch = _last_of(commits, self._retention_s)
+        waiting = {seal.number for seal in self._seals}
         kept = {entry.stage for entry in map(staging.entry, self.unconfirmed) if entry is not None}
+        kept |= {seal.stage for seal in self._seals}
         remove_stages(staging.storage, lambda name: int(name[:10]) <= batch and name not in kept)
         edge, batch = _last_of(commits, max(self._retention_s, LOG_AGE_MIN_S))
         # Plans first: a task that finds its plan knows that the log is whole from there on.
-        self._remove("plans", {number for number in staging.numbers("plans") if number <= batch})
-        old = {number for number in staging.numbers("log") if number < edge} - self.unconfirmed
+        for folder in ("plans", "read"):
+            self._remove(folder, {number for number in staging.numbers(folder) if number <= batch})
+        old = {number for number in staging.numbers("log") if number < edge} - self.unconfirmed - waiting
         for folder in ("log", "confirmed", "commits"):
             self._remove(folder, old)
 

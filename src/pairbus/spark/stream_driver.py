@@ -7,6 +7,8 @@
 | the look found something, the batch received    | after `idlePollSeconds`    | the same; over after             |
 | nothing: somebody has locked it                 |                            | EMPTY_ROUNDS_MAX times in a row  |
 | sealed messages wait, or a batch has a plan     | none: it is the next batch | the same                         |
+| Spark ran no task of the batch                  | at once, SKIPPED_MAX times | at once; over after SKIPPED_MAX  |
+|                                                 | in a row                   |                                  |
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from pathlib import Path
 from pairbus.disk.folders import FOLDER_MODE
 from pairbus.disk.locks import FolderInUse, FolderLock
 from pairbus.errors import ConfigError
+from pairbus.spark.entities import LOCATION
+from pairbus.spark.features import Offset
 from pairbus.spark.options import Options
 from pairbus.spark.stage_book import BatchPlan, StageBook
 from pairbus.spark.stage_file import read_identities
@@ -28,6 +32,7 @@ from pairbus.spark.stream_look import PARTITIONED, FirstMessage, QueueView
 
 SLICE_S = 1.0  # the query can be stopped between two calls, hence no call sleeps for longer
 EMPTY_ROUNDS_MAX = 15  # × 5 s of idlePollSeconds: more than the lock of 60 s that a dead worker may have left
+SKIPPED_MAX = 10_000  # a file sink that has kept its output skips as many batches as it has already
 BACKLOG_EVERY_S = 60.0
 RESOLVE_EVERY_S = 60.0
 HANDOVER_S = 5.0  # until the process of a query that was just stopped has ended
@@ -47,12 +52,17 @@ class Next(enum.Enum):
 class StreamDriver:
     """Driver's part, made at the first call of Spark's source runner: the checks of a start happen here."""
 
-    def __init__(self, options: Options, staging: Staging, patience_s: float = 0.0) -> None:
-        """Make the part of one entity. `patience_s`: for how long to try again while the service is away."""
+    def __init__(
+        self, options: Options, staging: Staging, patience_s: float = 0.0, offset: Offset | None = None
+    ) -> None:
+        """Make the part of one entity. `patience_s`: for how long to try again while the service is away. `offset`: one
+        of the checkpoint; None: it is new."""
         self._options = options
         self._view = QueueView(options)
         self._view.first(patience_s)  # is the entity there, may we? Before the folder is taken from another query
         self._lock = _locked_default(options)
+        if offset is not None:
+            staging.check_offset(offset.get(LOCATION))  # before another query is stopped, to which the location belongs
         # Remains of one session cannot be judged by looking at another one.
         what = options.read_path if options.session is None else f"{options.read_path}, session {options.session}"
         self.book = StageBook(staging, f"{options.host}/{what}", options.stage_retention_s)
@@ -66,6 +76,8 @@ class StreamDriver:
         self._nothing_after = -1
         "Batch after which no plan and no sealed messages exist: only the queue can have more."
         self._empty_rounds = 0
+        self._skipped = 0
+        "Batches in a row of which Spark has run no task."
         self._look_at = float("-inf")
         self._resolve_at = float("-inf")
         self._found: FirstMessage | None = None
@@ -98,9 +110,9 @@ class StreamDriver:
         book = self.book
         book.staging.check_owner(book.owner)
         self._judge(start)
-        if book.has_plan(start + 1) or book.has_abandoned(start + 1):
+        if book.has_plan(start + 1) or (book.has_abandoned(start + 1) and self._skipped < SKIPPED_MAX):
             return Next.THERE
-        if self._once and self._empty_rounds >= EMPTY_ROUNDS_MAX:
+        if self._once and (self._empty_rounds >= EMPTY_ROUNDS_MAX or self._skipped >= SKIPPED_MAX):
             return Next.NONE
         self._nothing_after = start
         if self.wait_s > 0:
@@ -108,6 +120,8 @@ class StreamDriver:
         self._resolve()
         self._found = self._view.first(self._options.patience_s)
         self._look_at = time.monotonic() + self._options.idle_poll_s
+        if book.has_abandoned(start + 1):
+            return Next.THERE
         return Next.NONE if self._found is None or self._is_later(self._found) else Next.THERE
 
     def postpone(self) -> None:
@@ -123,14 +137,19 @@ class StreamDriver:
         """Note what `batch` brought, which is committed."""
         if batch == self._judged:
             return
-        self._judged = batch
-        self.book.refresh()
-        received = self.book.received(batch)
-        self.book.commit(batch)
-        if received or self._found is None:  # a batch before this process, or none, tells nothing
-            self._empty_rounds, self._look_at = 0, float("-inf")
-        else:
+        is_of_another_process, self._judged = self._judged < 0, batch
+        book = self.book
+        book.refresh()
+        has_run, received = book.has_sealed(batch), book.received(batch)
+        taken = book.commit(batch)
+        if received or taken or is_of_another_process or (has_run and self._found is None):
+            self._empty_rounds, self._skipped, self._look_at = 0, 0, float("-inf")
+        elif has_run:
             self._empty_rounds += 1
+        else:
+            self._skipped += 1
+            if self._skipped < SKIPPED_MAX:
+                self._look_at = float("-inf")
 
     def _may_look(self) -> bool:
         """Wait for the next look. A look is a billed operation, and Spark asks many times in a second."""
@@ -174,7 +193,11 @@ class StreamDriver:
         self._resolve_at = now + RESOLVE_EVERY_S
         for number in sorted(book.unconfirmed):
             seal = book.staging.entry(number)
-            if seal is None or not seal.rows:
+            if seal is None:
+                book.unconfirmed.discard(number)
+                continue
+            if not seal.rows:  # messages of its stage, if there are any, are in an earlier seal
+                book.staging.confirm(number)
                 continue
             identities = read_identities(book.staging.storage, seal.stage)
             if self._view.gone(identities) == identities:

@@ -18,7 +18,7 @@ from pairbus.spark.stage_file import StagedIdentity, annotations_of, identity_of
 PASS_PAGES_MAX = 20  # pages of deferred and scheduled messages that one look skips
 PASS_COUNT = 50
 PARTITIONED = 1 << 48  # numbers from here on contain the partition: they are neither dense nor in one order
-_STATE = "x-opt-message-state"
+MESSAGE_STATE = "x-opt-message-state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class QueueView:
                 annotations, _ = annotations_of(payload)
                 number, enqueued_ms = annotations.get(SEQUENCE_NUMBER), annotations.get(ENQUEUED_TIME)
                 from_number = max(from_number, number if isinstance(number, int) else 0)
-                if annotations.get(_STATE, 0) == 0:
+                if annotations.get(MESSAGE_STATE, 0) == 0:
                     return FirstMessage(from_number, enqueued_ms if isinstance(enqueued_ms, int) else None)
             if not page:
                 return None
