@@ -2,8 +2,9 @@
 
 python -m tests.spark.campaign --storage blob --rounds 20 --messages 20000 --seed 1
 
-In each round that many messages are sent, and while a query reads them into Parquet something is killed at a random
-time, and then something else. Prints a line for each round, and at the end what was lost and what came twice.
+In each round that many messages are sent, and while a query reads them something is killed at a random time, and then
+something else. In most rounds something is changed besides, in the middle of the work. Prints a line for each round,
+and at the end what was lost and what came twice.
 
 | killed    | how                                                                                  |
 | --------- | ------------------------------------------------------------------------------------ |
@@ -12,47 +13,40 @@ time, and then something else. Prints a line for each round, and at the end what
 | `source`  | SIGKILL to the process that says what the next batch is; the query is started again  |
 | `storage` | Azurite is stopped, so that every connection breaks, and started again after a while |
 | `answers` | answers of Azurite are lost on their way, for some seconds                           |
+
+| changed   | how, after Java was killed                                                                          |
+| --------- | --------------------------------------------------------------------------------------------------- |
+| `none`    | nothing                                                                                             |
+| `moved`   | an empty staging location has to be refused; then the location is moved, with its content           |
+| `grown`   | the list of entities gets one more                                                                  |
+| `deleted` | the checkpoint is deleted, the output is kept: Spark skips batches. Messages of a batch that the    |
+|           | sink had, and that the source did not know to be committed, may come again; they are counted apart  |
+| `half`    | another stream: its `foreachBatch` runs the tasks of every other partition alone                    |
+| `ledgers` | two ledgers grow, and are compacted into one table all the time; every row is in the table once     |
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet
+from tests.spark.campaign_world import Stream, World
+from tests.spark.queues import bodies_in
 
-from pairbus.spark import local_session
-from pairbus.spark.session import write_plain_checkpoints
-from tests.brokers import BrokerProcess
-from tests.spark.conftest import TEST_CONF
-from tests.spark.processes import java_of, kill_source_runners, kill_workers
-from tests.spark.queues import bodies_in, put, text_message
-from tests.spark.stream_query import start
-from tests.storage.azurites import Azurite, Door
-from tests.storage.fixtures import PLACE, VARIABLE
-
-QUEUE = "stream"
-LOCK_S = 5  # the shortest that a queue can have
 KILL_AFTER_S = (1.0, 5.0)
 KILLS = 2  # kills in a round: the kinds take turns in the first; Spark survives the second
-AWAY_S = (1.0, 6.0)
 ROUND_S = 600.0
 KINDS = {"folder": ("java", "worker", "source"), "blob": ("java", "worker", "source", "storage", "answers")}
-SEND_AT_ONCE = 2_000
+CHANGES = ("none", "moved", "grown", "deleted", "half", "ledgers")
 
 
 @dataclass
@@ -62,174 +56,137 @@ class Result:
     sent: int = 0
     lost: int = 0
     twice: int = 0
+    "Messages that came more often than once, and may not."
+    again: int = 0
+    "Messages that came again after a checkpoint was deleted, of a batch that the source did not know to be committed."
+    ledger_rows: int = 0
+    ledger_twice: int = 0
+    "Rows that the table has too often, or not."
     kills: Counter[str] = field(default_factory=Counter)
+    changes: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
 
+    @property
+    def is_exact(self) -> bool:
+        return not (self.lost or self.twice or self.ledger_twice)
 
-class World:
-    """A broker, a storage, and a Spark in a process of its own that is started again when it has been killed."""
-
-    def __init__(self, storage: str, folder: Path, stack: ExitStack) -> None:
-        self.folder = folder
-        self.broker = stack.enter_context(BrokerProcess(folder / "broker"))
-        (folder / "stream.txt").write_text(self.broker.connection_string())
-        with self.broker.admin() as admin:
-            admin.create_queue(QUEUE, lock_duration=timedelta(seconds=LOCK_S))
-        self.azurite: Azurite | None = None
-        self.door: Door | None = None
-        self.options = {"stagingLocation": str(folder / "staging"), "maxMessagesPerBatch": "4000"}
-        self._environment = dict(os.environ)
-        if storage == "blob":
-            self.azurite = stack.enter_context(Azurite(folder / "azurite"))
-            self.door = stack.enter_context(Door(self.azurite.port))
-            container = self.azurite.new_container(f"campaign-{uuid.uuid4().hex[:8]}")
-            self._environment[VARIABLE] = self.azurite.connection_string
-            location = container.replace(f":{self.azurite.port}/", f":{self.door.port}/")
-            self.options |= {"stagingLocation": f"{location}/staging", "storageCredential": PLACE}
-        self._child: subprocess.Popen[str] | None = None
-        self.java = 0
-        stack.callback(self.kill_java)
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "tests.spark.campaign", "--child", str(self.folder)]
-        log = (self.folder / "child.log").open("a")
-        self._child = subprocess.Popen(
-            [*command, json.dumps(self.options)],
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-        assert self._child.stdout is not None
-        line = self._child.stdout.readline()
-        assert line.strip().isdigit(), f"Spark has not started; see {self.folder}/child.log"
-        self.java = int(line)
-
-    def kill_java(self) -> None:
-        if self._child is not None:
-            for pid in (self.java, self._child.pid):
-                os.kill(pid, signal.SIGKILL)
-            self._child.wait()
-            self._child = None
-
-    def kill(self, kind: str, chance: random.Random) -> None:
-        if kind == "java":
-            self.kill_java()
-            self.start()
-        elif kind == "worker":
-            kill_workers(self.java)
-        elif kind == "source":
-            kill_source_runners(self.java)
-        elif kind == "storage":
-            assert self.azurite is not None
-            self.azurite.stop()
-            time.sleep(chance.uniform(*AWAY_S))
-            self.azurite.start()
-        else:
-            assert self.door is not None
-            self.door.lose_every = 5
-            time.sleep(chance.uniform(*AWAY_S))
-            self.door.lose_every = 0
-
-    def read(self) -> list[bytes]:
-        """The bodies in the table, as its log of committed files has them."""
-        return [
-            bytes(body)
-            for path in committed_files(self.folder / "out")
-            for body in pyarrow.parquet.read_table(path, columns=["body"]).column("body").to_pylist()
-        ]
+    def count(self, streams: Sequence[Stream]) -> None:
+        self.lost = self.twice = self.again = 0
+        for stream in streams:
+            counts = stream.read()
+            more = Counter({body: count - 1 for body, count in counts.items() if count > 1})
+            self.lost += stream.sent - len(counts)
+            self.again += sum(count for body, count in more.items() if body in stream.may_repeat)
+            self.twice += sum(count for body, count in more.items() if body not in stream.may_repeat)
+        self.sent = sum(stream.sent for stream in streams)
 
 
-def committed_files(table: Path) -> list[Path]:
-    """List the files that Spark's file sink has committed: others are left over by batches that were killed."""
-    logs = sorted((table / "_spark_metadata").glob("[0-9]*"), key=lambda path: int(path.name.partition(".")[0]))
-    logs = [path for path in logs if not path.name.endswith(".tmp")]
-    compacted = [index for index, path in enumerate(logs) if path.name.endswith(".compact")]
-    found: dict[str, None] = {}
-    for log in logs[compacted[-1] if compacted else 0 :]:
-        for line in log.read_text().splitlines()[1:]:
-            found[json.loads(line)["path"].removeprefix("file://")] = None
-    return [Path(path) for path in found]
-
-
-def campaign(storage: str, rounds: int, messages: int, seed: int, folder: Path) -> Result:
+def campaign(
+    storage: str, rounds: int, messages: int, seed: int, folder: Path, changes: Sequence[str] = CHANGES
+) -> Result:
     """Run all rounds; nothing lost and nothing twice is for the caller to say."""
     chance = random.Random(seed)
     result = Result()
     with ExitStack() as stack:
         world = World(storage, folder, stack)
-        world.start()
         for number in range(rounds):
             began = time.monotonic()
-            kills: list[str] = []
-            for first in range(0, messages, SEND_AT_ONCE):
-                count = min(SEND_AT_ONCE, messages - first)
-                texts = [f"{result.sent + index:08d}" for index in range(count)]
-                put(world.broker, QUEUE, [text_message(text) for text in texts])
-                result.sent += count
-            kinds = KINDS[storage]
-            while len(kills) < KILLS:
-                _done(world, result.sent, chance.uniform(*KILL_AFTER_S))
-                kills.append(kinds[number % len(kinds)] if not kills else chance.choice(kinds[1:]))
-                world.kill(kills[-1], chance)
-            assert _done(world, result.sent, ROUND_S), f"round {number + 1}: not read in {ROUND_S:.0f} s"
+            change = changes[number % len(changes)]
+            stream = world.half if change == "half" else world.main
+            kills = _round(world, stream, change, KINDS[storage][number % len(KINDS[storage])], messages, chance)
             result.kills.update(kills)
+            result.changes[change] += 1
             result.rounds += 1
-            counts = Counter(world.read())
-            result.lost = result.sent - len(counts)
-            result.twice = sum(count - 1 for count in counts.values())
+            result.count((world.main, world.half))
+            if change == "ledgers":
+                result.ledger_rows, result.ledger_twice = _count_ledgers(world)
             print(
-                f"{storage}: round {number + 1}: {len(counts)} of {result.sent} read, {result.lost} lost,"
-                f" {result.twice} twice, killed {', '.join(kills)}, {time.monotonic() - began:.0f} s",
+                f"{storage}: round {number + 1}, {change}: {result.sent} sent, {result.lost} lost,"
+                f" {result.twice} twice, {result.again} again, {result.ledger_rows} rows of ledgers, {result.ledger_twice} wrong,"
+                f" killed {', '.join(kills)}, {time.monotonic() - began:.0f} s",
                 flush=True,
             )
-            if result.twice:
+            if not result.is_exact:
                 break
-        assert bodies_in(world.broker, QUEUE) == []
+        for entity in (*world.main.entities, *world.half.entities):
+            assert bodies_in(world.broker, entity) == []
     return result
 
 
-def _done(world: World, sent: int, wait_s: float) -> bool:
-    """Wait until the table has everything, for so long at most."""
+def _round(world: World, stream: Stream, change: str, first: str, messages: int, chance: random.Random) -> list[str]:
+    """Send messages, kill and change, and wait until all of them were read; return what was killed."""
+    if change == "ledgers":
+        world.write_ledgers()
+        world.kill_java()  # the next child compacts them
+    world.follow(stream)
+    world.send(stream, messages)
+    kinds = KINDS["folder" if world.azurite is None else "blob"]
+    kills: list[str] = []
+    while len(kills) < KILLS:
+        _done(stream, chance.uniform(*KILL_AFTER_S))
+        if kills:
+            kills.append(chance.choice(kinds[1:]))
+        else:
+            kills.append(first if change in ("none", "half") else "java")
+        if kills == ["java"]:
+            world.kill_java()
+            {"moved": world.move, "grown": world.grow, "deleted": world.delete_checkpoint}.get(change, _nothing)(stream)
+            world.start(stream)
+            if change == "grown":
+                world.send(stream, messages)
+        else:
+            world.kill(kills[-1], stream, chance)
+    assert _done(stream, ROUND_S), f"not read in {ROUND_S:.0f} s; see {world.folder}/child.log"
+    return kills
+
+
+def _nothing(stream: Stream) -> None:
+    pass
+
+
+def _done(stream: Stream, wait_s: float) -> bool:
+    """Wait until the output has everything, for so long at most."""
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
-        if len(world.read()) >= sent:
+        if len(stream.read()) >= stream.sent:
             return True
         time.sleep(0.5)
     return False
 
 
-def child(folder: Path, options: dict[str, Any]) -> None:
-    """Read until killed. A query that fails is started again."""
-    spark = local_session("campaign", "local[2,4]", **TEST_CONF)
-    spark.sparkContext.setLogLevel("ERROR")
-    write_plain_checkpoints(spark)
-    print(java_of(spark), flush=True)
-    while True:
-        query = start(spark, QUEUE, folder, once=False, connection=f"@{folder / 'stream.txt'}", **options)
-        try:
-            query.awaitTermination()
-        except Exception as error:  # Spark raises many classes; every failure is part of the experiment
-            print(f"the query failed: {str(error)[:2000]}", file=sys.stderr, flush=True)
-            time.sleep(0.5)
+def _count_ledgers(world: World) -> tuple[int, int]:
+    """Compact once more, to the end; return the rows that were written, and how many the table has wrongly."""
+    from pairbus.ledger_table import compact_ledgers
+    from pairbus.spark import local_session
+
+    world.kill_java()
+    spark = local_session("campaign", "local[2]")
+    try:
+        compact_ledgers(spark, world.ledgers, world.table)
+        rows = spark.read.parquet(str(world.table))
+        count, distinct = rows.count(), rows.select("source", "position").distinct().count()
+    finally:
+        spark.stop()
+    expected = len(world.ledgers) * world.ledger_rows
+    return expected, (count - distinct) + abs(expected - distinct)
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--child"]:
-        child(Path(sys.argv[2]), json.loads(sys.argv[3]))
-        return
     parser = argparse.ArgumentParser()
     parser.add_argument("--storage", choices=sorted(KINDS), default="folder")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--changes", nargs="+", choices=CHANGES, default=CHANGES, help="the changes, by turns")
+    parser.add_argument("--folder", type=Path, help="a folder that stays, for a look afterwards")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that nothing is left running
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
         began = time.monotonic()
-        result = campaign(given.storage, given.rounds, given.messages, given.seed, Path(folder))
-    print(f"{given.storage}: {result}, {time.monotonic() - began:.0f} s")
-    sys.exit(1 if result.lost or result.twice else 0)
+        folder = given.folder or Path(temporary)
+        result = campaign(given.storage, given.rounds, given.messages, given.seed, folder, given.changes)
+    print(f"{given.storage}, seed {given.seed}: {result}, {time.monotonic() - began:.0f} s")
+    sys.exit(0 if result.is_exact else 1)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from tests.spark.processes import java_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 
 def start(
@@ -33,17 +33,21 @@ def writer(
     spark: SparkSession, queue: str, folder: Path, connection: str = BROKER_PLACE, **options: str
 ) -> DataStreamWriter:
     """Make all of a query but its trigger."""
-    rows = (
+    rows = reader(spark, folder, connection, **options).load(queue)
+    out = rows.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    return out.option("path", str(folder / "out"))
+
+
+def reader(spark: SparkSession, folder: Path, connection: str = BROKER_PLACE, **options: str) -> DataStreamReader:
+    """Make the reader of a stream; `load` names its entities."""
+    return (
         spark.readStream.format("servicebus")
         .option("connectionString", connection)
         .option("stagingLocation", str(folder / "staging"))
         .option("maxMessagesPerBatch", "40")
         .option("idlePollSeconds", "1")
         .options(**options)
-        .load(queue)
     )
-    out = rows.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
-    return out.option("path", str(folder / "out"))
 
 
 def main() -> None:

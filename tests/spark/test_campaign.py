@@ -14,7 +14,8 @@ import pytest
 
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
-from tests.spark.campaign import campaign, committed_files
+from tests.spark.campaign import campaign
+from tests.spark.campaign_world import committed_files
 from tests.spark.processes import java_of, kill_source_runners, kill_workers
 from tests.spark.queues import bodies_in, put, text_message
 from tests.spark.stream_query import start
@@ -28,17 +29,19 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROUNDS = int(os.environ.get("PAIRBUS_CAMPAIGN_ROUNDS", "20"))
 MESSAGES = int(os.environ.get("PAIRBUS_CAMPAIGN_MESSAGES", "20000"))
+SEED = int(os.environ.get("PAIRBUS_CAMPAIGN_SEED", "1"))
 RUN_S = 240
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("storage", ["folder", pytest.param("blob", marks=pytest.mark.node)])
 def test_each_message_comes_once_in_every_round_of_kills(storage: str, tmp_path: Path) -> None:
-    """Driver with Java, worker, source process and storage server take turns; then something else is killed too."""
+    """Driver with Java, worker, source process and storage server take turns; then something else is killed too. In the
+    middle of it the staging location is moved, the list of entities grows, the checkpoint is deleted."""
     if storage == "blob" and MISSING:
         pytest.skip(WHY_MISSING)
-    result = campaign(storage, ROUNDS, MESSAGES, seed=1, folder=tmp_path)
-    assert (result.rounds, result.lost, result.twice) == (ROUNDS, 0, 0)
+    result = campaign(storage, ROUNDS, MESSAGES, SEED, folder=tmp_path)
+    assert result.is_exact and result.rounds == ROUNDS, f"seed {SEED}: {result}"
 
 
 @pytest.mark.deep
