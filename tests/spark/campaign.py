@@ -102,7 +102,8 @@ def campaign(
                 result.ledger_rows, result.ledger_twice = _count_ledgers(world)
             print(
                 f"{storage}: round {number + 1}, {change}: {result.sent} sent, {result.lost} lost,"
-                f" {result.twice} twice, {result.again} again, {result.ledger_rows} rows of ledgers, {result.ledger_twice} wrong,"
+                f" {result.twice} twice, {result.again} again,"
+                f" {result.ledger_rows} rows of ledgers, {result.ledger_twice} wrong,"
                 f" killed {', '.join(kills)}, {time.monotonic() - began:.0f} s",
                 flush=True,
             )

@@ -86,9 +86,15 @@ class Stream:
         partitions = self.begin()
         return self.end([self.task(partition) for partition in partitions]) if partitions else []
 
-    def skip(self) -> None:
-        """A batch that Spark plans and commits without running a task: its sink has that number already."""
-        assert self.begin()
+    def skip(self, *, is_planned: bool = True) -> None:
+        """A batch that Spark commits without running a task: its sink has that number already. With some sinks it does
+        not even ask for the tasks."""
+        if is_planned:
+            assert self.begin()
+        else:
+            assert self.committed is not None or self.begin()
+            self.open = self.reader.next_offset(self.committed, self.reader.max_rows())
+            assert self.open != self.committed
         self.end([])
 
     def drain(self, batches_max: int = 20) -> list[bytes]:

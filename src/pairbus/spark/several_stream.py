@@ -111,6 +111,7 @@ class SeveralStreamReader(BatchReader):
             driver = self._driver(entity)
             if entity in chosen:
                 driver.allot(*self._share(most, len(chosen)))
+                driver.announce(before[entity]["batch"] + 1)
             else:
                 driver.postpone()
         after = {entity: self._reader(entity).offset_of(before[entity]["batch"] + 1) for entity in chosen}

@@ -17,6 +17,7 @@ import enum
 import logging
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from pairbus.disk.folders import FOLDER_MODE
@@ -72,6 +73,8 @@ class StreamDriver:
         self._max_messages = options.max_messages_per_batch
         self._parts = options.partitions
         self._max_bytes = options.max_bytes_per_batch
+        self._announced = -1
+        "Batch planned here, for whose tasks Spark has not asked yet."
         self._judged = -1
         self._nothing_after = -1
         "Batch after which no plan and no sealed messages exist: only the queue can have more."
@@ -101,7 +104,10 @@ class StreamDriver:
         state = self.look(start)
         if state is Next.NOT_YET and self._may_look():
             state = self.look(start)
-        return start + 1 if state is Next.THERE else start
+        if state is not Next.THERE:
+            return start
+        self.announce(start + 1)
+        return start + 1
 
     def look(self, start: int) -> Next:
         """Tell whether there is a batch after `start`; ask the queue if that is due."""
@@ -160,7 +166,20 @@ class StreamDriver:
     def _is_later(self, found: FirstMessage) -> bool:
         return self._last_number is not None and found.sequence_number > self._last_number
 
+    def announce(self, batch: int) -> None:
+        """Plan a batch before Spark gets its offset: so the location knows every batch that a checkpoint can name, also
+        those that Spark skips without asking for their tasks."""
+        if self._plan(batch).is_new:
+            self._announced = batch
+
     def plan(self, batch: int) -> BatchPlan:
+        """Return the plan of a batch whose tasks Spark asks for."""
+        plan = self._plan(batch)
+        is_new = plan.is_new or batch == self._announced
+        self._announced = -1
+        return replace(plan, is_new=is_new)
+
+    def _plan(self, batch: int) -> BatchPlan:
         """Plan a batch. Spark begins with a batch only after it has committed the one before."""
         self.book.staging.check_owner(self.book.owner)
         self.commit(batch - 1)
