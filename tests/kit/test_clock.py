@@ -244,6 +244,10 @@ async def test_idle_time_outs_stay_real() -> None:
 # ── the clock itself ──
 
 
+def _not_stepped(ms: int) -> None:
+    raise AssertionError(f"the clock was not set, not by {ms} ms either")
+
+
 async def _nothing() -> None:
     pass
 
@@ -254,7 +258,7 @@ LENGTHS = [-1, -0.001, math.nan, math.inf, -math.inf, timedelta(-1), 10**400, "6
 @pytest.mark.parametrize("length", LENGTHS, ids=lambda length: f"{length!r:.12}")
 async def test_clock_moves_forward_by_finite_lengths_only(length: Any) -> None:
     """A refused move changes nothing."""
-    clock = NamespaceClock(lambda: 0, _nothing)
+    clock = NamespaceClock(lambda: 0, _nothing, steady_ms=lambda: 0, stepped=_not_stepped)
     with pytest.raises(ValueError):
         await clock.advance(length)
     assert clock.now_ms() == 0
@@ -265,7 +269,7 @@ async def test_clock_moves_forward_by_finite_lengths_only(length: Any) -> None:
 )
 async def test_clock_moves_to_later_dates_with_zone_only(when: Any) -> None:
     """A date without a zone would mean another time on another machine."""
-    clock = NamespaceClock(lambda: 0, _nothing)
+    clock = NamespaceClock(lambda: 0, _nothing, steady_ms=lambda: 0, stepped=_not_stepped)
     with pytest.raises(ValueError):
         await clock.advance_to(when)
     assert clock.now_ms() == 0
@@ -273,7 +277,7 @@ async def test_clock_moves_to_later_dates_with_zone_only(when: Any) -> None:
 
 async def test_moves_add_up_to_a_limit() -> None:
     """The limit keeps every date that clients compute from this clock in their range."""
-    clock = NamespaceClock(lambda: 1000, _nothing)
+    clock = NamespaceClock(lambda: 1000, _nothing, steady_ms=lambda: 0, stepped=_not_stepped)
     assert await clock.advance(1.5) == datetime(1970, 1, 1, 0, 0, 2, 500_000, UTC)
     await clock.advance(timedelta(seconds=OFFSET_MAX_S - 2))
     assert clock.offset == timedelta(seconds=OFFSET_MAX_S - 0.5)

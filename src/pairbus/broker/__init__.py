@@ -100,13 +100,28 @@ MakePage = Callable[[Namespace, Callable[[], str], str, frozenset[str]], BrokerP
 "(namespace, its connection string, address of the broker, names under which it is called) → its page."
 
 
+_STEADY = getattr(time, "CLOCK_BOOTTIME", None)
+"Clock that counts also while the machine sleeps, where the system has one."
+
+
+def wall_ms() -> int:
+    """Return the machine's time in milliseconds since 1970: whoever administers the machine may set it."""
+    return time.time_ns() // 1_000_000
+
+
+def machine_steady_ms() -> int:
+    """Return milliseconds since some time in the past, by a clock that nobody can set."""
+    return (time.monotonic_ns() if _STEADY is None else time.clock_gettime_ns(_STEADY)) // 1_000_000
+
+
 class Broker:
     """Broker of the namespaces of one machine. `data=None` keeps all messages in memory; `meter` is the folder of the
     ledger.
 
     `strict`: behave on the wire as Azure does, in every respect or in those of a `Strictness`. `record_sends`: keep the
     last messages that were accepted, for assertions of tests. `page` makes the page of each namespace for browsers, as
-    `pairbus.dashboard.lazy.lazy_page` does; None: there is no page.
+    `pairbus.dashboard.lazy.lazy_page` does; None: there is no page. `now_ms` and `steady_ms` replace the machine's
+    clocks; `now_ms` alone is taken for a clock that nobody sets.
     """
 
     def __init__(  # noqa: PLR0913 - each is a setting of its own
@@ -123,7 +138,8 @@ class Broker:
         strict: bool | Strictness = False,
         record_sends: bool = False,
         page: MakePage | None = None,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] | None = None,
+        steady_ms: Callable[[], int] | None = None,
     ) -> None:
         if not namespaces:
             raise ConfigError("at least one namespace is needed")
@@ -145,7 +161,10 @@ class Broker:
         self._record_sends = record_sends
         self._make_page = page
         self._pages: dict[str, BrokerPage] = {}
+        if now_ms is None:
+            now_ms, steady_ms = wall_ms, machine_steady_ms
         self._now_ms = now_ms
+        self._steady_ms = steady_ms
         self._meter = meter
         self._ledger: Ledger | None = None
         self._namespaces: dict[str, Namespace] = {}
@@ -290,6 +309,7 @@ class Broker:
             keys,
             loop=loop,
             now_ms=self._now_ms,
+            steady_ms=self._steady_ms,
             meter=NamespaceMeter(self._ledger, options.name),
             strictness=self._strictness,
             operations_per_s=options.operations_per_s,

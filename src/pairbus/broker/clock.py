@@ -13,6 +13,11 @@ the end of the jump; two calls make two steps.
 | times that clients see of a message or an entity | pauses before the store, a forwarder or the sweep tries again |
 
 The offset is not stored: after a restart the clock is the machine's again.
+
+The machine's clock shows dates, and may be set while the broker runs. Dates follow it: times to live, scheduled
+messages, windows of duplicate detection. What lasts does not: locks of messages and sessions, idle times of entities,
+pauses. They are kept as times of this clock too, because clients see them so; when the machine's clock has been set,
+which a second clock that nobody can set shows, they are shifted by the same step.
 """
 
 from __future__ import annotations
@@ -24,15 +29,29 @@ from typing import Any
 
 from pairbus.errors import ConfigError
 
+STEP_MS = 500  # a smaller difference between the two clocks of the machine is drift, and waits until it has grown
 OFFSET_MAX_S = 100 * 366 * 86_400  # a century: far below the year 9999, where the dates of Python and of clients end
 
 
 class NamespaceClock:
-    """The time of one namespace, which only moves forward."""
+    """The time of one namespace; `advance` only moves it forward."""
 
-    def __init__(self, real_ms: Callable[[], int], catch_up: Callable[[], Awaitable[None]]) -> None:
-        """Make the clock. `catch_up` does all work that has fallen due, and returns when it is committed."""
+    def __init__(
+        self,
+        real_ms: Callable[[], int],
+        catch_up: Callable[[], Awaitable[None]],
+        *,
+        steady_ms: Callable[[], int],
+        stepped: Callable[[int], None],
+    ) -> None:
+        """Make the clock. `catch_up` does all work that has fallen due, and returns when it is committed.
+
+        `steady_ms`: a clock that nobody can set; `stepped(ms)` is called when `real_ms` was set forward by so much.
+        """
         self._real_ms = real_ms
+        self._steady_ms = steady_ms
+        self._stepped = stepped
+        self._ahead_ms = real_ms() - steady_ms()
         self._catch_up = catch_up
         self._offset_ms = 0
 
@@ -41,7 +60,12 @@ class NamespaceClock:
 
     def now_ms(self) -> int:
         """Read the clock in milliseconds since 1970."""
-        return self._real_ms() + self._offset_ms
+        real_ms = self._real_ms()
+        step_ms = real_ms - self._steady_ms() - self._ahead_ms
+        if not -STEP_MS < step_ms < STEP_MS:
+            self._ahead_ms += step_ms
+            self._stepped(step_ms)
+        return real_ms + self._offset_ms
 
     def now(self) -> datetime:
         """Read the clock as a date in UTC."""

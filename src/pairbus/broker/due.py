@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import groupby
 from typing import Generic, TypeVar
@@ -25,6 +25,9 @@ class Agenda(Generic[Key]):
 
     def __contains__(self, key: Key) -> bool:
         return key in self._times
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(list(self._times))  # a copy: keys may be set meanwhile
 
     def set(self, key: Key, at_ms: int | None) -> None:
         if at_ms is None:

@@ -88,6 +88,12 @@ class Entity:
         """Note a use of the entity that it cannot see itself, such as a receiver that waits with credit."""
         self.accessed_ms = max(self.accessed_ms, now_ms)
 
+    def shift(self, ms: int) -> None:
+        """Move the times that count from a use or a failure: the clock was set."""
+        self.accessed_ms += ms
+        self.paused_until_ms += ms
+        self.look_again_ms += ms
+
     def idle_until_ms(self, accessed_ms: int) -> int | None:
         idle_ms = self.settings.auto_delete_on_idle_ms
         return None if idle_ms is None or idle_ms >= UNLIMITED_MS else max(self.accessed_ms, accessed_ms) + idle_ms

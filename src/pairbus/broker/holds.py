@@ -94,11 +94,14 @@ class Holds:
 
     def renew_hold(self, hold: Hold, now_ms: int) -> int:
         """Start the time of the hold, and of the locks under it, again."""
-        hold.until_ms = now_ms + self.duration_ms
-        self._agenda.set(hold, hold.until_ms)
-        for lock in hold.locks.values():
-            lock.until_ms = hold.until_ms
+        self._keep(hold, now_ms + self.duration_ms)
         return hold.until_ms
+
+    def _keep(self, hold: Hold, until_ms: int) -> None:
+        hold.until_ms = until_ms
+        self._agenda.set(hold, until_ms)
+        for lock in hold.locks.values():
+            lock.until_ms = until_ms
 
     def release_hold(self, hold: Hold) -> None:
         """End a hold whose receiver goes: its messages wait again, and no delivery is counted. Harmless after its
@@ -192,6 +195,11 @@ class Holds:
             self._sessions.offer(hold.session)
             hold.holder.session_lost()
         return ended
+
+    def shift(self, ms: int) -> None:
+        """Move the ends of all holds and of the locks under them: the clock was set."""
+        for hold in self._agenda:
+            self._keep(hold, hold.until_ms + ms)
 
     def next_lapse_ms(self) -> int | None:
         """Return a time not later than the next end."""

@@ -127,6 +127,15 @@ class Locks:
             self._mixed_until_ms = 0
         return ended
 
+    def shift(self, ms: int) -> None:
+        """Move the ends of all locks: the clock was set."""
+        for lock in self._locks.values():
+            lock.until_ms += ms
+        self._latest_ms += ms
+        self._soonest_ms += ms
+        if self._mixed_until_ms:
+            self._mixed_until_ms += ms
+
     def next_lapse_ms(self) -> int | None:
         """Return a time not later than the next end of a lock."""
         if not self._locks:

@@ -69,7 +69,10 @@ SWEEP_PAUSE_S = 1.0  # before the rows of deleted entities are tried again
 
 
 class Namespace:
-    """The entities of one namespace on one store. `now_ms` is the only clock of the entities (see clock.py)."""
+    """The entities of one namespace on one store. `now_ms` is the only clock of the entities (see clock.py).
+
+    `steady_ms`: a clock that nobody can set; None: nobody sets `now_ms` either.
+    """
 
     def __init__(  # noqa: PLR0913 - each is a setting of its own
         self,
@@ -79,6 +82,7 @@ class Namespace:
         *,
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
+        steady_ms: Callable[[], int] | None = None,
         meter: NamespaceMeter | None = None,
         strictness: Strictness = LENIENT,
         operations_per_s: float | None = None,
@@ -91,7 +95,7 @@ class Namespace:
         self.real_ms = now_ms
         "Machine's clock."
         self.changes = Changes()
-        self.clock = NamespaceClock(now_ms, self._catch_up)
+        self.clock = NamespaceClock(now_ms, self._catch_up, steady_ms=steady_ms or now_ms, stepped=self._stepped)
         self.now_ms = self.clock.now_ms
         self.meter = meter
         self.recorder = recorder
@@ -232,6 +236,13 @@ class Namespace:
         for peer in list(self.peers):
             peer.close(CONNECTION_FORCED, "The broker is shutting down.")
         await self.store.close()
+
+    def _stepped(self, step_ms: int) -> None:
+        """Shift all that lasts, because the machine's clock was set."""
+        logger.warning("%s: the machine's clock was set by %+.1f s; locks go on", self.name, step_ms / 1000)
+        for holder in self.catalog.holders():
+            holder.shift(step_ms)
+            self.changed(holder)
 
     async def trouble(self) -> str | None:
         """Return why messages cannot be stored now; None when they can."""

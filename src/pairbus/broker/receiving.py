@@ -156,6 +156,12 @@ class Receiving:
 
     # ── due work ──
 
+    def shift(self, ms: int) -> None:
+        """Move the ends of all locks: the clock was set."""
+        for box in self.boxes:
+            box.locks.shift(ms)
+            box.accessed_ms += ms
+
     def next_due_ms(self) -> list[int | None]:
         return [*(box.locks.next_lapse_ms() for box in self.boxes), self.expiry.next_ms()]
 

@@ -76,6 +76,11 @@ class ReceivingEntity(Generic[D]):
         """Stop `run_due`, before the store is closed; it then also does not go on by itself between two commits."""
         self._entity.is_stopping = True
 
+    def shift(self, ms: int) -> None:
+        """Move all that lasts, but no date, by a step of the clock."""
+        self._entity.shift(ms)
+        self._receiving.shift(ms)
+
     # ── start, change, end ──
 
     def taker(self, box: int) -> Callable[[IndexRow], bool]:

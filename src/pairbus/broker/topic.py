@@ -73,7 +73,7 @@ class Topic:
         self.cancel_scheduled = self._schedule.cancel
         self.check_room, self.is_claimed = self._admission.check_room, self._admission.is_claimed
         self.check_quota = self._admission.check_quota
-        self.check_send, self.touch = entity.check_send, entity.touch
+        self.check_send, self.touch, self.shift = entity.check_send, entity.touch, entity.shift
 
     def __repr__(self) -> str:
         return f"<Topic {self.path} {self.description.status} subscriptions={len(self.subscriptions)}>"
