@@ -12,11 +12,13 @@ import pytest
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, SendAvailabilityBacklogError
+from pairbus.errors import PairingError
 from pairbus.pairing.events import Closed, Faulted, Moved, SecondaryLost
 from pairbus.pairing.failover import State
 from pairbus.sdk.clients import when_closed
 from tests.client.world import Stage, World, message, until
 from tests.limits import slowness
+from tests.scripted import Reject
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow
@@ -210,7 +212,8 @@ async def test_primary_closed_by_somebody_else_is_faulted_at_once(world: World, 
 
 @pytest.mark.parametrize("how", ["closed", "faulted"])
 async def test_primary_stays_usable_without_its_secondary(world: World, flavour: Flavour, how: str) -> None:
-    """Without a syphon sends go on, one event says that nothing can be diverted, and a diversion fails."""
+    """Without a syphon sends go on, also those of an entity that is failed over; one event says that nothing can be
+    diverted, and an operator who asks for a failover is told so."""
     queue = world.namespaces.make_queue()
     client = await world.client(flavour)
     sender = client.sender(queue)
@@ -222,11 +225,25 @@ async def test_primary_stays_usable_without_its_secondary(world: World, flavour:
     await sender.send(message())
     assert world.count(queue) == 2
     await until(lambda: len(client.told(SecondaryLost)) == 1, "it is told")
-    client.client.force_failover(queue)
-    assert isinstance(await sender.error(message()), SendAvailabilityBacklogError)
-    client.client.force_healthy(queue)
+    with pytest.raises(PairingError, match="was lost, sends go to"):
+        client.client.force_failover(queue)
     await sender.send(message())
-    assert world.count(queue) == 3
+    assert world.count(queue) == 3 and client.state(queue) is State.HEALTHY
+
+
+async def test_failed_over_entity_is_sent_to_when_the_secondary_is_lost(stage: Stage, flavour: Flavour) -> None:
+    """Before a ping succeeds too: there is no other place."""
+    client = stage.client(flavour, ping_primary_interval=60)
+    sender = client.sender("orders")
+    stage.primary.on("transfer", Reject("amqp:internal-error"), times=3)
+    await sender.send(message())
+    assert client.state("orders") is State.FAILED_OVER and len(stage.in_backlog()) == 1
+    client.client.fault("secondary")
+    await sender.send(message())
+    assert len(stage.primary.stored("orders")) == 1 and client.state("orders") is State.HEALTHY
+    stage.primary.on("transfer", Reject("amqp:internal-error"))
+    error = await sender.error(message())
+    assert isinstance(error, SendAvailabilityBacklogError) and "the secondary was lost" in str(error)
 
 
 async def test_fault_ends_receivers_and_background_tasks_at_once(world: World, flavour: Flavour) -> None:

@@ -122,20 +122,45 @@ def test_a_slow_queue_gives_way_to_the_spool() -> None:
     assert world.pair.rotation.is_whole
 
 
-@pytest.mark.parametrize("is_kept", [False, True])
-def test_a_lost_secondary_is_asked_no_more(is_kept: bool) -> None:
-    """The secondary was closed or faulted: no queue is left, also for a sender that had one."""
+def lost_secondary(*, is_forced: bool, is_kept: bool = True) -> World:
+    """A sender whose entity is failed over, and whose secondary was closed or faulted afterwards."""
     world = World(failover_interval=0)
-    world.fail_over()
+    if is_forced:
+        world.pair.force_failover("orders", world.now)
+    else:
+        world.fail_over()
     world.sender.queue = "b/0" if is_kept else None
     world.pair.rotation.is_lost = True
+    return world
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_sends_go_to_the_primary_when_the_secondary_is_lost(is_kept: bool, is_forced: bool) -> None:
+    """No queue is left, also for a sender that had one. An accepted send proves the primary as a trial does."""
+    world = lost_secondary(is_kept=is_kept, is_forced=is_forced)
     assert first_attempt(world.pair, world.sender, 60.0) is None
+    assert world.send(OK) == HOME
+    assert world.entity.state is (State.HELD_OVER if is_forced else State.HEALTHY)
+
+
+def test_primary_that_fails_without_a_secondary_says_both() -> None:
+    """The message would have to be diverted: the caller is told that it cannot be."""
+    world = lost_secondary(is_forced=False)
     with pytest.raises(Unsent) as raised:
-        world.send()
+        world.send(LOST, LOST, LOST)
     assert raised.value.where is Where.BACKLOG
-    assert raised.value.failure.text == "no backlog queue is in rotation"
+    assert "the secondary was lost" in raised.value.failure.text
     error = error_of(raised.value, "orders", Outgoing([b""], ["id"], is_batch=False), ordered=False)
     assert isinstance(error, SendAvailabilityBacklogError) and not error.outcome_unknown
+
+
+def test_request_without_a_secondary_asks_the_primary() -> None:
+    world = lost_secondary(is_forced=False)
+    with pytest.raises(Unsent) as raised:
+        world.request(LOST, LOST, LOST)
+    assert raised.value.where is Where.PRIMARY
+    assert world.request(OK) == HOME
 
 
 def test_without_its_secondary_a_healthy_primary_goes_on() -> None:

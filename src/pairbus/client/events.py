@@ -19,6 +19,7 @@ from pairbus.telemetry.counters import Counters
 logger = logging.getLogger("pairbus")
 
 WARNINGS = (
+    kinds.BacklogQueueBack,
     kinds.BacklogQueueFailed,
     kinds.DeadLettered,
     kinds.DestinationSkipped,
@@ -26,8 +27,11 @@ WARNINGS = (
     kinds.Faulted,
     kinds.MaybeDuplicated,
     kinds.NotCompleted,
+    kinds.PairingCleared,
     kinds.PingRefused,
+    kinds.PrimaryReachable,
     kinds.PrimaryUnreachable,
+    kinds.Recovered,
     kinds.SecondaryLost,
     kinds.Spooled,
     kinds.SpoolRefused,
@@ -35,7 +39,8 @@ WARNINGS = (
     kinds.Suspected,
     kinds.Unpaired,
 )
-"Events that an operator should look at."
+"""Events that an operator should look at: trouble, and also its end. A log at the default level would otherwise end
+with FAILED_OVER for ever."""
 DETAILS = (kinds.Diverted, kinds.Moved, kinds.PingSent, kinds.SpoolForwarded)
 "Events that come in thousands, and change no clock."
 
@@ -57,6 +62,8 @@ class Events:
         "Function that tells the followers of the control socket all events but details; None without a socket."
         self.wake: Callable[[], None] = lambda: None
         "Function that tells the background tasks that clocks may have changed."
+        self._is_unpaired = False
+        "True: `Unpaired` was told, and pairing, which ends it, has not completed yet."
 
     @property
     def is_heard(self) -> bool:
@@ -78,8 +85,7 @@ class Events:
         """Tell the events that were published."""
         while self._outbox:
             event = self._outbox.popleft()
-            is_detail = isinstance(event, DETAILS)
-            level = logging.DEBUG if is_detail else logging.WARNING if isinstance(event, WARNINGS) else logging.INFO
+            is_detail, level = isinstance(event, DETAILS), self._level(event)
             if not is_detail or logger.isEnabledFor(level):
                 logger.log(level, "%s", event)
             self._counters.note(event)
@@ -93,6 +99,17 @@ class Events:
                 if self.tell_followers is not None:
                     self.tell_followers({"event": type(event).__name__, "text": str(event)})
                 self.wake()
+
+    def _level(self, event: Event) -> int:
+        """Return the level of the log line; the end of some trouble is as loud as its begin."""
+        if isinstance(event, kinds.Unpaired | kinds.Paired):
+            was_unpaired, self._is_unpaired = self._is_unpaired, isinstance(event, kinds.Unpaired)
+            return logging.WARNING if was_unpaired or self._is_unpaired else logging.INFO
+        if isinstance(event, kinds.SpoolForwarded) and not event.waiting:
+            return logging.WARNING
+        if isinstance(event, DETAILS):
+            return logging.DEBUG
+        return logging.WARNING if isinstance(event, WARNINGS) else logging.INFO
 
     def forget(self) -> None:
         """Drop events that are not told yet: in a forked child they are the parent's."""

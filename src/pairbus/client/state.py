@@ -214,8 +214,10 @@ class PairState:
     def force(self, path: str, *, over: bool) -> None:
         """Change the state of an entity because an operator asked for it."""
         self.check()
-        if over and not self.pair.has_elsewhere and (self.is_paired or not self.pair.enabled):
-            raise PairingError(f"{path} was not failed over: {self.primary.name} is not paired, sends go to it only.")
+        is_lost = self.pair.rotation.is_lost
+        if over and not self.pair.has_elsewhere and (self.is_paired or is_lost or not self.pair.enabled):
+            why = f"{self.secondary.name} was lost" if is_lost else f"{self.primary.name} is not paired"
+            raise PairingError(f"{path} was not failed over: {why}, sends go to {self.primary.name} only.")
         force = self.pair.force_failover if over else self.pair.force_healthy
         force(path, time.monotonic())
         self.events.deliver()

@@ -79,6 +79,11 @@ class Rotation:
         return candidates[self._choose(len(candidates))], events
 
     @property
+    def can_divert(self) -> bool:
+        """True when there are queues, in rotation or out of it, and the secondary is not lost."""
+        return bool(self.queues) and not self.is_lost
+
+    @property
     def is_whole(self) -> bool:
         """True when no queue is out of rotation."""
         return not self._out and not self.is_lost

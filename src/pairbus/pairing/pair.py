@@ -69,7 +69,7 @@ class Pair:
     @property
     def has_elsewhere(self) -> bool:
         """True when there is another place than the primary; without one, the primary gets all the time of a send."""
-        return self.has_spool or (self.enabled and bool(self.rotation.queues))
+        return self.has_spool or (self.enabled and self.rotation.can_divert)
 
     def is_away(self, entity: SendingEntity, now: float) -> bool:
         """Return True when no send of this entity goes to the primary at this moment."""
@@ -77,6 +77,10 @@ class Pair:
             return False
         # Without another place, sends go to the primary however often it failed.
         return self.failover.settle(entity, now) not in (HEALTHY, SUSPECT) and self.has_elsewhere
+
+    def is_stranded(self, entity: SendingEntity) -> bool:
+        """Return True when sends of this entity go to the primary only because the secondary is lost."""
+        return entity.state not in (HEALTHY, SUSPECT) and self.rotation.is_lost and not self.has_elsewhere
 
     def route(self, entity: SendingEntity, now: float, *, may_try: bool = True) -> Route:
         """Return the destination of the entity's next send. A trial is granted once, not after a failure."""

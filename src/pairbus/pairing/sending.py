@@ -17,7 +17,7 @@ peer. Whichever limit ended the attempt, the failure tells how long the peer had
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from pairbus.pairing.failover import FAILED_OVER, HEALTHY, HELD_OVER, SendingEntity
@@ -314,9 +314,12 @@ def _home(  # noqa: PLR0911 - one return for each case
         return None
     call.attempts = 0
     pair.failed(entity, failure, call.now)
-    if not pair.is_away(entity, call.now):
-        raise call.unsent(failure, Where.PRIMARY)
-    return None
+    if pair.is_away(entity, call.now):
+        return None
+    if pair.is_stranded(entity) and not call.is_request:
+        text = f"the secondary was lost, and the primary does not take it either: {failure.text}"
+        raise call.unsent(replace(failure, text=text), Where.BACKLOG)
+    raise call.unsent(failure, Where.PRIMARY)
 
 
 def _tries_again(failure: Failure, call: _Call) -> bool:
