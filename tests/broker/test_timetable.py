@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +13,7 @@ from pairbus.broker.description import QueueDescription
 from pairbus.broker.draft import Draft
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.store.memory import MemoryStore
-from pairbus.broker.timetable import TIMER_MAX_S, Timetable
+from pairbus.broker.timetable import TIMER_MAX_S, TURN_MAX, Timetable
 from tests.broker.test_forward import HandLoop
 from tests.sim.loop import VirtualLoop
 
@@ -77,6 +78,23 @@ def test_due_work_before_its_timer_leaves_no_timer_behind() -> None:
     assert len(loop.later) == 1
     timetable.run_due()
     assert loop.later == []
+
+
+def test_entities_that_fall_due_together_share_the_loop() -> None:
+    """Ten thousand queues ran in one turn, in which no client was served."""
+    loop: Any = HandLoop()
+    timetable = timetable_on(loop)
+    entities = [Due() for _ in range(10 * TURN_MAX + 1)]
+    for entity in entities:
+        timetable.changed(cast(Any, entity))
+    left = [len(entities)]
+    while loop.soon or loop.later:
+        calls, loop.soon, loop.later = loop.soon + loop.later, [], []
+        for call in calls:
+            call()
+        left.append(sum(entity.at_ms is not None for entity in entities))
+    assert left[-1] == 0
+    assert max(before - after for before, after in pairwise(left)) == TURN_MAX
 
 
 def test_clock_that_jumps_ahead_makes_no_scheduled_message_late() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import cycle
 from typing import Any
 
@@ -232,3 +233,15 @@ def test_bandwidth_counts_bytes() -> None:
     lines = [active.add(fault("bandwidth", bytes_per_s=100), 0.0)]
     assert [pace.leaves_at(100, lines, 0.0), pace.leaves_at(50, lines, 0.0)] == [1.0, 1.5]
     assert pace.leaves_at(100, lines, 10.0) == 11.0, "an idle line saves nothing up"
+
+
+@pytest.mark.parametrize("pattern", ["*a*a*a*a*a*a*a*b", "a*a*a*a*a*a*a*a*b", "*".join("a" * 30) + "*b*"])
+def test_pattern_with_many_stars_takes_linear_time(pattern: str) -> None:
+    """Seven stars held the broker up for six seconds, at each event."""
+    active = faults()
+    active.add(fault("stall", entity=pattern), 0.0)
+    begin = time.process_time()
+    for _ in range(100):
+        assert meets(active, "a" * 260) is None
+    assert time.process_time() - begin < 1
+    assert meets(active, "a" * 260 + "b") == "stall"

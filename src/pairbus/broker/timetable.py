@@ -14,6 +14,7 @@ from pairbus.errors import StoreError
 
 logger = logging.getLogger("pairbus.broker")
 
+TURN_MAX = 64  # entities with due work in one turn of the loop: some milliseconds, in which no client is served
 TIMER_MAX_S = 30.0
 """Longest time without a look at the clock. The loop's time stands still while the machine sleeps, and does not follow
 a clock that is set: due work is late by no more than this after either."""
@@ -91,10 +92,13 @@ class Timetable:
         self._timer = self._timer_ms = None
 
     def run_due(self) -> None:
-        """Do the work that has fallen due by now in every entity, and set the timer for the rest."""
+        """Do the work that has fallen due by now in some entities, and set the timer for the rest.
+
+        When more are due, their turn comes behind what else the loop has to do.
+        """
         self._drop_timer()
         now_ms = self._now_ms()
-        due = deque(self._agenda.pop_due(now_ms))
+        due = deque(self._agenda.pop_due(now_ms, TURN_MAX))
         try:
             while due:
                 self._run(due.popleft(), now_ms)

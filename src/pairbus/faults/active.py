@@ -5,7 +5,6 @@ Time is an argument, in seconds of any clock that does not go back; the dice are
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Container
 from typing import Any
 
@@ -19,7 +18,7 @@ ACTIVE_MAX = 1000  # each event looks at all of them
 class Active:
     """One fault that is switched on."""
 
-    __slots__ = ("_pattern", "fault", "id", "left", "until")
+    __slots__ = ("_texts", "fault", "id", "left", "until")
 
     def __init__(self, number: int, fault: Fault, now: float) -> None:
         self.id = number
@@ -28,8 +27,8 @@ class Active:
         "Time at which the fault ends by itself; None: only when it is cleared."
         self.left = fault.count
         "Number of events that the fault still meets; None: any number."
-        text = None if fault.entity is None else ".*".join(map(re.escape, fault.entity.lower().split("*")))
-        self._pattern = None if text is None else re.compile(text, re.DOTALL)
+        self._texts = None if fault.entity is None else fault.entity.lower().split("*")
+        "Texts between the stars of the pattern; None: every entity."
 
     def __repr__(self) -> str:
         fault = self.fault
@@ -44,11 +43,30 @@ class Active:
         pattern = self.fault.entity
         if entity.startswith("$") and (pattern is None or not pattern.startswith("$")):
             return False
-        return self._pattern is None or self._pattern.fullmatch(entity.lower()) is not None
+        return self._texts is None or _matches(self._texts, entity.lower())
 
     def to_json(self, now: float) -> dict[str, Any]:
         left_s = None if self.until is None else round(max(self.until - now, 0.0), 3)
         return {"id": self.id, **self.fault.to_json(), "left_s": left_s, "left": self.left}
+
+
+def _matches(texts: list[str], path: str) -> bool:
+    """Return whether the path is these texts with anything between them.
+
+    The first place that fits each text is as good as any later one, so nothing is tried twice.
+    """
+    first, last = texts[0], texts[-1]
+    if len(texts) == 1:
+        return path == first
+    at, end = len(first), len(path) - len(last)
+    if end < at or not path.startswith(first) or not path.endswith(last):
+        return False
+    for text in texts[1:-1]:
+        found = path.find(text, at, end)
+        if found < 0:
+            return False
+        at = found + len(text)
+    return True
 
 
 class Faults:

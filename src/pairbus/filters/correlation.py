@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pairbus.filters.compile import Evaluate, Test, compiled
+from pairbus.filters.index import WantedText
 from pairbus.filters.kinds import CorrelationFilter, check_value
 from pairbus.filters.operators import equal
 from pairbus.filters.tree import Property
@@ -20,6 +21,19 @@ _FIELDS = {
     "reply_to_session_id": "replytosessionid",
     "content_type": "contenttype",
 }
+
+
+def texts_of(described: CorrelationFilter) -> list[WantedText]:
+    """Return the fields that must be these texts; the filter may ask for other values too."""
+    texts: list[WantedText] = []
+    for name, system in _FIELDS.items():
+        value = getattr(described, name)
+        if value is not None:
+            texts.append(WantedText(f"sys.{system}", SYSTEM[system], value))
+    for name, value in sorted(described.properties.items()):
+        if type(value) is str:
+            texts.append(WantedText(name.lower(), compiled(Property(1, name)), value))
+    return texts
 
 
 def compile_correlation(described: CorrelationFilter) -> Test:

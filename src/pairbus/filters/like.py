@@ -1,12 +1,17 @@
 """LIKE patterns → functions that match a text in time proportional to its length, whatever the pattern is.
 
-The usual patterns (x, x%, %x, %x%) are string searches. All others step a set of positions in the pattern, held in
-the bits of one integer, through the text, without backtracking.
+Between two % the first place that fits is as good as any later one, so a pattern without _ is a chain of string
+searches, each of which begins where the one before ended. A pattern with _ steps a set of positions in the pattern,
+held in the bits of one integer, through the text, without backtracking. That takes a hundred times as long, and a topic
+may have 2 000 such filters: so the text has the length that the service allows a property.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
+from pairbus.filters.errors import FilterEvaluationError
+from pairbus.filters.operators import STRING_LENGTH_MAX
 
 PATTERN_LENGTH_MAX = 1024  # of a pattern that comes from a property; patterns in the filter are limited by its text
 
@@ -25,7 +30,7 @@ def like(pattern: str, escape: str | None = None) -> Matcher:
     if escape is not None and len(escape) != 1:
         raise PatternError(f"ESCAPE takes one character, not {escape!r:.42}")
     parts = _parts(pattern, escape)
-    return _search(parts) or _steps(parts)
+    return _steps(parts) if _ANY_ONE in parts else _search(parts)
 
 
 def _parts(pattern: str, escape: str | None) -> list[object]:
@@ -47,21 +52,40 @@ def _parts(pattern: str, escape: str | None) -> list[object]:
     return parts
 
 
-def _search(parts: list[object]) -> Matcher | None:
-    """Return a string search where the pattern is one text with % at most at its ends."""
-    open_start = bool(parts) and parts[0] is _ANY_RUN
-    open_end = len(parts) > open_start and parts[-1] is _ANY_RUN
-    middle = [part for part in parts[open_start : len(parts) - open_end] if isinstance(part, str)]
-    if len(middle) != len(parts) - open_start - open_end:
-        return None
-    text = "".join(middle)
-    if open_start and open_end:
+def _search(parts: list[object]) -> Matcher:
+    """Return the string searches of a pattern without _."""
+    texts = [""]
+    for part in parts:
+        if isinstance(part, str):
+            texts[-1] += part
+        else:
+            texts.append("")
+    if len(texts) == 1:
+        [text] = texts
+        return lambda value: value == text
+    first, *middle, last = texts
+    if len(middle) == 1 and not first and not last:
+        [text] = middle
         return lambda value: text in value
-    if open_start:
-        return lambda value: value.endswith(text)
-    if open_end:
-        return lambda value: value.startswith(text)
-    return lambda value: value == text
+    return _chain(first, middle, last)
+
+
+def _chain(first: str, middle: list[str], last: str) -> Matcher:
+    """Return the matcher of texts with any run between them."""
+
+    def match(value: str) -> bool:
+        end = len(value) - len(last)
+        at = len(first)
+        if end < at or not value.startswith(first) or not value.endswith(last):
+            return False
+        for text in middle:
+            found = value.find(text, at, end)
+            if found < 0:
+                return False
+            at = found + len(text)
+        return True
+
+    return match
 
 
 def _steps(parts: list[object]) -> Matcher:
@@ -82,6 +106,9 @@ def _steps(parts: list[object]) -> Matcher:
     is_open = bool(stays & done)
 
     def match(value: str) -> bool:
+        if len(value) > STRING_LENGTH_MAX:
+            text = f"LIKE with _ compares at most {STRING_LENGTH_MAX} characters, the value has {len(value)}"
+            raise FilterEvaluationError(text)
         state = 1
         for character in value:
             state = (state & takes.get(character, anyone)) << 1 | state & stays

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pairbus.amqp import types
 from pairbus.amqp.message import Message
-from pairbus.amqp.types import Int, Timestamp, ULong
+from pairbus.amqp.types import Int, Symbol, Timestamp, ULong
 from pairbus.filters import (
     Copy,
     CorrelationFilter,
@@ -26,8 +26,10 @@ from pairbus.filters import (
     SqlFilter,
     TrueFilter,
     compile_filter,
+    correlation,
     view,
 )
+from pairbus.filters.operators import equal
 from pairbus.filters.rules import CompiledRule
 from tests.broker.filters.world import view_of
 
@@ -217,3 +219,65 @@ def test_unexpected_failure_of_a_rule_is_its_evaluation_error(caplog: pytest.Log
             rules.evaluate(MESSAGE)
     [record] = caplog.records
     assert "rule 'bad' failed unexpectedly" in record.getMessage() and record.exc_info is not None
+
+
+CORRELATIONS = [
+    CorrelationFilter(correlation_id="red"),
+    CorrelationFilter(correlation_id="blue"),
+    CorrelationFilter(label="red", properties={"color": "red"}),
+    CorrelationFilter(properties={"COLOR": "red", "n": 1}),
+    CorrelationFilter(properties={"color": "blue"}),
+    CorrelationFilter(properties={"color": "red"}),
+    CorrelationFilter(properties={"n": 1}),
+    SqlFilter("1 / n = 1"),
+    SqlFilter("color = 'red'"),
+    FalseFilter(),
+]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(CORRELATIONS), st.booleans()), min_size=1, max_size=20),
+    st.sampled_from(["red", "blue", "green", "1", 1, None, True, b"red", Symbol("red"), [1]]),
+    st.integers(0, 2),
+    st.sampled_from([None, "red", "blue"]),
+)
+def test_rules_found_by_their_texts_give_what_each_rule_alone_gives(
+    filters: list[tuple[Filter, bool]], color: object, n: int, correlation_id: str | None
+) -> None:
+    """The same copies, made by the same rules in the same order, or the same error of the same rule."""
+    rules = [
+        (str(place), each, SqlAction("SET seen = 1") if acts else None) for place, (each, acts) in enumerate(filters)
+    ]
+    user = {"n": Int(n)} if color is None else {"color": color, "n": Int(n)}
+    message = view_of(user, correlation_id=correlation_id, subject=correlation_id)
+
+    def evaluated(rules: list[tuple[str, Filter, SqlAction | None]]) -> list[tuple[str, bool]] | str:
+        try:
+            return named(Rules(rules).evaluate(message))
+        except FilterEvaluationError as error:
+            return str(error)
+
+    alone = [evaluated([rule]) for rule in rules]
+    plain = next((each for each, rule in zip(alone, rules, strict=True) if each and rule[2] is None), [])
+    acting = [each for each, rule in zip(alone, rules, strict=True) if each and rule[2] is not None]
+    failed = next((each for each in [plain, *acting] if isinstance(each, str)), None)
+    assert evaluated(rules) == (failed or [*plain, *(copy for each in acting for copy in each)])
+
+
+@pytest.mark.parametrize("action", [None, SqlAction("SET seen = 1")])
+def test_correlation_filters_are_not_tried_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, action: SqlAction | None
+) -> None:
+    """A topic may have 100 000 of them."""
+    tried = 0
+
+    def counted(value: object, wanted: object) -> bool | None:
+        nonlocal tried
+        tried += 1
+        return equal(value, wanted)
+
+    monkeypatch.setattr(correlation, "equal", counted)
+    rules = [(str(n), CorrelationFilter(properties={"color": f"{n}"}), action) for n in range(2000)]
+    found = Rules(rules).evaluate(view_of({"color": "1234"}))
+    assert [copy.rule for copy in found] == ["1234"]
+    assert tried == 1
