@@ -8,29 +8,34 @@ no task, hence it works while every slot of the cluster is busy; it costs about 
 Laws of this file.
  1. A function is one of this package, known by its name, and has the same result when it is called twice.
  2. Arguments are paths and settings, never a secret: Spark shows options.
+ 3. Calls and results are JSON, and become values of the types that the function declares: neither side runs code that
+    the other has sent.
 """
 
 from __future__ import annotations
 
-import base64
-import pickle
+import inspect
+import json
 import uuid
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_type_hints
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pairbus.errors import ConfigError, LedgerNewer, PairbusError, SparkGone
+from pairbus.errors import ConfigError, LedgerNewer, PairbusError, SparkGone, StorageError
 from pairbus.spark.features import is_gone, is_remote, register_format, spark_errors
+from pairbus.spark.plain_values import from_plain, to_plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMAT = "pairbus-call"
 RESULT = "result"
-KEPT = (ConfigError, LedgerNewer)
-"Errors that keep their type; others, some of which cannot be pickled, become a PairbusError."
+PACKAGE = "pairbus"
+KEPT: tuple[type[Exception], ...] = (ConfigError, LedgerNewer, StorageError, PairbusError, OSError)
+"Errors that keep their type; those that are of none of them are errors of Spark."
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,15 +49,14 @@ class CallSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        function, arguments, named = _loaded(self.options["call"])
+        call = json.loads(self.options["call"])
+        function = function_of(call["function"])
         try:
-            result: tuple[bool, object] = (True, function(*arguments, **named))
-        except OSError as error:
-            result = (False, error)
-        except PairbusError as error:
-            kind = next((kind for kind in KEPT if isinstance(error, kind)), PairbusError)
-            result = (False, kind(str(error)))
-        return StructType([StructField(RESULT, StringType(), metadata={RESULT: _dumped(result)})])
+            answer = {RESULT: to_plain(function(*_arguments(function, call["arguments"])))}
+        except KEPT as error:
+            kind = next(kind for kind in KEPT if isinstance(error, kind))
+            answer = {"error": kind.__name__, "text": str(error)}
+        return StructType([StructField(RESULT, StringType(), metadata={RESULT: json.dumps(answer)})])
 
 
 class DriverSide:
@@ -68,29 +72,61 @@ class DriverSide:
         """Call a function where the driver is, and return its result or raise its error."""
         if not self.is_elsewhere:
             return function(*arguments, **named)
+        assert not named, "a call over Connect has arguments without names"
         try:
             if not self._is_known:
                 register_format(self._spark, CallSource)
                 self._is_known = True
-            reader = self._spark.read.format(FORMAT).options(**options_of(function, *arguments, **named))
+            reader = self._spark.read.format(FORMAT).options(**options_of(function, *arguments))
             schema = reader.load().schema
         except spark_errors() as error:
             raise _explained(error) from None
-        answer: T = answer_of(schema)
+        answer: T = answer_of(schema, function)
         return answer
 
 
-def options_of(function: Callable[..., object], *arguments: object, **named: object) -> dict[str, str]:
+def options_of(function: Callable[..., object], *arguments: object) -> dict[str, str]:
     """Return a call as options. It has a number, because a server caches the answers to equal requests."""
-    return {"call": _dumped((function, arguments, named)), "id": uuid.uuid4().hex}
+    owner = getattr(function, "__self__", None)  # a method is called with its object as the first argument
+    plain: Any = getattr(function, "__func__", function)
+    given = arguments if owner is None else (owner, *arguments)
+    call = {"function": f"{plain.__module__}:{plain.__qualname__}", "arguments": [to_plain(one) for one in given]}
+    return {"call": json.dumps(call), "id": uuid.uuid4().hex}
 
 
-def answer_of(schema: StructType) -> Any:
+def answer_of(schema: StructType, function: Callable[..., object]) -> Any:
     """Return the result of the call, or raise its error."""
-    is_done, result = _loaded(schema[RESULT].metadata[RESULT])
-    if not is_done:
-        raise result
-    return result
+    answer = json.loads(schema[RESULT].metadata[RESULT])
+    if RESULT in answer:
+        return from_plain(answer[RESULT], get_type_hints(function)["return"])
+    raise next((kind for kind in KEPT if kind.__name__ == answer.get("error")), PairbusError)(answer.get("text"))
+
+
+def function_of(name: str) -> Callable[..., object]:
+    """Return a function of this package by its name; ConfigError for any other."""
+    module, _, path = name.partition(":")
+    if module.partition(".")[0] != PACKAGE:
+        raise ConfigError(f"{name} is not a function of {PACKAGE}")
+    found: Any = import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if not inspect.isfunction(found) or found.__module__ != module:
+        raise ConfigError(f"{name} is not a function of {PACKAGE}")
+    return found
+
+
+def _arguments(function: Callable[..., object], given: list[Any]) -> Iterator[Any]:
+    """Yield the arguments in the types that the function declares."""
+    hints = get_type_hints(function)
+    if "." in function.__qualname__:  # a method
+        owner = getattr(import_module(function.__module__), function.__qualname__.partition(".")[0])
+        hints["self"] = owner
+    kinds: list[Any] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        is_rest = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+        kinds += [hints[name]] * (len(given) - len(kinds) if is_rest else 1)
+    for value, kind in zip(given, kinds, strict=False):
+        yield from_plain(value, kind)
 
 
 def _explained(error: Exception) -> Exception:
@@ -105,12 +141,3 @@ def _explained(error: Exception) -> Exception:
     if is_gone(error):
         return SparkGone(f"the Spark Connect server has ended, or was started again: {text.splitlines()[0][:200]}")
     return error
-
-
-def _dumped(value: object) -> str:
-    return base64.b64encode(pickle.dumps(value)).decode("ascii")
-
-
-def _loaded(text: str) -> tuple[Any, ...]:
-    value: tuple[Any, ...] = pickle.loads(base64.b64decode(text))
-    return value

@@ -2,7 +2,8 @@
 
 A task encodes and checks all of its rows, asks every entity for its limits, and only then sends. When it fails midway,
 Spark repeats it, with the same message ids where the rows are the same: an entity that detects duplicates keeps one of
-each. `abort` undoes nothing: messages that the service has accepted are on their way to receivers.
+each. A Spark that may run a slow task twice at once is refused. `abort` undoes nothing: messages that the service has
+accepted are on their way to receivers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from pairbus.errors import ConfigError
 from pairbus.spark.features import StreamArrowWriter
 from pairbus.spark.options import Options
 from pairbus.spark.outbox import Outbox, Parcel
@@ -76,8 +78,16 @@ class StreamSink(StreamArrowWriter):
 
 
 def _context() -> TaskContext:
+    """Return the context of this task. ConfigError when Spark may run the task twice at once: before anything is sent.
+
+    Spark hands the settings of a session to its tasks as local properties.
+    """
     context = TaskContext.get()
     assert context is not None, "`write` runs in a task"
+    if (context.getLocalProperty("spark.speculation") or "").lower() == "true":
+        raise ConfigError(
+            "spark.speculation must be false: a task that runs twice at once would send its messages twice"
+        )
     return context
 
 
