@@ -11,16 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.cli import main
-from pairbus.errors import ConfigError, LedgerNewer, PairbusError
+from pairbus.errors import ConfigError
 from pairbus.spark import features, open_session, register
-from pairbus.spark.driver_side import CallSource, answer_of, options_of
-from pairbus.transport.errors import ConnectionLost
 from tests.backlog import put_diverted_sync
 from tests.brokers import BrokerProcess
 from tests.pages import blocks_of
@@ -259,33 +257,6 @@ def test_a_connection_string_is_not_sent_to_a_server() -> None:
             server_secret(given, "--primary", "PAIRBUS_PRIMARY", None)
         assert "c2VjcmV0" not in str(told.value)
     assert server_secret("@/run/secret", "--primary", "PAIRBUS_PRIMARY", None).source == "@/run/secret"
-
-
-# ── calls where the driver is ──
-
-
-@pytest.mark.parametrize(
-    ("raised", "arrives"),
-    [
-        (ConfigError("not so"), ConfigError),
-        (LedgerNewer("upgrade"), LedgerNewer),
-        (ConnectionLost("gone", condition="amqp:x"), PairbusError),
-        (FileNotFoundError(2, "no such file"), FileNotFoundError),
-    ],
-)
-def test_a_call_brings_back_what_it_returned_or_raised(raised: Exception, arrives: type[Exception]) -> None:
-    """The caller must not care where the driver is; an error that cannot be pickled still says its words."""
-
-    def there(function: Any, *arguments: Any) -> Any:
-        return answer_of(CallSource(options_of(function, *arguments)).schema())
-
-    assert there(os.path.join, "a", "b") == os.path.join("a", "b")
-    with pytest.raises(arrives, match=str(raised.args[-1])):
-        there(raise_it, raised)
-
-
-def raise_it(error: Exception) -> None:
-    raise error
 
 
 # ── what Spark finds by itself ──

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pairbus.errors import ConfigError, StorageError
+from pairbus.errors import ConfigError, LedgerNewer, PairbusError, StorageError
 from pairbus.pairing.redriving import Redriving
 from pairbus.pairing.relay import SyphonSettings
 from pairbus.spark import journal_rows, looks, supervisor, syphon_job
@@ -22,6 +22,7 @@ from pairbus.spark.driver_side import CallSource, DriverSide, _arguments, functi
 from pairbus.spark.journal import Location, TaskReport
 from pairbus.spark.plain_values import from_plain, to_plain
 from pairbus.spark.task_pumps import TaskSettings
+from pairbus.transport import ConnectionLost
 
 PLACE = Location("abfss://box@contoso.dfs.core.windows.net/journal", "env:STORAGE")
 JOB = TaskSettings(
@@ -114,8 +115,8 @@ def test_arguments_arrive_as_they_were_given(function: Callable[..., object], ar
     assert list(_arguments(found, call["arguments"])) == expected
 
 
-def test_results_and_errors_come_back(elsewhere: DriverSide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the types that the function declares; errors of ours keep their type."""
+def test_results_come_back(elsewhere: DriverSide, tmp_path: Path) -> None:
+    """In the types that the function declares."""
     assert elsewhere.call(supervisor._cores) == os.cpu_count()
     assert isinstance(elsewhere.call(syphon_job.default_journal, "a", "b"), Path)
     place = elsewhere.call(syphon_job.location_of, str(tmp_path), None)
@@ -125,16 +126,30 @@ def test_results_and_errors_come_back(elsewhere: DriverSide, tmp_path: Path, mon
     assert (list(reports), is_over) == ([], False)
     assert elsewhere.call(journal_rows.find, place) == journal_rows.JournalParts([], [], {})
     assert from_plain(to_plain([("3-a", report)]), list[tuple[str, TaskReport]]) == [("3-a", report)]
-    with pytest.raises(ConfigError, match="NOT_SET"):
-        elsewhere.call(syphon_job.authority_of, Secret("env:NOT_SET"))
 
-    def away(place: Location) -> None:
-        raise StorageError("the storage is away")
 
-    away.__module__, away.__qualname__ = journal_rows.__name__, "find"
-    monkeypatch.setattr(journal_rows, "find", away)
-    with pytest.raises(StorageError, match="the storage is away"):
-        elsewhere.call(away, place)
+@pytest.mark.parametrize(
+    ("raised", "arrives"),
+    [
+        (ConfigError("not so"), ConfigError),
+        (LedgerNewer("upgrade"), LedgerNewer),
+        (StorageError("the storage is away"), StorageError),
+        (ConnectionLost("gone", condition="amqp:x"), PairbusError),
+        (FileNotFoundError(2, "no such file"), OSError),
+    ],
+)
+def test_error_of_a_call_comes_back(
+    raised: Exception, arrives: type[Exception], elsewhere: DriverSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller must not care where the driver is."""
+
+    def fails(place: Location) -> None:
+        raise raised
+
+    fails.__module__, fails.__qualname__ = journal_rows.__name__, "find"
+    monkeypatch.setattr(journal_rows, "find", fails)
+    with pytest.raises(arrives, match=str(raised.args[-1])):
+        elsewhere.call(fails, PLACE)
 
 
 @pytest.mark.parametrize("name", ["os:system", "pairbus.spark.driver_side:json.dumps", "pairbus.errors:ConfigError"])
