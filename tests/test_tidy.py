@@ -153,7 +153,8 @@ BROAD_EXCEPTS = {
     ("broker/store/sqlite.py", "_tell"),  # reports to the loop's exception handler; other callbacks must hear too
     ("client/background.py", "_ping"),  # logs the traceback; the entity must be asked again
     ("client/events.py", "call_listener"),  # logs the traceback; a send must not fail because of a user's callback
-    ("client/face.py", "_after_fork"),  # logs the traceback; the other clients must hear of the fork too
+    ("client/life.py", "_after_fork"),  # logs the traceback; the other clients must hear of the fork too
+    ("client/thread.py", "_make_engine"),  # raised where the calls are waited for
     ("client/thread.py", "run"),  # raised where the call is waited for
     ("control/serving.py", "_respond"),  # answers 500 and logs the traceback
     ("control/serving.py", "call"),  # raised where the result is waited for
@@ -170,7 +171,6 @@ BROAD_EXCEPTS = {
 # A task whose end nobody awaits may fail unheard: `transport/tasks.py` starts long ones. In these places the function
 # that starts a task, or its object, reads the result.
 OWN_TASKS = {
-    ("client/client.py", "close"),  # awaited by every call of `close`
     ("client/engine.py", "close"),  # awaited by every call of `close`
     ("client/engine.py", "pair"),  # awaited by its callers; `_pairing_ended` logs the error when they have left
     ("client/thread.py", "_begin"),  # `_Call.run` keeps the error for the caller

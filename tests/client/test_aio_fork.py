@@ -77,7 +77,7 @@ async def main():
         if child == 0:
             code = 1
             try:
-                assert client._engine is None, "the engine is built at the first call"
+                assert client._life.engine is None, "the engine is built at the first call"
                 asyncio.run(many(f"child{number}"))
                 code = 0
             finally:

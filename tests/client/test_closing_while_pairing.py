@@ -42,8 +42,8 @@ def secondary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Secondary]:
 
 def nothing_runs(client: Client) -> bool:
     if client.flavour == "aio":
-        return client.client._engine._background is None
-    return not client.client._thread.is_usable
+        return client.client._life.engine._background is None
+    return not client.client._life.thread.is_usable
 
 
 @pytest.mark.parametrize("require", [True, False])
@@ -100,15 +100,15 @@ async def test_a_spool_that_is_opened_too_late_is_given_back(
     """If it were kept, the folder would stay locked by a closed client."""
     client = stage.client(flavour, spool_dir=tmp_path)
     spool = client.client._state.spool
-    open_spool, opening, opens, opened = spool.open, threading.Event(), threading.Event(), threading.Event()
+    open_spool, opening, opens, opened = spool._open, threading.Event(), threading.Event(), threading.Event()
 
-    def open_slowly(is_needed: Any) -> None:
+    def open_slowly(folder: Any, is_needed: Any) -> None:
         opening.set()
         assert opens.wait(20)
-        open_spool(is_needed)
+        open_spool(folder, is_needed)
         opened.set()
 
-    spool.open = open_slowly
+    spool._open = open_slowly
     pairing = asyncio.create_task(client.pair())
     await until(opening.is_set, "the spool is being opened")
     await client.close()

@@ -133,7 +133,7 @@ def test_a_client_that_sent_nothing_starts_no_thread() -> None:
     sender.cancel_scheduled_messages([])
     assert client.states() == {"orders": State.HEALTHY}
     assert re.fullmatch(r"<PairedSender orders HEALTHY for \d+\.\ds>", repr(sender))
-    assert client._thread is None
+    assert client._life.thread is None
     client.close()
 
 

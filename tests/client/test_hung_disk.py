@@ -13,8 +13,10 @@ import pytest
 
 import pairbus.aio
 from pairbus import spool as spools
+from pairbus.amqp.message import Message, Properties
+from pairbus.client import background, engine
 from pairbus.client.errors import SendAvailabilityBacklogError
-from pairbus.errors import SpoolInUse
+from pairbus.errors import SpoolError, SpoolInUse
 from pairbus.spool import Spool, SpoolEntry, forwarder, holder
 from tests.client.world import CALL_S, Client, Stage, message, until
 from tests.scripted import Reject, ScriptedEndpoint
@@ -168,8 +170,75 @@ def test_close_that_ends_with_its_loop_still_gives_the_spool_back(tmp_path: Path
             await client.pair()
             closing_it = asyncio.create_task(client.close())
             await asyncio.sleep(0)
-            assert client._ending is not None, "closing has begun"
+            assert client._life.ending is not None, "closing has begun"
             closing_it.cancel()
 
     asyncio.run(main())
     assert waiting_in(tmp_path) == 0
+
+
+async def test_disk_that_hangs_while_the_spool_is_opened_holds_no_send(
+    stage: Stage, flavour: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The primary is healthy. When the disk answers, the spool is there, and messages of an earlier client go home."""
+    answers, opened = threading.Event(), spools.open_free
+    monkeypatch.setattr(engine, "SPOOL_OPEN_S", 0.1)
+
+    def hang(*args: Any, **options: Any) -> Spool:
+        answers.wait(CALL_S)
+        return opened(*args, **options)
+
+    with closing(Spool(tmp_path)) as earlier:
+        earlier.append(
+            [
+                SpoolEntry(
+                    "orders",
+                    Message(properties=Properties(message_id="earlier"), data=[b"x"]).encode(),
+                    "earlier",
+                    None,
+                    None,
+                    None,
+                    1,
+                )
+            ]
+        )
+    monkeypatch.setattr(holder, "open_free", hang)
+    client = stage.client(flavour, spool_dir=tmp_path)
+    try:
+        sender = client.sender("orders")
+        await sender.send(message(message_id="healthy"), timeout=10.0)
+        assert len(stage.primary.stored("orders")) == 1
+        assert [text for text in caplog.messages if "goes on without its spool" in text] != []
+        for endpoint in (stage.primary, stage.secondary):
+            endpoint.on("transfer", Reject("amqp:internal-error"))
+        error = await sender.error(message(), timeout=1.0)
+        assert isinstance(error, SendAvailabilityBacklogError) and not error.may_be_in
+        assert "disk has not answered yet" in str(error)
+        come_back(stage)
+    finally:
+        answers.set()
+    await until(lambda: len(stage.primary.stored("orders")) == 2, "the message of the earlier client is at home")
+    await client.close()
+    assert waiting_in(tmp_path) == 0
+
+
+async def test_spool_that_cannot_be_opened_late_is_told_and_tried_again(
+    stage: Stage, flavour: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers, opened, tries = threading.Event(), spools.open_free, list[int]()
+    monkeypatch.setattr(engine, "SPOOL_OPEN_S", 0.1)
+    monkeypatch.setattr(background, "OPEN_AGAIN_S", 0.01)
+
+    def fail(*args: Any, **options: Any) -> Spool:
+        answers.wait(CALL_S)
+        tries.append(1)
+        if len(tries) < 3:
+            raise SpoolError("a broken disk")
+        return opened(*args, **options)
+
+    monkeypatch.setattr(holder, "open_free", fail)
+    client = stage.client(flavour, spool_dir=tmp_path)
+    await client.sender("orders").send(message())
+    answers.set()
+    await until(lambda: client.client._state.spool.is_open, "it is open at last")
+    assert caplog.text.count("the spool is not open: a broken disk") == 1

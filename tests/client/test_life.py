@@ -91,12 +91,12 @@ async def test_call_after_close_starts_no_thread(stage: Stage) -> None:
     client = stage.client("sync")
     await client.pair()
     await client.close()
-    engine = client.client._thread
+    engine = client.client._life.thread
     for name, args in (("pair", ()), ("force_failover", ("orders",)), ("clear_pairing", ())):
         with pytest.raises(ClientClosed):
             await client.call(getattr(client.client, name), *args)
     await client.call(client.client.fault, "primary")
-    assert client.client._thread is engine and not engine.is_usable
+    assert client.client._life.thread is engine and not engine.is_usable
 
 
 async def test_closing_closes_the_clients_of_both_sides(world: World, flavour: Flavour) -> None:

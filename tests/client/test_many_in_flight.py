@@ -262,7 +262,7 @@ async def test_syphon_of_a_client_does_not_end_its_sends(world: World, monkeypat
     nemesis = world.nemesis()
     client = await world.client("aio", enable_syphon=True)
     await client.sender(lively).send(message())
-    link = await client.client._engine._primary.sender(lively)
+    link = await client.client._life.engine._primary.sender(lively)
     nemesis.stall_transfers(stalled)
     client.client.force_failover(stalled)
     await client.sender(stalled).send(message())

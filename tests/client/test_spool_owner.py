@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from azure.servicebus.exceptions import MessagingEntityNotFoundError
 
-from pairbus.client import face
+from pairbus.client import life
 from pairbus.client.errors import SecondaryUnreachable, SendAvailabilityBacklogError
 from pairbus.sdk.encoding import encode
 from pairbus.spool import Spool, SpoolEntry, spools_in
@@ -283,11 +283,11 @@ def test_after_a_fork_every_client_is_looked_after(caplog: pytest.LogCaptureFixt
 
     failing = [Failing(), Failing()]
     for one in failing:
-        face._clients.add(cast(Any, one))
+        life._clients.add(cast(Any, one))
     try:
         with caplog.at_level(logging.ERROR):
-            face._after_fork()
+            life._after_fork()
     finally:
         for one in failing:
-            face._clients.discard(cast(Any, one))
+            life._clients.discard(cast(Any, one))
     assert len(seen) == 2 and len(caplog.records) == 2

@@ -113,7 +113,7 @@ async def test_calls_go_on_after_an_interruption_at_any_moment(stage: Stage, mon
     client = stage.client("sync")
     sender = client.sender("orders")
     await sender.send(message("first", message_id="first"))
-    thread: EngineThread = client.client._thread
+    thread: EngineThread = client.client._life.thread
     wake = thread._loop.call_soon_threadsafe
 
     def interrupt(*_: Any) -> None:
@@ -209,7 +209,7 @@ for number in range(5):
     if child == 0:
         code = 1
         try:
-            assert client._thread is None, "the engine is built at the first call"
+            assert client._life.thread is None, "the engine is built at the first call"
             for _ in range(20):
                 sender.send_messages(ServiceBusMessage(f"child {number}"), timeout=10)
             client.close()

@@ -28,10 +28,15 @@ class Interrupted(BaseException):
     """A soft time limit, raised in the thread that waits."""
 
 
+async def ready(engine: Engine) -> None:
+    """Wait until the engine is at work."""
+
+
 @pytest.fixture
 def engine_thread() -> Iterator[EngineThread]:
     client = PairedServiceBusClient.from_connection_strings(NOBODY.format(1), NOBODY.format(2))
     thread = EngineThread(client._state)
+    thread.run(ready)
     yield thread
     thread.stop(WAIT_S)
 
@@ -173,7 +178,7 @@ def test_the_engine_thread_cannot_wait_for_itself(engine_thread: EngineThread) -
 def test_a_forgotten_client_ends_its_thread() -> None:
     """The thread keeps the engine alive, and the engine must not keep the client alive."""
     client = PairedServiceBusClient.from_connection_strings(NOBODY.format(1), NOBODY.format(2))
-    thread = client._started()._thread
+    thread = client._life.engine()._thread
     del client
     gc.collect()
     thread.join(WAIT_S)

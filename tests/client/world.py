@@ -116,8 +116,8 @@ class Client:
 
     def _hear(self) -> None:
         """Wait until the listener of a sync client, which has a thread of its own, has heard all events."""
-        if self.client._listener is not None:
-            self.client._listener.flush(10.0)
+        if self.client._life.listener is not None:
+            self.client._life.listener.flush(10.0)
 
     async def pair(self) -> None:
         await self.call(self.client.pair)

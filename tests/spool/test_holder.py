@@ -25,7 +25,8 @@ def test_spool_that_opens_after_its_client_is_closed_leaves_no_thread(
 
     monkeypatch.setattr(holder, "open_free", slow)
     held = holder.SpoolHolder(tmp_path / "spool", "pair", 1 << 20)
-    is_open = held.disk.submit(held.open, lambda: False)
+    is_open = held.begin_to_open(lambda: False)
+    assert is_open is not None
     assert opening.wait(10)
     threads = set(threading.enumerate()) - before
     held.close(is_last=True)

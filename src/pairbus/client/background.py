@@ -17,13 +17,14 @@ from uuid import uuid4
 from pairbus import telemetry
 from pairbus.amqp.message import Header, Message, Properties
 from pairbus.client.state import PairState
-from pairbus.errors import PairbusError
+from pairbus.errors import PairbusError, SpoolError
 from pairbus.pairing.events import BacklogQueueBack, Event, PingSent, Recovered
 from pairbus.pairing.failover import FAILED_OVER, SendingEntity
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.pair import Route
 from pairbus.pairing.pings import CONTENT_TYPE, TIME_TO_LIVE_S
 from pairbus.pairing.policy import Failure, Kind, Reaction
+from pairbus.spool import Spool
 from pairbus.spool.forwarder import Forwarder
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier, ClientConnection, TransportError
@@ -36,6 +37,7 @@ logger = logging.getLogger("pairbus.background")
 PUMP_GRACE_S = 5.0  # for pumps to finish what they hold when the client is closed
 LOOK_S = 1.0  # between two looks at whether a side is gone
 PAIR_AGAIN_S = 30.0
+OPEN_AGAIN_S = 30.0  # after a spool could not be opened
 
 PairAgain = Callable[[], Awaitable[list[str]]]
 
@@ -77,7 +79,7 @@ class Background:
             works["the late pairing"] = partial(self._pair_late, self._pair_again)
         elif state.options.enable_syphon:
             works["the syphon"] = self._run_syphon
-        if state.spool.is_open:
+        if state.has_spool:
             works["the forwarder of the spool"] = self._run_forwarder
         return works
 
@@ -189,8 +191,9 @@ class Background:
     # ── the spool ──
 
     async def _run_forwarder(self) -> None:
-        state, spool = self._state, self._state.spool.open_spool
-        assert spool is not None
+        state, spool = self._state, await self._opened_spool()
+        if spool is None:
+            return  # the pairing was cleared before its disk answered
         ledger = state.meters.ledger
         forwarder = Forwarder(
             spool,
@@ -214,6 +217,22 @@ class Background:
         finally:
             if retry in state.events.listeners:  # it is gone when the event loop was closed meanwhile
                 state.events.listeners.remove(retry)
+
+    async def _opened_spool(self) -> Spool | None:
+        """Wait until the spool is open, as long as its disk takes; try again when it cannot be opened."""
+        told = ""
+        while (opening := self._state.open_spool()) is not None:
+            try:
+                opened = asyncio.wrap_future(opening)
+                await asyncio.wait([opened])
+                opened.result()
+                break
+            except SpoolError as error:
+                if str(error) != told:
+                    told = str(error)
+                    logger.warning("the spool is not open: %s", told)
+            await asyncio.sleep(OPEN_AGAIN_S)
+        return self._state.spool.open_spool
 
     # ── pairing late ──
 

@@ -9,13 +9,11 @@ from typing import Any, Self
 
 from azure.servicebus import ServiceBusMessageBatch
 
-from pairbus.client.engine import Engine
 from pairbus.client.face import Job, PairedClientFace, PairedSenderFace
+from pairbus.client.life import AioLife
 from pairbus.pairing.events import Closed, Event
 from pairbus.pairing.life import LifeSide as SideName
-from pairbus.sdk.clients import keep
 from pairbus.sdk.receivers import end_async_receiver
-from pairbus.transport.threads import in_thread
 
 EVENTS_MAX = 10_000  # events that an iterator may be behind; older ones are dropped then
 
@@ -29,8 +27,11 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
     """
 
     AIO = True
-    _engine: Engine | None = None
-    _ending: asyncio.Task[None] | None = None
+    _life: AioLife
+
+    def _new_life(self) -> AioLife:
+        self._life = AioLife(self._state)
+        return self._life
 
     async def __aenter__(self) -> Self:
         await self.pair()
@@ -39,33 +40,21 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    def _engine_here(self) -> Engine:
-        """Return the engine of the running loop; another loop is refused while the client's loop lives."""
-        engine, loop = self._engine, asyncio.get_running_loop()
-        if engine is not None and engine.loop is loop:
-            return engine
-        if engine is not None:
-            if not engine.loop.is_closed():
-                raise RuntimeError("This client belongs to another event loop, which is not closed: make one for each.")
-            self._state.after_loop()
-        self._engine = Engine(self._state)
-        return self._engine
-
     # ── pairing ──
 
     async def pair(self) -> None:
         """Find or create the backlog queues, before the first send. `async with`, or the first send, does it too."""
-        await self._engine_here().pair()
+        await self._life.engine_here().pair()
 
     async def clear_pairing(self) -> None:
         """Forget all state and timers, and be a plain client of the primary from now on. The spool is given back."""
-        await self._engine_here().clear_pairing()
+        await self._life.engine_here().clear_pairing()
 
     def _force(self, entity: str, *, over: bool) -> None:
         self._state.force(entity, over=over)
 
     def _fault(self, side: SideName, reason: str) -> None:
-        engine = self._engine
+        engine = self._life.engine
         (engine or self._state).fault(side, reason)
         if self._state.is_faulted and engine is not None and not engine.loop.is_closed():
             for receiver in list(self._receivers):
@@ -75,7 +64,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
         """Yield every event from now on. A reader that is more than 10 000 behind loses the oldest."""
         if self._state.is_closed:
             return
-        self._engine_here()
+        self._life.engine_here()
         queue: asyncio.Queue[Event] = asyncio.Queue(EVENTS_MAX)
 
         def listen(event: Event) -> None:
@@ -100,30 +89,14 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
 
         Closing goes on when the caller is cancelled, and a later call waits for its end.
         """
-        if not self._state.is_closed:
-            engine = self._engine_here()
-            self._state.is_closed = True
-            self._ending = asyncio.create_task(self._end(engine))
-        ending = self._ending
-        if ending is not None and not ending.done() and ending.get_loop() is asyncio.get_running_loop():
-            await asyncio.wait([ending])
-            ending.result()
+        await self._life.close(self._close_sides)
 
-    async def _end(self, engine: Engine) -> None:
-        try:
-            await engine.close()
-            await self._primary.close()
-            await self._secondary.close()
-        finally:  # also when the event loop ends: the folder of the spool would stay locked
-            await in_thread("pairbus-release", self._state.release)
+    async def _close_sides(self) -> None:
+        await self._primary.close()
+        await self._secondary.close()
 
     def _new_sender(self, path: str, client_identifier: str | None) -> PairedSender:
         return PairedSender(self, path, client_identifier)
-
-    def _after_fork(self) -> None:
-        keep((self._engine, self._ending))
-        self._engine = self._ending = None
-        super()._after_fork()
 
 
 class PairedSender(PairedSenderFace):
@@ -143,7 +116,7 @@ class PairedSender(PairedSenderFace):
     async def _do(self, job: Job | None) -> Any:
         if job is None:
             return None
-        engine = self._client._engine_here()
+        engine = self._client._life.engine_here()
         with job.span:
             return await job.work(engine)
 

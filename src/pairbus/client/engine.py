@@ -22,8 +22,6 @@ from pairbus.client.provisioning import provision
 from pairbus.client.results import Origin
 from pairbus.client.sends import Sends
 from pairbus.client.state import PairState
-from pairbus.pairing.events import Closed
-from pairbus.pairing.life import Life
 from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S
 from pairbus.pairing.sending import ToPrimary
@@ -34,6 +32,7 @@ from pairbus.transport.threads import in_thread
 logger = logging.getLogger("pairbus")
 
 LEAST_S = 0.001
+SPOOL_OPEN_S = 2.0  # for the disk of the spool, before a client goes on without it
 
 T = TypeVar("T")
 
@@ -88,8 +87,7 @@ class Engine:
     async def _pair(self) -> None:
         state, late = self.state, False
         if state.pair.enabled:
-            spool = state.spool
-            await self.loop.run_in_executor(spool.disk, spool.open, lambda: state.pair.enabled and not state.is_closed)
+            await self._open_spool()
             try:
                 state.check()
                 if not state.pair.rotation.queues:  # a forked process knows the queues
@@ -104,6 +102,20 @@ class Engine:
         state.is_paired = True
         self._start_background(late=late and state.pair.enabled)  # the pairing may have been cleared meanwhile
         state.events.deliver()
+
+    async def _open_spool(self) -> None:
+        """Open the spool, or go on without it while its disk does not answer: sends to healthy namespaces need none."""
+        opening = self.state.open_spool()
+        if opening is None:
+            return
+        opened = asyncio.wrap_future(opening)
+        await asyncio.wait([opened], timeout=SPOOL_OPEN_S)
+        if opened.done():
+            opened.result()
+        else:
+            opened.add_done_callback(_read_error)  # the forwarder waits for the spool, and tells its error
+            text = "the disk of %s does not answer: %s goes on without its spool until it does"
+            logger.warning(text, self.state.options.spool_dir, self.state.primary.name)
 
     async def _pair_within(self, timeout_s: float) -> float:
         """Pair for a call with a time-out, and return the rest of the time. Pairing goes on when the time is over."""
@@ -236,7 +248,9 @@ class Engine:
             self._pairing.cancel()
         await asyncio.gather(self._stop_background(PUMP_GRACE_S), self._sends.settle(PUMP_GRACE_S))
         await asyncio.gather(self._primary.close(), self._secondary.close())
-        sides: tuple[SideName, ...] = ("primary", "secondary")
-        for side in sides:
-            state.lives.ended(side, Life.CLOSED, "close() was called")
-        state.events.tell(Closed(state.primary.name, state.secondary.name))
+        state.closed()
+
+
+def _read_error(opened: asyncio.Future[None]) -> None:
+    if not opened.cancelled():
+        opened.exception()

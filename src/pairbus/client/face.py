@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
@@ -13,6 +12,7 @@ from uuid import uuid4
 
 from pairbus.client.engine import Engine
 from pairbus.client.errors import ClientClosed
+from pairbus.client.life import AioLife, SyncLife, begin
 from pairbus.client.outgoing import Outgoing, PairedMessageBatch, new_batch, outgoing, scheduled
 from pairbus.client.results import Origin
 from pairbus.client.sides import Side
@@ -20,13 +20,10 @@ from pairbus.client.state import PairState
 from pairbus.pairing.failover import State
 from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions, factory_of
-from pairbus.process.forks import call_in_forked_child
 from pairbus.sdk import tracing
 from pairbus.sdk.clients import abandon_connections, when_closed
 from pairbus.sdk.receivers import skip_pings
 from pairbus.telemetry.counters import Snapshot
-
-logger = logging.getLogger("pairbus")
 
 LONGEST_S = 1e9  # stands for endless, which clocks do not take
 
@@ -46,6 +43,7 @@ class PairedClientFace(Generic[SenderT]):
     """Construction, states, senders and receivers of a client. `AIO` tells which flavour of the SDK it has."""
 
     AIO: ClassVar[bool]
+    _life: Any
 
     def __init__(self, primary: Any, options: SendAvailabilityPairedNamespaceOptions) -> None:
         factory, admin = factory_of(options), options.secondary_namespace_manager
@@ -61,7 +59,7 @@ class PairedClientFace(Generic[SenderT]):
         me = weakref.ref(self)  # the SDK's clients live as long as the engine, which must not hold a forgotten client
         when_closed(self._primary, partial(_closed_under_us, me, "primary"))
         when_closed(self._secondary, partial(_closed_under_us, me, "secondary"))
-        _clients.add(self)
+        begin(self, self._new_life())
 
     @classmethod
     def from_connection_strings(
@@ -153,9 +151,13 @@ class PairedClientFace(Generic[SenderT]):
         return self._received(receiver, f"{topic_name}/Subscriptions/{subscription_name}")
 
     def _received(self, receiver: Any, entity: str) -> Any:
-        receiver = skip_pings(receiver, self._state.meters.receiver(entity), self._state.check_receiver)
+        receiver = skip_pings(receiver, self._state.meters.receiver(entity), self._check_receiver)
         self._receivers.add(receiver)
         return receiver
+
+    def _check_receiver(self) -> None:
+        """Raise when receivers must end. A method of the client, so that its receivers keep the client alive."""
+        self._state.check_receiver()
 
     # ── commands of the application ──
 
@@ -173,6 +175,9 @@ class PairedClientFace(Generic[SenderT]):
 
     # ── methods of each flavour ──
 
+    def _new_life(self) -> AioLife | SyncLife:
+        raise NotImplementedError
+
     def _new_sender(self, path: str, client_identifier: str | None) -> SenderT:
         raise NotImplementedError
 
@@ -186,6 +191,7 @@ class PairedClientFace(Generic[SenderT]):
         """Forget the parent's things in a forked child: sockets, event loop, spool."""
         for given in (self._primary, self._secondary):
             abandon_connections(given)
+        self._life.after_fork()
         self._state.after_fork()
 
 
@@ -268,17 +274,3 @@ def _closed_under_us(face: weakref.ref[PairedClientFace[Any]], side: SideName) -
     client = face()
     if client is not None and not client._state.is_closed:
         client._fault(side, f"the client of the {side} was closed by somebody else")
-
-
-_clients: weakref.WeakSet[PairedClientFace[Any]] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for client in list(_clients):
-        try:
-            client._after_fork()
-        except Exception:  # an error of one client must not leave the others on the parent's sockets
-            logger.exception("after a fork %r cannot be used", client)
-
-
-call_in_forked_child(_after_fork)

@@ -273,7 +273,9 @@ class Sends:
         entries = going.entries(origin.path, self._wall_ms(command.first_attempt_at), origin.order)
         try:
             if spool is None:
-                raise SpoolError("The spool was closed with the pairing. This was not stored.")
+                is_opening = state.spool.is_opening
+                why = "The spool's disk has not answered yet" if is_opening else "The spool was closed with the pairing"
+                raise SpoolError(f"{why}. This was not stored.")
             state.inflow.came(origin.path, len(entries), self._clock())
             writing = state.spool.disk.submit(spool.append, entries)
             stored = asyncio.wrap_future(writing)

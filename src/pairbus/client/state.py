@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Future
 
 from pairbus import telemetry
 from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, SendAvailabilityBacklogError
@@ -20,7 +21,7 @@ from pairbus.client.sides import Side
 from pairbus.control.clients import ClientControl
 from pairbus.errors import PairingError
 from pairbus.ledger import Ledger
-from pairbus.pairing.events import Faulted, Paired, PairingCleared, SecondaryLost, Unpaired
+from pairbus.pairing.events import Closed, Faulted, Paired, PairingCleared, SecondaryLost, Unpaired
 from pairbus.pairing.failover import HEALTHY, SendingEntity, State
 from pairbus.pairing.forwarding import Inflow
 from pairbus.pairing.life import Life, Lives
@@ -180,9 +181,18 @@ class PairState:
         return self.pair.enabled and self.pair.next_due() is not None
 
     @property
+    def has_spool(self) -> bool:
+        """True when a spool is open, or will be when its disk answers."""
+        return self.spool.is_open or self.spool.is_opening
+
+    def open_spool(self) -> Future[None] | None:
+        """Begin to open the spool; None when there is none, or it is open. It is closed again if it comes too late."""
+        return self.spool.begin_to_open(lambda: self.pair.enabled and not self.is_closed)
+
+    @property
     def needs_background(self) -> bool:
         """True when there is something to do besides sending."""
-        return self.pair.enabled and (self.options.enable_syphon or self.spool.is_open or self.clocks_run)
+        return self.pair.enabled and (self.options.enable_syphon or self.has_spool or self.clocks_run)
 
     def pairing_begins(self) -> None:
         """Reset the option, which after an earlier try holds the number of queues that was found."""
@@ -228,6 +238,13 @@ class PairState:
 
     # ── other loops, other processes, the end ──
 
+    def closed(self) -> None:
+        """Tell that the client is closed: no engine is at work any more."""
+        sides: tuple[SideName, ...] = ("primary", "secondary")
+        for side in sides:
+            self.lives.ended(side, Life.CLOSED, "close() was called")
+        self.events.tell(Closed(self.primary.name, self.secondary.name))
+
     def after_loop(self) -> None:
         """Forget pings and listeners of an event loop that has ended."""
         self.pair.pings.forget_running()
@@ -246,7 +263,7 @@ class PairState:
         self.counters.spool_depth = self.spool.depth
 
     def release(self) -> None:
-        """Close spool and ledger of a closed client; blocks for the disk."""
+        """Close spool, ledger and control socket of a client that has ended; blocks for the disk. May be repeated."""
         self._unregister()
         self.control.close()
         self.spool.close(is_last=True)

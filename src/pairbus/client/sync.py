@@ -5,8 +5,6 @@ They are faces of an engine that runs in a thread: they give it work and wait, a
 
 from __future__ import annotations
 
-import threading
-import weakref
 from datetime import datetime
 from functools import partial
 from typing import Any, Self
@@ -15,16 +13,12 @@ from azure.servicebus import ServiceBusMessageBatch
 
 from pairbus.client.engine import Engine
 from pairbus.client.face import Job, PairedClientFace, PairedSenderFace
+from pairbus.client.life import SyncLife
 from pairbus.client.outgoing import Outgoing
-from pairbus.client.sides import Side
-from pairbus.client.thread import EngineThread, ListenerThread, T, Work
+from pairbus.client.thread import T, Work
 from pairbus.pairing.failover import State
 from pairbus.pairing.life import LifeSide as SideName
-from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
-from pairbus.sdk.clients import keep
 from pairbus.sdk.sockets import break_socket
-
-LISTENER_CLOSE_S = 2.0  # time for the listener to hear the last events when a client is closed
 
 
 class PairedServiceBusClient(PairedClientFace["PairedSender"]):
@@ -35,21 +29,11 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
     """
 
     AIO = False
+    _life: SyncLife
 
-    def _set_up(self, primary: Side, secondary: Side, options: SendAvailabilityPairedNamespaceOptions) -> None:
-        super()._set_up(primary, secondary, options)
-        self._thread: EngineThread | None = None
-        self._starting = threading.Lock()
-        self._ending = threading.Lock()
-        "Lock of the thread that closes the client."
-        self._is_released = False
-        self._listen()
-
-    def _listen(self) -> None:
-        listener = self._state.options.on_event
-        self._listener = None if listener is None else ListenerThread(listener)
-        if self._listener is not None:
-            self._state.events.listener = self._listener.put
+    def _new_life(self) -> SyncLife:
+        self._life = SyncLife(self._state)
+        return self._life
 
     def __enter__(self) -> Self:
         self.pair()
@@ -59,22 +43,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
         self.close()
 
     def _run(self, work: Work[T], *, going: Outgoing | None = None, timeout_s: float | None = None) -> T:
-        thread = self._thread
-        if thread is None or not thread.is_usable:
-            thread = self._started()
-        return thread.run(work, going=going, timeout_s=timeout_s)
-
-    def _started(self) -> EngineThread:
-        """Start the engine at the first call, in a forked child too; raise when the client was closed."""
-        with self._starting:
-            if self._is_released:
-                self._state.check()
-            if self._thread is None or not self._thread.is_usable:
-                keep(self._thread)
-                self._state.after_loop()
-                self._thread = EngineThread(self._state)
-                weakref.finalize(self, self._thread.abandon).atexit = False
-            return self._thread
+        return self._life.engine().run(work, going=going, timeout_s=timeout_s)
 
     # ── pairing ──
 
@@ -91,12 +60,12 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
 
     def states(self) -> dict[str, State]:
         """Return the state of every entity that this client has sent to."""
-        if self._thread is None or not self._thread.is_usable:
+        if not self._life.has_engine:
             return super().states()
         return self._run(lambda engine: engine.call(engine.state.states))
 
     def _fault(self, side: SideName, reason: str) -> None:
-        if self._is_released:
+        if self._state.is_closed:
             return
         self._run(lambda engine: engine.call(partial(engine.fault, side, reason)))
         if self._state.is_faulted:
@@ -108,31 +77,14 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
 
         When the call is interrupted, a later one does the rest. A call beside another one returns at once.
         """
-        if self._is_released or not self._ending.acquire(blocking=False):
-            return
-        try:
-            self._state.is_closed = True
-            self._run(Engine.close)
-            assert self._thread is not None
-            self._thread.stop()
-            self._primary.close()
-            self._secondary.close()
-            if self._listener is not None:
-                self._listener.flush(LISTENER_CLOSE_S)
-            self._state.release()
-            self._is_released = True
-        finally:
-            self._ending.release()
+        self._life.close(self._close_sides)
+
+    def _close_sides(self) -> None:
+        self._primary.close()
+        self._secondary.close()
 
     def _new_sender(self, path: str, client_identifier: str | None) -> PairedSender:
         return PairedSender(self, path, client_identifier)
-
-    def _after_fork(self) -> None:
-        keep(self._thread)
-        self._thread = None
-        self._starting, self._ending = threading.Lock(), threading.Lock()
-        super()._after_fork()
-        self._listen()
 
 
 class PairedSender(PairedSenderFace):

@@ -11,7 +11,6 @@ Laws of this file.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextvars
 import logging
 import os
@@ -19,9 +18,9 @@ import queue
 import sys
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from azure.servicebus.exceptions import OperationTimeoutError
@@ -68,6 +67,10 @@ class _Call:
         if self.going is not None:
             self.going.is_cancelled = True
 
+    def refuse(self, error: BaseException) -> None:
+        self.error = error
+        self.done.release()
+
     async def run(self, engine: Engine) -> None:
         try:
             self.result = await self.work(engine)
@@ -99,11 +102,12 @@ class EngineThread:
         self._waiting: deque[_Call] = deque()
         self._is_woken = False
         self._has_ended = False
-        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        "Error that prevented the engine."
+        self._free: Callable[[], object] | None = None
+        "Function that frees what a forgotten client holds, called when the engine has ended."
         self._thread = threading.Thread(target=self._main, name="pairbus-engine", daemon=True)
-        self._thread.start()
-        self._ready.wait()
-        _threads.add(self)
+        self._thread.start()  # and does not wait: a signal handler may make a call meanwhile, which would wait as well
 
     @property
     def is_usable(self) -> bool:
@@ -119,7 +123,7 @@ class EngineThread:
             self._waiting.append(call)
             if not self._is_woken:
                 self._is_woken = True
-                self._loop.call_soon_threadsafe(self._begin)
+                self._wake()
             while not call.done.acquire(timeout=SLICE_S):
                 self._look(deadline)
         except BaseException:
@@ -136,6 +140,20 @@ class EngineThread:
                 del call  # the error's traceback holds this frame
         return cast(T, call.result)
 
+    def _wake(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._begin)
+        except RuntimeError:  # the loop has been closed; the call never begins
+            raise self._ended_error() from None
+
+    def _ended_error(self) -> BaseException:
+        """Return the error of a call that did not begin."""
+        if self._failure is not None:
+            return self._failure
+        if self._state.is_closed:
+            return ClientClosed(self._state.primary.name)
+        return PairbusError("The client's thread has ended before this call began. Nothing was sent.")
+
     def _look(self, deadline: float | None) -> None:
         if not self.is_usable:
             raise PairbusError("The client's thread has ended, so the outcome of this call is not known.")
@@ -147,19 +165,25 @@ class EngineThread:
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._engine = self._loop.run_until_complete(self._new_engine())
-            self._ready.set()
+            self._loop.call_soon(self._make_engine)
             self._loop.run_forever()
         finally:
             self._end()
-            self._ready.set()
+            if self._free is not None:
+                self._free()
 
-    async def _new_engine(self) -> Engine:
-        return Engine(self._state)
+    def _make_engine(self) -> None:
+        try:
+            self._engine = Engine(self._state)
+        except BaseException as error:
+            self._failure = error
+            self._loop.stop()
+        self._begin()
 
     def _begin(self) -> None:
         """Start the calls that wait. The flag is cleared first: a call that is added later wakes the loop again."""
-        assert self._engine is not None
+        if self._engine is None:
+            return  # `_make_engine` begins them, or `_end` refuses them
         self._is_woken = False
         while self._waiting:
             call = self._waiting.popleft()
@@ -181,6 +205,8 @@ class EngineThread:
         finally:
             self._has_ended = True
             self._loop.close()
+            while self._waiting:
+                self._waiting.popleft().refuse(self._ended_error())
 
     # ── the end ──
 
@@ -190,10 +216,12 @@ class EngineThread:
         if self.is_usable and threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
 
-    def abandon(self) -> None:
-        """Let the thread end soon: its client is closed, or was forgotten without being closed."""
+    def abandon(self, free: Callable[[], object] | None = None) -> None:
+        """Let the thread end soon: its client is closed, or was forgotten. `free` is called then, in the thread."""
+        self._free = free
         if self.is_usable:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            with suppress(RuntimeError):  # the loop has been closed meanwhile
+                self._loop.call_soon_threadsafe(self._loop.stop)
 
 
 class ListenerThread:
@@ -201,12 +229,16 @@ class ListenerThread:
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._events: queue.SimpleQueue[Event | threading.Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event | threading.Event | None] = queue.SimpleQueue()
+        "Events, waits for what came before them, and None at the end."
         self._thread: threading.Thread | None = None
         self._is_behind = False
+        self._is_over = False
 
     def put(self, event: Event) -> None:
         """Give an event to the thread. Only the engine calls this."""
+        if self._is_over:
+            return
         if self._events.qsize() >= EVENTS_MAX:
             self._events.get()
             if not self._is_behind:
@@ -219,31 +251,26 @@ class ListenerThread:
 
     def flush(self, timeout_s: float) -> None:
         """Wait until the listener has heard all events; does not wait when the listener itself calls."""
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is None or self._thread is threading.current_thread():
+            return
+        if self._is_over:
+            self._thread.join(timeout_s)
+        else:
             heard = threading.Event()
             self._events.put(heard)
             heard.wait(timeout_s)
 
+    def end(self) -> None:
+        """Let the thread end when it has told the events so far; later ones are dropped."""
+        self._is_over = True
+        self._events.put(None)
+
     def _main(self) -> None:
-        while True:
-            event = self._events.get()
+        while (event := self._events.get()) is not None:
             if isinstance(event, threading.Event):
                 event.set()
             else:
                 call_listener(self._listener, event)
-
-
-_threads: weakref.WeakSet[EngineThread] = weakref.WeakSet()
-
-
-@atexit.register
-def _stop_threads() -> None:
-    """End the threads of clients that were not closed, so that none of their tasks is reported as forgotten.
-
-    Registered when this module is imported, so that it runs after the application's own functions, which may send.
-    """
-    for thread in list(_threads):
-        thread.stop()
 
 
 def _refuse_gevent() -> None:

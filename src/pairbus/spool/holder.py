@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from pairbus.spool import Spool, disk_threads, open_free
 
@@ -22,6 +23,7 @@ class SpoolHolder:
         self._pair = pair
         self._max_bytes = max_bytes
         self._left = 0
+        self._opening: Future[None] | None = None
         self.open_spool: Spool | None = None
         self.disk = disk_threads()
         "Threads for the spool alone: the application's own threads may all be busy for a long time."
@@ -41,11 +43,23 @@ class SpoolHolder:
         """Number of waiting messages, an earlier client's included; after closing, of messages that were left."""
         return self._left if self.open_spool is None else self.open_spool.waiting
 
-    def open(self, is_needed: Callable[[], bool]) -> None:
-        """Open the spool if the options name one; waits for the disk. Closes it again if `is_needed` is then False."""
+    @property
+    def is_opening(self) -> bool:
+        return self._opening is not None and not self._opening.done()
+
+    def begin_to_open(self, is_needed: Callable[[], bool]) -> Future[None] | None:
+        """Begin to open the spool in a thread for the disk, and return the outcome; None: there is nothing to open.
+
+        The spool is closed again if `is_needed` is then False. Callers share one attempt; a later one tries again.
+        """
         if self._folder is None or self.open_spool is not None:
-            return
-        self.open_spool = open_free(os.fspath(self._folder), pair=self._pair, max_bytes=self._max_bytes)
+            return None
+        if self._opening is None or self._opening.done():
+            self._opening = self.disk.submit(self._open, self._folder, is_needed)
+        return self._opening
+
+    def _open(self, folder: str | os.PathLike[str], is_needed: Callable[[], bool]) -> None:
+        self.open_spool = open_free(os.fspath(folder), pair=self._pair, max_bytes=self._max_bytes)
         if not is_needed():
             spool, self.open_spool = self.open_spool, None
             if spool is not None:  # closed in this thread for the disk: the client may have replaced the others
