@@ -5,6 +5,6 @@
     pairing.sending  every decision of the plan        pairing.envelope   the copy for a backlog queue
     transport        the wire                          background   clocks, pings, the syphon that brings it home
 
-`client` is for asyncio; `sync` is a face on the same engine, which `thread` runs in a thread. `life` begins and ends all
-that a client holds.
+`client` is for asyncio; `sync` is a face on the same engine, which `thread` runs in a thread. `life` begins and ends
+all that a client holds.
 """
