@@ -98,3 +98,25 @@ async def test_a_client_that_started_alone_pairs_whatever_it_is_told_meanwhile(
     told = [record.getMessage() for record in caplog.records if "not paired yet" in record.getMessage()]
     await until(lambda: len(syphons) == enable_syphon, "the syphon runs")
     assert len(told) == 2 and "no answer" in told[0] and "old key" in told[1]
+
+
+async def test_queue_that_cannot_be_created_delays_no_pairing(
+    stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pair begins with the others. When the queue is created later, sends and the syphon use it too."""
+    monkeypatch.setattr(background, "PAIR_AGAIN_S", 0.01)
+    answers: list[list[str] | Exception] = [list(Stage.BACKLOG[:1]), SecondaryUnreachable("fabrikam", "no answer")]
+
+    async def provision(*args: Any) -> list[str]:
+        answer = answers.pop(0) if answers else list(Stage.BACKLOG)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("pairbus.client.engine.provision", provision)
+    client = stage.client(flavour, create_backlog_queues=True, enable_syphon=True)
+    await client.pair()
+    await until(lambda: len(client.told(Paired)) == 2, "it is paired with more queues")
+    assert [told.backlog_queues for told in client.told(Paired)] == [1, 2]
+    assert client.client.options.backlog_queue_count == 2
+    assert client.client._state.pair.rotation.queues == list(Stage.BACKLOG)

@@ -40,8 +40,8 @@ class Secondary:
         self.tried: list[str] = []
         self.waited_s = 0.0
 
-    def pair(self, count: int) -> Provisioned:
-        plan = provisioning(NAME, count)
+    def pair(self, count: int, *, patient: bool = True) -> Provisioned:
+        plan = provisioning(NAME, count, patient=patient)
         answer: list[Found] | ProvisionRefusal | None = None
         while True:
             try:
@@ -110,6 +110,16 @@ def test_queues_that_cannot_be_created_are_left_out_with_their_reason() -> None:
     result = Secondary(failures={1: ATTEMPTS}).pair(3)
     assert result.paths == (path(0), path(2)) and result.left_out == ((path(1), "no room"),)
     assert any(path(1) in warning and "no room" in warning for warning in result.warnings)
+
+
+def test_client_does_not_wait_for_a_queue_while_there_is_another() -> None:
+    """A minute of pauses would hold its first send, although nine of ten queues are there."""
+    secondary = Secondary(failures={1: ATTEMPTS})
+    result = secondary.pair(10, patient=False)
+    assert len(result.paths) == 9 and result.left_out == ((path(1), "no room"),)
+    assert secondary.waited_s == 0
+    alone = Secondary(failures={0: 2})
+    assert alone.pair(1, patient=False).paths == (path(0),) and alone.waited_s == 2 * PAUSE_S
 
 
 def test_without_the_manage_claim_nothing_is_tried_again() -> None:

@@ -69,3 +69,26 @@ def test_a_call_that_cannot_be_broken_off_is_given_up(monkeypatch: pytest.Monkey
     with pytest.raises(OperationTimeoutError, match="given up"):
         guarded(lambda: let_go.wait(10), "owner", time.monotonic())
     let_go.set()
+
+
+def test_call_that_follows_a_late_one_is_not_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The late call ends by itself while the watchdog breaks it off: the next call has the same socket."""
+    breaking, next_began, cut = threading.Event(), threading.Event(), list[bool]()
+
+    def break_socket(owner: object) -> None:
+        breaking.set()
+        cut.append(next_began.wait(0.3))
+
+    monkeypatch.setattr("pairbus.sdk.watchdog.break_socket", break_socket)
+
+    def ends() -> str:
+        assert breaking.wait(10)
+        return "in the end"
+
+    def begins() -> str:
+        next_began.set()
+        return "done"
+
+    assert guarded(ends, "owner", time.monotonic()) == "in the end"
+    assert guarded(begins, "owner", time.monotonic() + 10) == "done"
+    assert cut and not any(cut)

@@ -311,3 +311,15 @@ def test_whoever_listens_hears_of_an_append_when_it_is_durable(spool: Spool) -> 
     spool.on_append = lambda: heard.append(spool.waiting)
     spool.append(entries(range(2)))
     assert heard == [2]
+
+
+def test_close_commits_a_change_whose_thread_was_interrupted(tmp_path: Path) -> None:
+    """The change was in the line, and no thread is left to lead it: `close` would wait for ever."""
+    spool, ended = Spool(tmp_path), list[bool]()
+    with spool._commits.turn:
+        spool._commits.enqueue(lambda connection: None, ended.append)
+    closing = threading.Thread(target=spool.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive() and ended == [True]
+    Spool(tmp_path).close()

@@ -18,7 +18,14 @@ from pairbus.amqp.performatives import Accepted, Error, Rejected
 from pairbus.amqp.types import Symbol
 from pairbus.broker import QueueDescription
 from pairbus.pairing.envelope import INVALID_ALIAS, NO_DESTINATION, UNDECODABLE, Away, wrap
-from pairbus.pairing.events import DeadLettered, DestinationSkipped, NotCompleted, PrimaryUnreachable, PumpPaused
+from pairbus.pairing.events import (
+    DeadLettered,
+    DestinationSkipped,
+    MaybeDuplicated,
+    NotCompleted,
+    PrimaryUnreachable,
+    PumpPaused,
+)
 from pairbus.pairing.relay import MISSING, REFUSED
 from pairbus.syphon import SyphonSettings, intake, pump
 from pairbus.transport import Carrier, ConnectionLost
@@ -558,3 +565,19 @@ async def test_lost_lock_ends_the_pass_and_messages_come_again() -> None:
         assert numbers(await world.arrived("orders", count)) == list(range(count))
         assert {type(event) for event in world.events} == {NotCompleted}  # moved, not completed in the backlog queue
         await world.secondary.close()
+
+
+async def test_duplicate_that_the_syphon_may_have_made_is_told() -> None:
+    """A send got no answer, and the message goes again after the time for which the destination remembers its id."""
+    async with pair(ORDERS, lock_s=1.0) as world, Server(Script(outcome=None)) as server:
+        silent = Carrier(server.connection_string)
+        settings = replace(QUICK, send_timeout_s=0.3, duplicate_detection_window_s=0.2, retry_interval_s=0.2)
+        await world.divert("orders", [message(1)])
+        async with running(world.syphon(settings, primary=silent)):
+            await until(lambda: bool(world.told(DestinationSkipped)))
+            server.script.outcome = Accepted()
+            await world.divert("orders", [message(2)])
+            await until(lambda: world.waiting() == 0)
+        [told] = world.told(MaybeDuplicated)
+        assert (told.path, told.message_id) == ("orders", "m1") and told.reason.startswith("it came home after")
+        await silent.close()

@@ -220,3 +220,20 @@ def test_every_error_of_the_transport_has_a_kind(error: TransportError, kind: Ki
     """The kind keeps whether the message may have been stored: that decides whether it is marked."""
     failure = failure_of(error)
     assert (failure.kind, failure.outcome_unknown, failure.error) == (kind, error.outcome_unknown, error)
+
+
+async def test_link_with_sends_in_its_line_is_not_closed_for_another() -> None:
+    """They wait for credit. Without a send in flight the link looks unused."""
+    script = Script(credits={"waiting": 0})
+    async with Server(script) as server, Carrier(server.connection_string, senders_max=2) as carrier:
+        link = await carrier.sender("waiting")
+        sending = asyncio.create_task(carrier.send("waiting", b"x", timeout_s=30.0))
+        async with asyncio.timeout(10):
+            while link.is_idle:  # noqa: ASYNC110 - the line has no event
+                await asyncio.sleep(0)
+        await carrier.sender("second")
+        await carrier.sender("third")
+        assert link.over is None and not sending.done()
+        assert {key[0] for key in carrier._senders.links} == {"waiting", "third"}
+        sending.cancel()
+        await asyncio.wait([sending])

@@ -16,7 +16,9 @@ import pytest
 from pairbus.broker import certificate
 from pairbus.transport import Carrier, ConnectionLost, Endpoint, Plain, Timeout, connect, log_frames
 from pairbus.transport import dial as transport_dial
-from pairbus.transport.steps import Steps
+from pairbus.transport.links import LinkEnd
+from pairbus.transport.receiver import Receiver
+from pairbus.transport.steps import Hearing, Steps
 from tests.limits import slowness
 from tests.transport.line import Line, deaf_port
 from tests.transport.server import Script, Server
@@ -208,3 +210,28 @@ async def test_frames_in_the_log_show_no_secret(caplog: pytest.LogCaptureFixture
     log_frames("x")("->", 0, "SharedAccessSignature sr=x&sig=abc%3D&se=1")
     for secret in ("s3cr3t", "pa55word", "secret", token, token.split("sig=")[1][:10], "abc%3D"):
         assert secret not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["receiver", "management"])
+async def test_link_is_detached_when_its_opening_is_cancelled_with_the_answer(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller leaves in the turn of the loop in which the peer's answer came: the link has no owner."""
+    genuine = LinkEnd.attached
+    openings: list[asyncio.Task[object]] = []
+
+    async def attached(self: LinkEnd, deadline: float) -> None:
+        await genuine(self, deadline)
+        for task in openings if type(self) is Receiver or kind == "management" else ():
+            task.cancel()
+
+    async with Server() as server, await connect(server.connection_string) as connection:
+        monkeypatch.setattr(LinkEnd, "attached", attached)
+        if kind == "receiver":
+            openings.append(asyncio.create_task(connection.receiver("orders")))
+        else:
+            openings.append(asyncio.create_task(connection._open_management("orders", 5.0, Hearing())))
+        await asyncio.wait(openings)
+        assert openings[0].cancelled()
+        assert not connection.has_links
+        assert [link for link in connection._wire.links if "$cbs" not in repr(link)] == []

@@ -24,6 +24,7 @@ from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.pair import Route
 from pairbus.pairing.pings import CONTENT_TYPE, TIME_TO_LIVE_S
 from pairbus.pairing.policy import Failure, Kind, Reaction
+from pairbus.pairing.provision import ATTEMPTS
 from pairbus.spool import Spool
 from pairbus.spool.forwarder import Forwarder
 from pairbus.syphon import Syphon, SyphonSettings
@@ -37,6 +38,7 @@ logger = logging.getLogger("pairbus.background")
 PUMP_GRACE_S = 5.0  # for pumps to finish what they hold when the client is closed
 LOOK_S = 1.0  # between two looks at whether a side is gone
 PAIR_AGAIN_S = 30.0
+MORE_QUEUES = "the creation of more backlog queues"
 OPEN_AGAIN_S = 30.0  # after a spool could not be opened
 
 PairAgain = Callable[[], Awaitable[list[str]]]
@@ -54,14 +56,17 @@ PING_BYTES = len(ping_payload())
 class Background:
     """The background tasks of one engine, until `stop`.
 
-    `pair_again` finds the backlog queues; given only when the client started without its secondary.
+    `pair_again` finds or creates the backlog queues. `late`: the client started without its secondary.
     """
 
-    def __init__(self, state: PairState, primary: Carrier, secondary: Carrier, pair_again: PairAgain | None) -> None:
+    def __init__(
+        self, state: PairState, primary: Carrier, secondary: Carrier, pair_again: PairAgain, *, late: bool
+    ) -> None:
         self._state = state
         self._primary = primary
         self._secondary = secondary
         self._pair_again = pair_again
+        self._is_late = late
         self._changed = asyncio.Event()
         self._tasks = Tasks()
         self._watch = Tasks()
@@ -75,10 +80,12 @@ class Background:
     def _works(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         state = self._state
         works: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {"the clock of failovers": self._keep_clocks}
-        if self._pair_again is not None:
-            works["the late pairing"] = partial(self._pair_late, self._pair_again)
+        if self._is_late:
+            works["the late pairing"] = self._pair_late
         elif state.options.enable_syphon:
             works["the syphon"] = self._run_syphon
+        if state.lacks_queues and not self._is_late:
+            works[MORE_QUEUES] = self._complete_queues
         if state.has_spool:
             works["the forwarder of the spool"] = self._run_forwarder
         return works
@@ -236,19 +243,42 @@ class Background:
 
     # ── pairing late ──
 
-    async def _pair_late(self, pair_again: PairAgain) -> None:
+    async def _complete_queues(self) -> None:
+        """Try again to create backlog queues that could not be created when the client was paired."""
+        state = self._state
+        for _ in range(ATTEMPTS - 1):
+            await asyncio.sleep(PAIR_AGAIN_S)
+            known = set(state.pair.rotation.queues)
+            try:
+                queues = await self._pair_again()
+            except PairbusError as error:
+                logger.warning("no more backlog queues were created: %s", error)
+                continue
+            finally:
+                state.options.backlog_queue_count = len(known)
+            if set(queues) - known:
+                state.paired_with(queues)
+                state.events.deliver()
+                if self._syphon is not None:
+                    self._syphon.adopt(queue for queue in queues if queue not in known)
+            if not state.lacks_queues:
+                return
+
+    async def _pair_late(self) -> None:
         """Try to pair until the secondary answers: the client was told to start without it."""
         told = ""
         while True:
             await asyncio.sleep(PAIR_AGAIN_S)
             try:
-                self._state.paired_with(await pair_again())
+                self._state.paired_with(await self._pair_again())
                 self._state.events.deliver()
                 break
             except PairbusError as error:
                 if str(error) != told:
                     told = str(error)
                     logger.warning("not paired yet: %s", told)
+        if self._state.lacks_queues:
+            self._keep(self._tasks, self._complete_queues, MORE_QUEUES)
         if self._state.options.enable_syphon:
             await self._run_syphon()
 

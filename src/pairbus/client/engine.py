@@ -215,8 +215,7 @@ class Engine:
         state = self.state
         is_wanted = (late or state.needs_background) and not state.is_closed and not state.is_faulted
         if self._background is None and is_wanted:
-            pair_again = self._provision if late else None
-            self._background = Background(state, self._primary, self._secondary, pair_again)
+            self._background = Background(state, self._primary, self._secondary, self._provision, late=late)
 
     async def _stop_background(self, grace_s: float) -> None:
         background, self._background = self._background, None

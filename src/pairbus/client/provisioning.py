@@ -58,7 +58,7 @@ async def provision(
     """
     if not options.create_backlog_queues:
         return assumed(primary_name, options.backlog_queue_count)
-    found = await find_or_create(secondary, primary_name, options.backlog_queue_count, meter=meter)
+    found = await find_or_create(secondary, primary_name, options.backlog_queue_count, meter=meter, patient=False)
     return list(found.paths)
 
 
@@ -68,13 +68,18 @@ async def find_or_create(
     count: int,
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     meter: Meter = _no_meter,
+    *,
+    patient: bool = True,
 ) -> Provisioned:
-    """Find the backlog queues and create the missing ones; the result names queues that could not be created."""
+    """Find the backlog queues and create the missing ones; the result names queues that could not be created.
+
+    Unless `patient`, they are not waited for while there is another one.
+    """
     admin: Any = None
     try:
         # For an emulator the certificate is fetched first, which blocks.
         admin = secondary.given_admin or await in_thread("pairbus-certificate", partial(secondary.new_admin, aio=True))
-        plan = provisioning(primary_name, count)
+        plan = provisioning(primary_name, count, patient=patient)
         answer: ProvisionAnswer = None
         while True:
             match plan.send(answer):

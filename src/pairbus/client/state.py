@@ -181,6 +181,11 @@ class PairState:
         return self.pair.enabled and self.pair.next_due() is not None
 
     @property
+    def lacks_queues(self) -> bool:
+        """True when the client is paired, and some of its backlog queues could not be created."""
+        return 0 < len(self.pair.rotation.queues) < self._wanted_queues
+
+    @property
     def has_spool(self) -> bool:
         """True when a spool is open, or will be when its disk answers."""
         return self.spool.is_open or self.spool.is_opening
@@ -192,7 +197,9 @@ class PairState:
     @property
     def needs_background(self) -> bool:
         """True when there is something to do besides sending."""
-        return self.pair.enabled and (self.options.enable_syphon or self.has_spool or self.clocks_run)
+        return self.pair.enabled and (
+            self.options.enable_syphon or self.has_spool or self.lacks_queues or self.clocks_run
+        )
 
     def pairing_begins(self) -> None:
         """Reset the option, which after an earlier try holds the number of queues that was found."""

@@ -1,4 +1,5 @@
-"""Messages that are at home and still in their backlog queue, because their completion failed.
+"""Messages of backlog queues that are at home, because only their completion failed, or may be, because a send got no
+answer.
 
 A secondary that delivers messages but cannot store completions (a full disk) delivers the same message again after
 every lock. A syphon that remembers the message then completes it, and does not send it again.
@@ -75,3 +76,28 @@ class AtHome:
             self._counts[key[0]] = left
         else:
             del self._counts[key[0]]
+
+
+class MaybeAtHome:
+    """Messages that this syphon has sent without an answer: their destination may have each of them.
+
+    When a message goes home later than its destination remembers its id, it may be there twice.
+    """
+
+    def __init__(self, most: int = AT_HOME_MAX) -> None:
+        self._most = most
+        self._since_ms: dict[tuple[str, HomeIdentity], int] = {}
+        "(queue, identity) → time of the first send, the oldest first."
+
+    def __len__(self) -> int:
+        return len(self._since_ms)
+
+    def note(self, queue: str, messages: Iterable[HomeIdentity], sent_ms: int) -> None:
+        for message in messages:
+            self._since_ms.setdefault((queue, message), sent_ms)
+        while len(self._since_ms) > self._most:
+            del self._since_ms[next(iter(self._since_ms))]
+
+    def take(self, queue: str, message: HomeIdentity) -> int | None:
+        """Return the time of the first send, and forget the message: it is certainly at home now."""
+        return self._since_ms.pop((queue, message), None)

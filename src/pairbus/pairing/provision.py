@@ -88,8 +88,11 @@ ProvisionAnswer = list[Found] | ProvisionRefusal | None
 ProvisionPlan = Generator[Command, ProvisionAnswer, Provisioned]
 
 
-def provisioning(primary_name: str, count: int) -> ProvisionPlan:
-    """Find or create queues 0 … count-1. Existing queues are used as they are; queues beyond the count are ignored."""
+def provisioning(primary_name: str, count: int, *, patient: bool = True) -> ProvisionPlan:
+    """Find or create queues 0 … count-1. Existing queues are used as they are; queues beyond the count are ignored.
+
+    Unless `patient`, a queue that cannot be created is not waited for while there is another one.
+    """
     listed = yield List(f"{primary_name}/{INFIX}/")
     assert isinstance(listed, list)
     indexed = {index: queue for queue in listed if (index := queue_index(primary_name, queue.path)) is not None}
@@ -100,6 +103,8 @@ def provisioning(primary_name: str, count: int) -> ProvisionPlan:
     reasons: dict[str, str] = {}
     for attempt in range(ATTEMPTS):
         if missing and attempt:
+            if there and not patient:
+                break
             yield ProvisionPause(PAUSE_S)
         for index in list(missing):
             path = queue_path(primary_name, index)

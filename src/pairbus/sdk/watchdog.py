@@ -91,12 +91,10 @@ class _Watchdog:
                 late = [call for call in self._calls if call.late_at <= now]
                 for call in late:
                     call.is_late, call.late_at = True, now + AGAIN_S
+                    self._break(call.owner)  # under the lock: until it is released no call follows on the same socket
                 if not late:
                     self._looks_at = min((call.late_at for call in self._calls), default=NEVER)
                     self._changed.wait(min(self._looks_at - now, LOOK_MAX_S))
-            for call in late:
-                if call in self._calls:
-                    self._break(call.owner)
 
     def _break(self, owner: object) -> None:
         try:

@@ -63,20 +63,24 @@ class SpoolCommits:
 
     def settle(self, change: SpoolChange) -> None:
         """Wait until the change is committed; raise the error that prevented it."""
-        with self.turn:
-            while self._leading and not change.is_done:
-                self.turn.wait()
-            group: list[SpoolChange] = []
-            if not change.is_done:
-                self._leading = True
-                group, self._pending = self._pending, []
-        if group:
-            try:
-                self._commit(group)
-            finally:
-                self._step_down(group)
+        self._lead(lambda: not change.is_done)
         if change.error is not None:
             raise change.error
+
+    def _lead(self, is_needed: Callable[[], bool]) -> bool:
+        """Commit all pending changes, when no other thread does; False when it is not needed any more."""
+        with self.turn:
+            while self._leading and is_needed():
+                self.turn.wait()
+            if not is_needed():
+                return False
+            self._leading = True
+            group, self._pending = self._pending, []
+        try:
+            self._commit(group)
+        finally:
+            self._step_down(group)
+        return True
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -87,15 +91,17 @@ class SpoolCommits:
                 raise spool_error(error, self._file) from error
 
     def close(self) -> None:
-        """Close the connection after all pending changes. A later change is an error."""
-        with self.turn:
-            while self._leading or self._pending:
-                self.turn.wait()
-            with self._io:
-                connection, self._connection = self._connection, None
-                if connection is not None:
-                    connection.close()
-                    self._noted.close()
+        """Close the connection after all pending changes. A later change is an error.
+
+        A change whose thread was interrupted before it could lead is committed here.
+        """
+        while self._lead(lambda: bool(self._pending)):
+            pass
+        with self.turn, self._io:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+                self._noted.close()
 
     def abandon(self) -> None:
         """Give the connection up in a forked child: never use it again, and never close it, which would be a use.

@@ -71,14 +71,23 @@ class Settling:
         self._pass.delivered += len(items)
         meter_send(shared, path, items, "ok")
         window_ms = shared.settings.duplicate_detection_window_s * 1000
-        for _, home, _ in items:
+        for item in items:
+            home, first_ms = item.home, item.home.first_attempt_ms
             if home.counter is not None:
                 shared.lanes.gone(home)
-            if home.first_attempt_ms is not None and now_ms - home.first_attempt_ms > window_ms:
-                away_s = (now_ms - home.first_attempt_ms) / 1000
+            if shared.maybe_at_home and first_ms is None:
+                first_ms = shared.maybe_at_home.take(self._queue, self._identity(item))
+            if first_ms is not None and now_ms - first_ms > window_ms:
+                away_s = (now_ms - first_ms) / 1000
                 shared.publish(MaybeDuplicated.late(path, home.message_id or "", away_s))
         if await self._noted(path, items):
             self._moved(path, await self._complete(items))
+
+    def unanswered(self, items: list[Item], began: float) -> None:
+        """Note messages that were sent without an answer: their destination may have them."""
+        shared = self._shared
+        sent_ms = shared.wall_ms() - int((shared.clock() - began) * 1000)
+        shared.maybe_at_home.note(self._queue, map(self._identity, items), sent_ms)
 
     async def complete_known(self, items: list[Item]) -> None:
         """Complete messages that were received again although their destination has them."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from pairbus.pairing.at_home import AtHome
+from pairbus.pairing.at_home import AtHome, MaybeAtHome
 from pairbus.pairing.envelope import Home, Spoiled
 from pairbus.pairing.events import Event
 from pairbus.pairing.pace import Budget
@@ -59,6 +59,7 @@ class SyphonState:
     presence: Presence
     lanes: Lanes = field(default_factory=Lanes)
     at_home: AtHome = field(default_factory=AtHome)
+    maybe_at_home: MaybeAtHome = field(default_factory=MaybeAtHome)
     pumps: int = 1
     may_follow: bool = True
     "True when another syphon may have run before and left messages locked: lanes wait until those locks end."

@@ -182,6 +182,8 @@ class Trip(Settling):
         self, sender: Sender, path: str, chunk: Chunk, error: TransportError, began: float, turn: Turn | None
     ) -> bool:
         failure = failure_of(error)
+        if error.outcome_unknown:
+            self.unanswered(chunk, began)
         if len(chunk) == 1 or failure.kind not in MESSAGE_FAULTS:
             await self._failed(path, chunk, error, began)
             return False

@@ -283,7 +283,11 @@ class ClientConnection:
             try:
                 end = self._begin(audience, attach)
                 steps = Steps(self._where, silence_s, deadline, hearing)
-                await steps.step(f"the answer to the attach of {path}", end.attached(deadline))
+                try:
+                    await steps.step(f"the answer to the attach of {path}", end.attached(deadline))
+                except BaseException:
+                    end.leave()  # the answer may have come in the turn in which the caller left
+                    raise
                 self._answered_at = self._wire.loop.time()
             finally:
                 self._attaching.release()
@@ -317,12 +321,13 @@ class ClientConnection:
         far = self._wire.loop.time() + FAR_S
         with self._watched(self._silence_s):
             audience = await self._authorise(path, far, hearing)
+            node = f"{path}/$management"
+            opening = asyncio.ensure_future(open_requests(self._wire, node, far, timeout_s))
             try:
-                opening = open_requests(self._wire, f"{path}/$management", far, timeout_s)
-                requests = await Steps(self._where, self._silence_s, hearing=hearing).step(
-                    f"{path}/$management", opening
-                )
+                requests = await Steps(self._where, self._silence_s, hearing=hearing).step(node, opening)
             except BaseException:
+                if opening.done() and not opening.cancelled() and opening.exception() is None:
+                    opening.result().leave()  # the answer came in the turn in which the caller left
                 self._unused(audience)
                 raise
         self._on_their_way -= 1

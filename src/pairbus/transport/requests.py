@@ -141,7 +141,12 @@ async def open_requests(wire: Wire, address: str, deadline: float, timeout_s: fl
     request_link = session.new_sender(f"requests-{uuid.uuid4().hex[:12]}")
     sender = Sender(wire, request_link, f"requests to {address}", timeout_s)
     request_link.attach(source=Source(address=reply_to), target=Target(address=address), snd_settle_mode=0)
-    await answers.attached(deadline)
-    answer_link.keep_credit(ANSWER_CREDIT)
-    await sender.attached(deadline)
-    return Requests(sender, answers, reply_to)
+    requests = Requests(sender, answers, reply_to)
+    try:
+        await answers.attached(deadline)
+        answer_link.keep_credit(ANSWER_CREDIT)
+        await sender.attached(deadline)
+    except BaseException:
+        requests.leave()
+        raise
+    return requests

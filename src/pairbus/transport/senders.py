@@ -187,7 +187,7 @@ class Senders:
 
     def _make_room(self) -> None:
         while len(self.links) >= self._links_max:
-            idle = next((key for key, link in self.links.items() if not link[0].in_flight), None)
+            idle = next((key for key, link in self.links.items() if link[0].is_idle), None)
             if idle is None:
                 return
             self._close(idle)
