@@ -13,6 +13,7 @@ import pytest
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.client.sides import Side
 from pairbus.control.serving import FOLLOW, Routes, open_server
+from pairbus.dashboard import event_log
 from pairbus.dashboard import watch as watching
 from pairbus.dashboard.following import Following
 from pairbus.dashboard.on_broker import OwnTarget
@@ -52,6 +53,36 @@ async def test_change_is_noted_and_messages_are_not(change: Callable[[World], An
         assert noted == []
         await change(there)
         assert noted
+
+
+async def test_broker_keeps_events_before_the_first_browser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happened in the night is there in the morning, although nobody had opened the page."""
+    monkeypatch.setattr(event_log, "PAUSE_S", 0.0)
+    async with world() as there:
+        await create(there)
+        await there.put("one")
+        await dead_letter(there)
+        await begin_fault(there)
+        texts = {one["text"] for one in await there.get("happened")}
+    expected = {
+        "created in contoso: new",
+        "1 message dead-lettered in orders",
+        "fault on in contoso: throttle of other",
+    }
+    assert expected <= texts
+
+
+async def test_recorder_does_not_follow_every_change_of_a_storm() -> None:
+    """A thousand dead letters in a second cost one look, and the log stays bounded."""
+    async with world() as there:
+        namespace = there.broker.namespace("contoso")
+        recorder = event_log.Recorder(namespace)
+        for number in range(2 * event_log.EVENTS_MAX):
+            namespace.faults.add("throttle", entity=f"queue-{number}")
+            await asyncio.sleep(0)
+        assert len(recorder.log.events) <= 2
+        recorder.close()
+        assert len(recorder.log.events) == event_log.EVENTS_MAX
 
 
 async def test_end_of_a_fault_by_itself_is_noted() -> None:

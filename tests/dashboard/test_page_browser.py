@@ -271,9 +271,12 @@ def test_page_on_the_port_tells_that_the_port_is_shut(tab: Tab, broker: BrokerPr
     """The page cannot end the outage that shut its own port, so it says who can, and comes back with the port."""
     visit(tab, page_of(broker, "#/faults"))
     until(tab, "document.querySelectorAll('select[name=kind] option').length > 5")
-    write(tab, "#fault-form input[name=for_s]", "3s")
+    write(tab, "#fault-form input[name=for_s]", "5s")
     tab.ask("document.querySelector('#fault-form').requestSubmit()")
-    assert "pairbus fault clear --control" in until(tab, "document.querySelector('#banner p')?.textContent")
+    hint = "“pairbus fault clear --control DIR/control.sock --namespace contoso”"
+    assert hint in until(tab, "document.querySelector('#banner p')?.textContent")
+    tab.ask("location.hash = '#/'")
+    until(tab, "document.querySelector('main h1').textContent === 'contoso does not answer'")
     until(tab, "document.querySelector('.link.live') && !document.querySelector('#banner p')")
 
 
@@ -356,6 +359,8 @@ def test_outage_failover_backlog_recovery_and_drain(
             visit(tab, url)
             until(tab, "document.querySelector('#states ~ .scroll .pill.healthy') !== null")
             click(tab, "[data-action=start-outage][data-namespace=contoso]")
+            until(tab, "document.querySelector('dialog input[name=for_s]').value === '2m'")
+            click(tab, "dialog button.danger")
             until(tab, "document.querySelector('#states ~ .scroll .pill.failed')?.textContent === 'failed over'")
             until(tab, "document.title.startsWith('contoso is away, 1 entity failed over, ')")
             depth = "Number(/, (\\d+) messages? in the backlog/.exec(document.title)?.[1] ?? 0)"
@@ -364,7 +369,7 @@ def test_outage_failover_backlog_recovery_and_drain(
             assert backlog(broker) > before
             click(tab, "[data-action=end-outage][data-namespace=contoso]")
             until(tab, "document.querySelector('#states ~ .scroll .pill.healthy') !== null")
-            until(tab, "document.title.startsWith('Both namespaces are well')")
+            until(tab, "!/away|over|suspect|backlog|fault/.test(document.title)")
         until_counts(broker, "journey", (len(accepted), 0))
         assert backlog(broker) == 0
         assert "the backlog is drained" in until(tab, "document.querySelector('.events')?.textContent")

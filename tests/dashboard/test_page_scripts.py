@@ -125,6 +125,91 @@ def test_page_of_the_list_is_no_condition_of_a_verb(
     assert (route, sent["path"], given) == (verb, "orders", chosen)
 
 
+QUEUE = {"kind": "queue", "active": 1, "dead": 0}
+WELL = {"reachable": True, "entities": {"orders": QUEUE}}
+
+
+@pytest.mark.parametrize(
+    ("namespace", "link", "headline"),
+    [
+        (WELL, "live", "contoso is well"),
+        (WELL, "lost", "contoso does not answer"),
+        ({**WELL, "reachable": False}, "live", "contoso is away"),
+        ({**WELL, "entities": {"orders": {**QUEUE, "dead": 3}}}, "live", "3 dead letters"),
+        ({**WELL, "clock": {"offset_seconds": 1209600.0}}, "live", "contoso: clock 14 d 0 h ahead"),
+        ({**WELL, "faults": [{"id": 1, "kind": "refuse"}]}, "live", "1 fault switched on"),
+    ],
+)
+def test_headline_says_well_only_when_all_is_well(
+    tmp_path: Path, namespace: dict[str, Any], link: str, headline: str
+) -> None:
+    script = f"""
+    import "./stub_page.mjs";
+    const {{ state }} = await import("./store.js");
+    const {{ headline }} = await import("./overview.js");
+    state.look = {{ title: "contoso", namespaces: {{ contoso: {json.dumps(namespace)} }} }};
+    Object.assign(state, {{ link: "{link}", onBroker: true }});
+    console.log(JSON.stringify(headline(state.look)[0]));
+    """
+    assert run(tmp_path, script) == headline
+
+
+SWITCHES = """
+import { dialogBox, find, posted, submit } from "./stub_page.mjs";
+const { state } = await import("./store.js");
+const switches = await import("./switches.js");
+const clock = { now: "2030-01-01T00:00:00Z", offset_seconds: 0 };
+const one = { can_switch: true, faults: [], clock, entities: { orders: { active: 7, scheduled: 2 } } };
+state.look = { title: "contoso", namespaces: { contoso: one } };
+const press = (nodes, is) => find(nodes, is).onclick();
+"""
+
+
+@pytest.mark.parametrize(("on_broker", "lasts"), [("false", "2m"), ("true", "30s")])
+def test_outage_asks_first_and_ends_by_itself(tmp_path: Path, on_broker: str, lasts: str) -> None:
+    script = f"""{SWITCHES}
+    state.onBroker = {on_broker};
+    press(switches.outageButton("contoso", one), (control) => control.given["data-action"] === "start-outage");
+    const before = posted.length, asked = dialogBox().text;
+    await submit(dialogBox());
+    console.log(JSON.stringify({{ before, asked, posted }}));
+    """
+    found = run(tmp_path, script)
+    assert found["before"] == 0 and "contoso refuses new connections and cuts those that are open" in found["asked"]
+    assert found["posted"] == [["faults", {"kind": "refuse", "for_s": lasts}]]
+
+
+def test_clock_asks_before_it_moves(tmp_path: Path) -> None:
+    """It never goes back, and what falls due until then is gone or changed."""
+    script = f"""{SWITCHES}
+    press(switches.faults(() => {{}}), (control) => control.given["data-seconds"] === "1209600");
+    const before = posted.length, asked = dialogBox().text;
+    await submit(dialogBox());
+    console.log(JSON.stringify({{ before, asked, posted }}));
+    """
+    found = run(tmp_path, script)
+    assert found["before"] == 0
+    for words in ("clock of contoso forward by 14 d 0 h", "7 active messages", "cannot be moved back"):
+        assert words in found["asked"]
+    assert found["posted"] == [["clock", {"advance_seconds": 1209600}]]
+
+
+def test_counts_of_a_namespace_that_is_away_have_their_time(tmp_path: Path) -> None:
+    script = """
+    import { find } from "./stub_page.mjs";
+    const { state } = await import("./store.js");
+    const { overview } = await import("./overview.js");
+    const entities = { orders: { kind: "queue", active: 116, dead: 0, size_bytes: 0 } };
+    const one = { reachable: false, error: "no answer", counts_as_of_ms: 1, entities };
+    state.look = { title: "contoso", time_ms: 2, namespaces: { contoso: one } };
+    const drawn = overview(() => {});
+    const old = (text) => Boolean(find(drawn, (each) => /\\bold\\b/.test(each.given.class) && each.text === text));
+    const told = find(drawn, (each) => each.text.startsWith("its counts are those of")) !== undefined;
+    console.log(JSON.stringify([old("116"), told]));
+    """
+    assert run(tmp_path, script) == [True, True]
+
+
 def test_no_dialog_asks_to_delete_nothing(tmp_path: Path) -> None:
     script = f"""{OPENED}
     answers.count = {{ count: 0, is_all: true, last: null }};

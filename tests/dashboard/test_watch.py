@@ -1,4 +1,4 @@
-"""The watch: asks only while somebody watches, and neither a silent namespace nor a slow browser holds it up."""
+"""The watch: rests while nobody watches, and neither a silent namespace nor a slow browser holds it up."""
 
 from __future__ import annotations
 
@@ -73,22 +73,44 @@ async def event(watcher: Watcher, kind: str) -> Any:
     raise AssertionError("the watcher was ended")
 
 
+async def until_it_rests(watch: Watch) -> None:
+    async with asyncio.timeout(10):
+        while watch.is_at_work:  # noqa: ASYNC110 - the watch has no event for it
+            await asyncio.sleep(0.02)
+
+
 @pytest.mark.usefixtures("quick")
-async def test_nobody_watches_nothing_is_asked() -> None:
-    """A broker with a page that nobody looks at must not pay for it."""
-    target = Namespace()
-    watch = new_watch(target)
+async def test_nobody_watches_little_is_asked() -> None:
+    """A broker with a page that nobody looks at pays for one look in a while; a namespace that bills looks for none."""
+    target, billed = Namespace(), Namespace("fabrikam")
+    billed.can_switch = False
+    watch = new_watch(target, billed)
     await asyncio.sleep(0.05)
     assert target.asked == 0
     watch.leave(await watch.join())
-    for _ in range(500):
-        await asyncio.sleep(0.02)
-        if not watch.is_at_work:
-            break
-    asked = target.asked
+    await until_it_rests(watch)
+    asked = target.asked, billed.asked
     await asyncio.sleep(0.1)
-    assert 0 < asked == target.asked
+    assert (target.asked - asked[0], billed.asked - asked[1]) in ((0, 0), (1, 0))
     assert (await watch.look())["namespaces"]["contoso"]["reachable"]
+    await watch.close()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_event_is_kept_while_nobody_watches() -> None:
+    """The next browser reads what happened in the night."""
+    target = Namespace()
+    watch = new_watch(target)
+    watch.leave(await watch.join())
+    await until_it_rests(watch)
+    target.silent = True
+    target.told.release()
+    async with asyncio.timeout(10):
+        while not watch.log.events:  # noqa: ASYNC110 - the log has no event for it
+            await asyncio.sleep(0.02)
+    target.silent = False
+    watcher = await watch.join()
+    assert "contoso is away" in (await event(watcher, "happened"))[0]["text"]
     await watch.close()
 
 
@@ -118,7 +140,9 @@ async def test_counts_stay_while_a_namespace_is_away() -> None:
     found = await watch.look()
     assert found["namespaces"]["contoso"]["reachable"] is False
     assert "orders" in found["namespaces"]["contoso"]["entities"]
+    assert found["namespaces"]["contoso"]["counts_as_of_ms"] <= found["namespaces"]["contoso"]["away_since_ms"]
     assert found["namespaces"]["fabrikam"]["reachable"] is True
+    assert "counts_as_of_ms" not in found["namespaces"]["fabrikam"]
     await watch.close()
 
 

@@ -65,7 +65,8 @@ def dashboard(
     address ends with a token, which the browser keeps for itself: it is printed once and changes with every start.
     GET /metrics is for Prometheus: open on the loopback; elsewhere, and with --allowed-host, it needs the same token
     as a bearer token, or that of PAIRBUS_METRICS_TOKEN.
-    Counts need the Manage claim. Looks at Azure, one every 15 seconds while a page is open, are billed as operations.
+    Counts need the Manage claim. Looks at Azure, one at the start and one
+    every 15 seconds while a page is open, are billed as operations.
 
     States, pings and syphons are those of clients on this machine, of this user, that have a control socket. With
     --control the faults of a broker are switched over its socket, which answers when its port does not.

@@ -145,7 +145,7 @@ async def _overview(page: Page, request: web.Request, names: dict[str, str]) -> 
 
 async def _happened(page: Page, request: web.Request, names: dict[str, str]) -> Any:
     await page.watch.look()
-    return list(page.watch.happened)
+    return list(page.watch.log.events)
 
 
 async def _watch(page: Page, request: web.Request, names: dict[str, str]) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""The page of a namespace, made when the first browser comes: until then a broker imports none of its modules."""
+"""The page of a namespace, made when the first browser comes: until then a broker only keeps its log of events."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+
+from pairbus.dashboard.event_log import EventLog, Recorder
 
 if TYPE_CHECKING:
     from pairbus.broker.namespace import Namespace
@@ -15,8 +17,9 @@ if TYPE_CHECKING:
 class LazyPage:
     """Makes the page at the first request."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[EventLog], Any], recorder: Recorder) -> None:
         self._make = make
+        self._recorder = recorder
         self._page: Page | None = None
         self._is_closed = False
 
@@ -25,13 +28,15 @@ class LazyPage:
         if self._is_closed:
             raise web.HTTPServiceUnavailable(text="the broker stops")
         if self._page is None:
-            self._page = self._make()
+            self._recorder.close()
+            self._page = self._make(self._recorder.log)
         assert self._page is not None
         return await self._page.handle(request)
 
     async def close(self) -> None:
         """End all tasks of the page."""
         self._is_closed = True
+        self._recorder.close()
         if self._page is not None:
             await self._page.close()
 
@@ -39,9 +44,9 @@ class LazyPage:
 def lazy_page(namespace: Namespace, connection_string: Callable[[], str], host: str, hosts: frozenset[str]) -> LazyPage:
     """Return the page of a namespace; `Broker` has it as its argument `page`."""
 
-    def make() -> Page:
+    def make(log: EventLog) -> Page:
         from pairbus.dashboard.on_broker import page_of
 
-        return page_of(namespace, connection_string(), host, frozenset(name.lower() for name in hosts))
+        return page_of(namespace, connection_string(), host, frozenset(name.lower() for name in hosts), log)
 
-    return LazyPage(make)
+    return LazyPage(make, Recorder(namespace))

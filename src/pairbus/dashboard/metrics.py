@@ -67,7 +67,8 @@ def look_families(look: dict[str, Any], clients: Sequence[dict[str, Any]]) -> It
     ]
     if deferred:
         yield Family("pairbus_deferred_messages", "gauge", "Messages that a receiver has deferred.", deferred)
-    yield from _faults(known)
+    # A broker tells its faults over its control socket also while one of them has shut its port.
+    yield from _faults({name: one for name, one in look["namespaces"].items() if "counts_as_of_ms" not in one})
     yield from client_families([(one["client_id"], _snapshot(one)) for one in clients], OF_CLIENTS)
     yield from _pair(look)
 
@@ -96,10 +97,10 @@ def _names(path: str) -> tuple[str, str]:
     return path[:at], path[at + len("/subscriptions/") :]
 
 
-def _faults(known: dict[str, Any]) -> Iterator[Family]:
+def _faults(current: dict[str, Any]) -> Iterator[Family]:
     samples: list[Sample] = [
         ("", labels(kind=kind, namespace_name=name), count)
-        for name, one in known.items()
+        for name, one in current.items()
         for kind, count in sorted(Counter(fault["kind"] for fault in one.get("faults", [])).items())
     ]
     if samples:

@@ -17,6 +17,7 @@ from pairbus.broker.overview import overview
 from pairbus.cost.pricing import load
 from pairbus.dashboard.ages import ages_of
 from pairbus.dashboard.api import Page
+from pairbus.dashboard.event_log import EventLog
 from pairbus.dashboard.facts import same_namespace
 from pairbus.dashboard.guard import Guard, Opens
 from pairbus.dashboard.watch import Pairing, Watch
@@ -107,7 +108,7 @@ def _side_of(connection_string: str) -> Side:
     return Side.from_connection_string(connection_string)
 
 
-def page_of(namespace: Namespace, connection_string: str, host: str, hosts: frozenset[str]) -> Page:
+def page_of(namespace: Namespace, connection_string: str, host: str, hosts: frozenset[str], log: EventLog) -> Page:
     """Make the page of one namespace. It is open on the loopback as long as the well-known key is the root key."""
     target = OwnTarget(namespace, connection_string)
     well_known = namespace.keys.login(ROOT_KEY_NAME, WELL_KNOWN_KEY)
@@ -118,7 +119,7 @@ def page_of(namespace: Namespace, connection_string: str, host: str, hosts: froz
         return any(same_namespace(said[side], authority) for side in ("primary", "secondary"))
 
     pairing = Pairing(is_ours)
-    watch = Watch(namespace.name, [target], pairing, load("standard"))
+    watch = Watch(namespace.name, [target], pairing, load("standard"), log)
     page = Page(watch, Guard(opens, hosts), is_on_broker=True)
     pairing.look = ages_of(watch, page.carrier)
     return page

@@ -38,6 +38,7 @@ class DashboardServer:
             other = "port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "address"
             reason = error.strerror or error
             raise ConfigError(f"cannot listen on {self._host}:{self._port}: {reason}; choose another {other}") from None
+        self._page.watch.begin()
         self.url = f"http://{in_url(self._host)}:{self._runner.addresses[0][1]}/"
         return self
 

@@ -1,7 +1,8 @@
-"""The watch: looks at all namespaces while there are watchers, and tells them what changed.
+"""The watch: looks at all namespaces, tells watchers what changed, and keeps the log of events.
 
 Laws of this file.
- 1. Without watchers no source is asked: the sources rest until the first watcher comes, and after the last has left.
+ 1. Without watchers brokers and clients are looked at for the log of events only: when they tell a change, and every
+    `IDLE_S`. A namespace whose looks are billed is not asked at all.
  2. Each source has its own task and its own pace, so a silent namespace does not delay the others.
  3. A source that tells its events is looked at again at once; the pace is for counts, and for other sources.
  4. A watcher that does not read is cut, not waited for: after `WAITING_MAX` lines it must connect again.
@@ -13,16 +14,17 @@ import asyncio
 import json
 import logging
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pairbus.cost.pricing import PriceSheet
 from pairbus.dashboard.cost import running_cost, visible_operations
+from pairbus.dashboard.event_log import EventLog
 from pairbus.dashboard.facts import IsOurs, described, pair_facts, paired_clients
 from pairbus.dashboard.following import Following
-from pairbus.dashboard.news import Happening, backlog_of, happenings, patch_of, without_nulls
+from pairbus.dashboard.news import Happening, backlog_of, happenings, patch_of
 from pairbus.errors import PairbusError
 from pairbus.transport.threads import in_thread
 
@@ -39,7 +41,7 @@ FOLLOW_AGAIN_S = 1.0
 LOOK_S = 3.0
 LINGER_S = 10.0  # a page that is opened again soon after finds fresh data
 WAITING_MAX = 64
-HAPPENINGS_MAX = 300
+IDLE_S = 15.0  # between two looks at a source while nobody watches
 WATCHERS_MAX = 100
 
 CLIENTS = ""  # key that is no name of a namespace
@@ -79,16 +81,30 @@ class Watcher:
 class Watch:
     """Data about some namespaces, kept fresh while there are watchers."""
 
-    def __init__(self, title: str, targets: Sequence[WatchedNamespace], pairing: Pairing, sheet: PriceSheet) -> None:
+    def __init__(
+        self,
+        title: str,
+        targets: Sequence[WatchedNamespace],
+        pairing: Pairing,
+        sheet: PriceSheet,
+        log: EventLog | None = None,
+    ) -> None:
+        """Watch these targets. `log`: events that were noted before."""
         self.title = title
         self.targets = {target.name: target for target in targets}
-        self.happened: deque[dict[str, Any]] = deque(maxlen=HAPPENINGS_MAX)
+        self.log = log or EventLog()
         self._pairing = pairing
         self._sheet = sheet
         self._watchers: set[Watcher] = set()
         self._wanted_s = 0.0
         "Last time of a request, on the clock of the event loop."
         self._tasks: list[asyncio.Task[None]] = []
+        self.is_at_work = False
+        "True while the sources are asked for watchers; False: at most for the log of events."
+        self._asked: set[str] = set()
+        "Namespaces, and `CLIENTS`, that have answered, or failed to, since the sources are asked for watchers."
+        self._answered_ms: dict[str, int] = {}
+        "Time of the last answer of each namespace."
         self._first = asyncio.Event()
         self._arrived = asyncio.Event()
         "Set when all namespaces and clients have answered, or failed to."
@@ -99,21 +115,15 @@ class Watch:
         "Paired clients of these namespaces on this machine, as their control sockets described them last."
         self._status: dict[str, Any] = {}
         self._look: dict[str, Any] = {}
-        self._number = 0
         self._following: Following | None = None
         self._news: dict[str, asyncio.Event] = {}
         "Set when a namespace, by its name, or the clients, by `CLIENTS`, have told of an event."
-
-    @property
-    def is_at_work(self) -> bool:
-        """True while the sources are asked."""
-        return bool(self._tasks)
 
     # ── for those who ask ──
 
     async def look(self) -> dict[str, Any]:
         """Return the look as it is now, or was a moment ago; starts the watch when there was no watcher."""
-        self._begin()
+        self.begin()
         await self._first.wait()
         return self._look
 
@@ -133,7 +143,7 @@ class Watch:
         look = await self.look()
         watcher = Watcher()
         watcher.tell(_line("look", look))
-        watcher.tell(_line("happened", list(self.happened)))
+        watcher.tell(_line("happened", list(self.log.events)))
         self._watchers.add(watcher)
         return watcher
 
@@ -152,22 +162,7 @@ class Watch:
 
     def note(self, happening: Happening) -> None:
         """Add an event to the list, and tell the watchers."""
-        self._number += 1
-        said = {
-            "number": self._number,
-            "time_ms": int(time.time() * 1000),
-            **without_nulls(
-                {
-                    "kind": happening.kind,
-                    "tone": happening.tone,
-                    "text": happening.text,
-                    "namespace": happening.namespace,
-                    "entity": happening.entity,
-                }
-            ),
-        }
-        self.happened.append(said)
-        self.tell("happened", [said])
+        self.tell("happened", [self.log.note(happening)])
 
     async def refresh(self, name: str) -> None:
         """Ask one namespace at once, because it was just changed from here."""
@@ -186,28 +181,42 @@ class Watch:
 
     # ── the sources ──
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Ask all sources at their own pace, for a while or as long as there are watchers; then only for the log."""
         self._wanted_s = asyncio.get_running_loop().time()
-        if self._tasks:
+        if self.is_at_work:
             return
+        self._stop_sources()
+        self.is_at_work = True
         self._first, self._arrived = asyncio.Event(), asyncio.Event()
-        self.overviews, self._pair, self._status, self._look = {}, {}, {}, {}
-        loop = asyncio.get_running_loop()
+        self._asked = set()
+        self._start(list(self.targets.values()))
+        self._add(self._tick())
+
+    def _rest(self) -> None:
+        """Ask only for the log of events from now on."""
+        self._stop_sources()
+        self.is_at_work = False
+        self._start([target for target in self.targets.values() if target.can_switch], IDLE_S)
+
+    def _start(self, targets: Sequence[WatchedNamespace], pace_s: float | None = None) -> None:
+        """Ask these targets, and the clients, again and again: at their own pace, or at the one that is given."""
         self._news = {name: asyncio.Event() for name in (*self.targets, CLIENTS)}
         self._following = Following(self._hear_clients)
-        sources: list[tuple[Callable[[], Awaitable[bool]], float, asyncio.Event]] = [
-            (lambda target=target: self._ask(target), target.pace_s, self._news[name])  # type: ignore[misc]
-            for name, target in self.targets.items()
-        ]
-        sources.append((self._ask_clients, CLIENTS_S, self._news[CLIENTS]))
-        if self._pairing.look is not None:
-            pace_s = max(LOOK_S, *(target.pace_s for target in self.targets.values()))  # Azure bills this look too
-            sources.append((self._ask_status, pace_s, asyncio.Event()))
-        self._tasks = [loop.create_task(self._keep(*source)) for source in sources]
-        self._tasks += [loop.create_task(self._follow(target)) for target in self.targets.values() if target.can_switch]
-        self._tasks.append(loop.create_task(self._tick()))
-        for task in self._tasks:
-            task.add_done_callback(_tell_failure)
+        for target in targets:
+            ask = partial(self._ask, target)
+            self._add(self._keep(ask, target.pace_s if pace_s is None else pace_s, self._news[target.name]))
+            if target.can_switch:
+                self._add(self._follow(target))
+        if self._pairing.look is not None and len(targets) == len(self.targets):
+            look_s = max(LOOK_S, *(target.pace_s for target in targets))  # Azure bills this look too
+            self._add(self._keep(self._ask_status, look_s if pace_s is None else pace_s, asyncio.Event()))
+        self._add(self._keep(self._ask_clients, CLIENTS_S if pace_s is None else pace_s, self._news[CLIENTS]))
+
+    def _add(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(_tell_failure)
+        self._tasks.append(task)
 
     def _stop_sources(self) -> list[asyncio.Task[None]]:
         tasks, self._tasks = self._tasks, []
@@ -262,14 +271,18 @@ class Watch:
             # The last counts stay: a namespace that is away still has its messages.
             since_ms = known.get("away_since_ms") or int(time.time() * 1000)
             found = {**known, "reachable": False, "error": str(error), "away_since_ms": since_ms}
+            if target.name in self._answered_ms:
+                found["counts_as_of_ms"] = self._answered_ms[target.name]
         else:
             found = {**found, "reachable": True}
+            self._answered_ms[target.name] = int(time.time() * 1000)
+        self._asked.add(target.name)
         self.overviews[target.name] = found
         self._has_arrived()
         return _without_time(known) != _without_time(found)
 
     def _has_arrived(self) -> None:
-        if self._pair and len(self.overviews) == len(self.targets):
+        if len(self._asked) > len(self.targets):
             self._arrived.set()
 
     async def _ask_clients(self) -> bool:
@@ -279,6 +292,7 @@ class Watch:
         if self._following is not None and self._tasks:
             self._following.keep(one["socket"] for one in ours)
         before, self._pair = self._pair, pair_facts(ours, time.time())
+        self._asked.add(CLIENTS)
         self._has_arrived()
         return before != self._pair
 
@@ -298,7 +312,7 @@ class Watch:
             if self._watchers:
                 self._wanted_s = loop.time()
             elif loop.time() - self._wanted_s > LINGER_S:
-                self._stop_sources()
+                self._rest()
                 return
             await asyncio.sleep(TICK_S)
 

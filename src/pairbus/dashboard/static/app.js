@@ -9,7 +9,7 @@ import { noteImport } from "./imports.js";
 import { noteAddress } from "./message.js";
 import { happened, headline, overview } from "./overview.js";
 import { begin, keepListening, onChange, state } from "./store.js";
-import { faults, loadKinds } from "./switches.js";
+import { clearing, faults, loadKinds } from "./switches.js";
 import { duration, jobText } from "./words.js";
 
 const main = document.getElementById("main");
@@ -38,9 +38,10 @@ function drawLink() {
   const banner = document.getElementById("banner");
   const warning = state.link !== "lost" ? null
     : h("p", {}, state.onBroker
-      ? `This namespace does not answer: ${state.problem}. A fault may have shut its port, and this page is on it. “pairbus fault clear --control DIR/control.sock” ends it; “pairbus dashboard --control DIR” shows a namespace during an outage too.`
+      ? `This namespace does not answer: ${state.problem}. A fault may have shut its port, and this page is on it. ${clearing()} ends it; “pairbus dashboard --control DIR” shows a namespace during an outage too. Everything below is as it was last seen.`
       : `The dashboard does not answer: ${state.problem}. Everything below is as it was last seen.`);
   show(banner, warning ? [warning] : []);
+  main.classList.toggle("stale", state.link === "lost");
 }
 
 const VERBS = { purge: "Delete", move: "Move", redrive: "Re-drive", import: "Import" };

@@ -66,8 +66,9 @@ export function pairs(rows) {
 }
 
 // columns: [{title, class, cell: row => content}]; `minor` columns are hidden on a phone.
-export function table(caption, columns, rows, rowAttributes) {
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+// `kind`: "cards" shows each row below the other cells of a column on a phone, where the columns have no room.
+export function table(caption, columns, rows, rowAttributes, kind) {
+  return h("div", { class: `scroll ${kind ?? ""}`.trim(), tabindex: 0, role: "region", "aria-label": caption },
     h("table", {},
       h("caption", { class: "unseen" }, caption),
       h("thead", {}, h("tr", {}, columns.map((c) => h("th", { class: c.class, scope: "col", "aria-sort": c.sorted }, c.title)))),

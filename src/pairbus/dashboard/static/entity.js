@@ -6,7 +6,8 @@ import { attempt, confirm } from "./dialogs.js";
 import { button, field, h, pill, section, svg, table, tiles } from "./dom.js";
 import { sendForm, syncMessage } from "./message.js";
 import { deadLetters, messages } from "./messages.js";
-import { ratesOf, state } from "./store.js";
+import { ratesOf, seenAt, state } from "./store.js";
+import { aheadBy } from "./switches.js";
 import { bytes, duration, many, moment, number, rate, shortBody } from "./words.js";
 
 const DEAD = "/$DeadLetterQueue";
@@ -40,11 +41,24 @@ export function entityView({ namespace, path, tab, query }, redraw) {
   here.reload = () => load(here);
   syncMessage(here);
   return [
-    h("div", { class: "title" }, crumbs, h("h1", {}, h("bdi", {}, path)), h("p", { class: "period" }, [entity.kind, entity.status && entity.status !== "Active" ? entity.status : "", entity.sessions ? "with sessions" : "", entity.forward_to ? `forwards to ${entity.forward_to}` : "", entity.duplicate_window_s ? `duplicate detection ${duration(entity.duplicate_window_s)}` : ""].filter(Boolean).join(", "))),
+    h("div", { class: "title" }, crumbs, h("h1", {}, h("bdi", {}, path)), h("p", { class: "period" }, facts(namespace, path, entity))),
     figures(namespace, path, entity),
     h("div", { class: "tabs", role: "navigation", "aria-label": "Parts of the entity" }, tabsOf(entity).map(([name, label]) => h("a", { href: entityLink(namespace, path, name), "aria-current": name === tab ? "page" : null }, label))),
     body(here),
   ];
+}
+
+function facts(namespace, path, entity) {
+  const to = (name) => (entityOf(namespace, name) ? h("a", { href: entityLink(namespace, name) }, h("bdi", {}, name)) : h("bdi", {}, name));
+  const topic = entity.kind === "subscription" ? path.replace(/\/subscriptions\/.*$/i, "") : "";
+  return [topic ? ["subscription of topic ", to(topic)] : entity.kind,
+    entity.status && entity.status !== "Active" ? entity.status : "",
+    entity.sessions ? "with sessions" : "",
+    entity.forward_to ? ["forwards to ", to(entity.forward_to)] : "",
+    entity.duplicate_window_s ? `drops duplicates within ${duration(entity.duplicate_window_s)}` : "",
+    aheadBy(state.look.namespaces[namespace]),
+    seenAt(namespace) ? `${namespace} is away: its counts are those of ${moment(seenAt(namespace))}` : "",
+  ].filter(Boolean).map((fact, at) => [at ? ", " : "", fact]);
 }
 
 // Another page of the same list keeps the chosen messages; another list begins anew.
@@ -59,12 +73,13 @@ function enter(here) {
 
 function figures(namespace, path, entity) {
   const rates = ratesOf(namespace, path);
+  const old = seenAt(namespace) ? "old" : "";
   return h("section", { "aria-label": "Counts" }, tiles([
-    entity.kind === "topic" ? { title: "Subscriptions", value: number(entity.subscriptions), note: `${number(entity.scheduled ?? 0)} scheduled` } : { title: "Active", value: number(entity.active), note: `${number(entity.deferred ?? 0)} deferred` },
-    entity.kind !== "topic" && { title: "Dead letters", value: number(entity.dead), tone: entity.dead ? "bad" : "", note: " " },
-    { title: "In", value: rate(rates.in), note: "over the last ten seconds" },
-    entity.kind !== "topic" && { title: "Out", value: rate(rates.out), note: "received, moved or deleted" },
-    { title: "Size", value: bytes(entity.size_bytes), note: entity.max_bytes ? `of ${bytes(entity.max_bytes)}` : " " },
+    entity.kind === "topic" ? { title: "Subscriptions", value: number(entity.subscriptions), note: `${number(entity.scheduled ?? 0)} scheduled` } : { title: "Waiting", value: number(entity.active), tone: old, note: `${number(entity.deferred ?? 0)} deferred besides` },
+    entity.kind !== "topic" && { title: "Dead letters", value: number(entity.dead), tone: old || (entity.dead ? "bad" : ""), note: " " },
+    { title: "Arriving", value: old ? "–" : rate(rates.in), note: "over the last ten seconds" },
+    entity.kind !== "topic" && { title: "Leaving", value: old ? "–" : rate(rates.out), note: "received, moved or deleted" },
+    { title: "Size", value: bytes(entity.size_bytes), tone: old, note: entity.max_bytes ? `of ${bytes(entity.max_bytes)}` : " " },
   ]));
 }
 

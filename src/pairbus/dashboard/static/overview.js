@@ -2,8 +2,8 @@
 
 import { entityLink } from "./address.js";
 import { button, h, pill, section, svg, table, tiles } from "./dom.js";
-import { ratesOf, state } from "./store.js";
-import { outageButton } from "./switches.js";
+import { ratesOf, seenAt, state } from "./store.js";
+import { aheadBy, outageButton } from "./switches.js";
 import { bytes, duration, isBacklog, many, moment, number, rate, STATES } from "./words.js";
 
 const FIRST_ROWS = 100;
@@ -14,20 +14,30 @@ export function entityRows(look) {
     Object.entries(one.entities ?? {}).map(([path, entity]) => ({ namespace, path, ...entity })));
 }
 
+// Every sentence here is one that somebody must act on; “well” is said only when there is none.
 export function headline(look) {
+  if (state.link === "lost") return [state.onBroker ? `${look.title} does not answer` : "The dashboard does not answer", "bad"];
   const names = Object.entries(look.namespaces);
   const away = names.filter(([, one]) => !one.reachable).map(([name]) => name);
-  const failed = Object.values(look.pair?.entities ?? {}).filter((one) => one.state.endsWith("OVER")).length;
-  const suspect = Object.values(look.pair?.entities ?? {}).filter((one) => one.state === "SUSPECT").length;
+  const states = Object.values(look.pair?.entities ?? {});
+  const failed = states.filter((one) => one.state.endsWith("OVER")).length;
+  const suspect = states.filter((one) => one.state === "SUSPECT").length;
   const backlog = look.pair?.backlog?.messages ?? 0;
-  const parts = [];
-  if (away.length) parts.push(`${away.join(" and ")} ${away.length === 1 ? "is" : "are"} away`);
-  if (failed) parts.push(`${many(failed, "entity", "entities")} failed over`);
-  if (suspect) parts.push(`${suspect} suspect`);
-  if (backlog) parts.push(`${many(backlog, "message")} in the backlog`);
-  if (parts.length) return [parts.join(", "), "bad"];
   const faults = names.reduce((sum, [, one]) => sum + (one.faults?.length ?? 0), 0);
-  if (faults) return [`${many(faults, "fault")} switched on`, "bad"];
+  const dead = entityRows(look).reduce((sum, row) => sum + (row.dead ?? 0), 0);
+  const bad = [
+    away.length && `${away.join(" and ")} ${away.length === 1 ? "is" : "are"} away`,
+    failed && `${many(failed, "entity", "entities")} failed over`,
+    suspect && `${suspect} suspect`,
+    backlog && `${many(backlog, "message")} in the backlog`,
+    faults && `${many(faults, "fault")} switched on`,
+  ].filter(Boolean);
+  const noted = [
+    dead && many(dead, "dead letter"),
+    ...names.map(([name, one]) => aheadBy(one) && `${name}: ${aheadBy(one)}`),
+  ].filter(Boolean);
+  const found = [...bad, ...noted].join(", ");
+  if (found) return [found, bad.length ? "bad" : "warn"];
   return [names.length === 1 ? `${names[0][0]} is well` : "Both namespaces are well", ""];
 }
 
@@ -40,11 +50,11 @@ export function overview(redraw) {
     keyFigures(look, rows),
     namespaces(look),
     states(look),
-    backlogQueues(look),
     course(look),
-    entities(look, rows, redraw),
+    entities(look, rows.filter((row) => !isBacklog(row.path)), redraw),
     happened(8),
     cost(look),
+    backlogQueues(look, rows.filter((row) => isBacklog(row.path))),
   ].filter(Boolean);
 }
 
@@ -54,51 +64,70 @@ function keyFigures(look, rows) {
   const states = Object.values(pair.entities ?? {});
   const failed = states.filter((one) => one.state.endsWith("OVER")).length;
   const backlog = pair.backlog ?? {};
+  const stale = Object.keys(look.namespaces).filter((name) => seenAt(name));
+  const old = stale.map((name) => `${name} as of ${moment(seenAt(name))}; `).join("");
+  const oldBacklog = pair.secondary && seenAt(pair.secondary) ? `as of ${moment(seenAt(pair.secondary))}; ` : "";
   const hasPair = states.length || backlog.queues || pair.primary;
   return h("section", { "aria-label": "Key figures" }, tiles([
-    { title: "Messages waiting", value: number(sum("active")), note: `${many(sum("scheduled"), "scheduled message")}, ${sum("deferred")} deferred` },
-    { title: "Dead letters", value: number(sum("dead")), tone: sum("dead") ? "bad" : "", note: many(rows.filter((row) => row.dead).length, "entity", "entities") },
+    { title: "Messages waiting", value: number(sum("active")), note: `${old}${number(sum("scheduled"))} scheduled, ${number(sum("deferred"))} deferred besides`, tone: old ? "old" : "" },
+    { title: "Dead letters", value: number(sum("dead")), tone: old ? "old" : sum("dead") ? "bad" : "", note: old + "in " + many(rows.filter((row) => row.dead).length, "entity", "entities") },
     hasPair && { title: "Failed over", value: number(failed), tone: failed ? "bad" : "good", note: `of ${states.length} that clients of this machine send to` },
-    hasPair && { title: "Backlog", value: number(backlog.messages), tone: backlog.messages ? "bad" : "good", note: backlog.oldest_s !== undefined ? `the oldest for ${duration(backlog.oldest_s)}` : `in ${many(backlog.queues ?? 0, "backlog queue")}` },
-    hasPair && { title: "Syphon", value: rate(pair.syphon_per_second ?? 0), note: many((pair.syphons ?? []).length, "syphon") + " on this machine" },
+    hasPair && { title: "Backlog", value: number(backlog.messages), tone: oldBacklog ? "old" : backlog.messages ? "bad" : "good", note: oldBacklog + (backlog.oldest_s !== undefined ? `the oldest for ${duration(backlog.oldest_s)}` : `in ${many(backlog.queues ?? 0, "backlog queue")}`) },
+    hasPair && { title: "Moved home", value: rate(pair.syphon_per_second ?? 0), note: `by ${many((pair.syphons ?? []).length, "syphon")} on this machine` },
     look.cost && { title: "Cost so far", value: `${look.cost.amount} ${look.cost.currency}`, note: `estimate: ${look.cost.is_partial ? "at least " : ""}${many(look.cost.billable_operations, "billable operation")}${look.cost.base_per_month ? `, and ${look.cost.base_per_month} ${look.cost.currency} a month` : ""}` },
   ]));
 }
 
 function namespaces(look) {
+  const counts = ([name, one], text) => (seenAt(name) ? h("span", { class: "old" }, text) : one.entities ? text : "–");
   return section("namespaces", "Namespaces", table("Namespaces", [
-    { title: "Name", cell: ([name, one]) => [name, h("small", {}, one.role ?? "", one.role ? ", " : "", one.address)] },
-    { title: "State", cell: ([, one]) => [pill(one.reachable ? "healthy" : "failed", one.reachable ? "answers" : "away"), one.error ? h("small", { class: "reason" }, one.error) : null] },
-    { title: "Entities", class: "n minor", cell: ([, one]) => number(Object.keys(one.entities ?? {}).length) },
-    { title: "Size", class: "n minor", cell: ([, one]) => bytes(Object.values(one.entities ?? {}).filter((e) => e.kind !== "subscription").reduce((s, e) => s + (e.size_bytes ?? 0), 0)) },
+    { title: "Name", cell: ([name, one]) => [name, h("small", {}, one.role ? `${one.role}, ` : "", h("span", { class: "address" }, one.address))] },
+    { title: "State", cell: ([name, one]) => [pill(one.reachable ? "healthy" : "failed", one.reachable ? "answers" : "away"), aheadBy(one) ? [" ", pill("suspect", aheadBy(one))] : null, one.error ? h("small", { class: "reason" }, one.error) : null, seenAt(name) ? h("small", { class: "reason" }, `its counts are those of ${moment(seenAt(name))}`) : null] },
+    { title: "Entities", class: "n minor", cell: (row) => counts(row, number(Object.keys(row[1].entities ?? {}).length)) },
+    { title: "Size", class: "n minor", cell: (row) => counts(row, bytes(Object.values(row[1].entities ?? {}).filter((e) => e.kind !== "subscription").reduce((s, e) => s + (e.size_bytes ?? 0), 0))) },
     { title: "Faults", class: "n minor", cell: ([, one]) => (one.can_switch ? h("a", { href: "#/faults" }, number((one.faults ?? []).length)) : "–") },
-    { title: h("span", { class: "unseen" }, "Switch"), class: "n", cell: ([name, one]) => (one.can_switch ? outageButton(name, one) : "") },
-  ], Object.entries(look.namespaces)));
+    { title: h("span", { class: "unseen" }, "Switch"), class: "n end", cell: ([name, one]) => (one.can_switch ? outageButton(name, one) : "") },
+  ], Object.entries(look.namespaces), null, "cards"));
 }
 
 function states(look) {
   const rows = Object.entries(look.pair?.entities ?? {});
   if (!rows.length) return null;
-  return section("states", "States of entities", table("States of entities", [
-    { title: "Entity", cell: ([path]) => h("bdi", {}, path) },
-    { title: "State", cell: ([, one]) => [pill(STATES[one.state]?.[0] ?? "", STATES[one.state]?.[1] ?? one.state), one.cause ? h("small", { class: "reason minor" }, one.cause) : null] },
-    { title: "For", class: "n", cell: ([, one]) => duration(look.time_ms / 1000 - one.since_s) },
-    { title: "Sent", class: "n minor", cell: ([, one]) => number(one.sent) },
-    { title: "Diverted", class: "n", cell: ([, one]) => number(one.diverted) },
-    { title: "Pings", class: "n minor", cell: ([, one]) => number(one.pings) },
+  const primary = look.pair.primary ?? Object.keys(look.namespaces).find((name) => rows.some(([path]) => look.namespaces[name].entities?.[path]));
+  const isHere = (path) => Boolean(look.namespaces[primary]?.entities?.[path]);
+  return section("states", "Where clients send", table("Where clients send", [
+    { title: "Entity", cell: ([path]) => (isHere(path) ? h("a", { href: entityLink(primary, path) }, h("bdi", {}, path)) : h("bdi", {}, path)) },
+    { title: "State", cell: ([, one]) => [pill(STATES[one.state]?.[0] ?? "", STATES[one.state]?.[1] ?? one.state), one.cause ? h("small", { class: "reason" }, one.cause) : null] },
+    { title: "Since", class: "n", cell: ([, one]) => `${duration(look.time_ms / 1000 - one.since_s)} ago` },
+    { title: "Sent to it", class: "n minor", cell: ([, one]) => number(one.sent) },
+    { title: "To the backlog", class: "n minor", cell: ([, one]) => number(one.diverted) },
     { title: "Failed", class: "n minor", cell: ([, one]) => number(one.failed) },
-  ], rows), h("p", { class: "note" }, `As ${many((look.pair.clients ?? []).length, "client")} of this machine ${look.pair.clients?.length === 1 ? "tells" : "tell"}.`));
+    { title: "Pings", class: "n minor", cell: ([, one]) => number(one.pings) },
+  ], rows), h("p", { class: "note" }, `Reported by ${many((look.pair.clients ?? []).length, "client")} on this machine. Pings ask whether an entity accepts messages again.`));
 }
 
-function backlogQueues(look) {
-  const rows = Object.entries(look.pair?.backlog?.by_queue ?? {});
+// Folded and last: operators need them when one is named, and no stranger may take them for queues of an application.
+function backlogQueues(look, rows) {
   if (!rows.length) return null;
-  return section("backlog", "Backlog queues", table("Backlog queues", [
-    { title: "Queue", cell: ([path]) => h("bdi", {}, path) },
-    { title: "Messages", class: "n", cell: ([, one]) => number(one.messages) },
-    { title: "Oldest for", class: "n", cell: ([, one]) => duration(one.oldest_s) },
-    { title: "Dead", class: "n minor", cell: ([, one]) => number(one.dead) },
-  ], rows));
+  const waiting = rows.reduce((sum, row) => sum + (row.active ?? 0), 0);
+  const ages = look.pair?.backlog?.by_queue ?? {};
+  return h("section", { "aria-labelledby": "backlog", "data-key": "backlog" }, h("details", {},
+    h("summary", {}, h("h2", { id: "backlog" }, "Backlog queues"), h("span", { class: "note" }, `${number(rows.length)}, with ${many(waiting, "message")}`)),
+    table("Backlog queues", [
+      { title: "Queue", cell: (row) => [h("a", { href: entityLink(row.namespace, row.path) }, h("bdi", {}, row.path)), h("small", {}, `in ${row.namespace}`)] },
+      { title: "Messages", class: "n", cell: (row) => shownCount(row, number(row.active)) },
+      { title: "Oldest waits for", class: "n minor", cell: (row) => duration(ages[row.path]?.oldest_s) },
+      { title: "Dead letters", class: "n", cell: (row) => deadLink(row) },
+      { title: "Size", class: "n minor", cell: (row) => shownCount(row, bytes(row.size_bytes)) },
+    ], [...rows].sort((a, b) => (b.active ?? 0) - (a.active ?? 0)).slice(0, FIRST_ROWS))));
+}
+
+function shownCount(row, text) {
+  return seenAt(row.namespace) ? h("span", { class: "old", title: `as of ${moment(seenAt(row.namespace))}` }, text) : text;
+}
+
+function deadLink(row) {
+  return row.dead ? h("a", { class: seenAt(row.namespace) ? "old" : "bad", href: entityLink(row.namespace, row.path, "dead-letters") }, number(row.dead)) : shownCount(row, row.dead === undefined ? "–" : "0");
 }
 
 function course(look) {
@@ -138,23 +167,34 @@ function entities(look, rows, redraw) {
       h("input", { type: "search", id: "filter", placeholder: "Filter by name  ( / )", "aria-label": "Filter by name", value: view.filter, oninput: (event) => { view.filter = event.target.value; redraw(); } }),
       h("label", { class: "check" }, h("input", { type: "checkbox", checked: view.nonEmpty, onchange: (event) => { view.nonEmpty = event.target.checked; redraw(); } }), "only with messages")),
     rows.length ? table("Entities", [
-      { title: sortHead("Name", "path", redraw), cell: (row) => [h("a", { href: entityLink(row.namespace, row.path) }, h("bdi", {}, row.path)), h("small", {}, [row.kind, several ? row.namespace : "", isBacklog(row.path) ? "backlog queue" : "", row.sessions ? "sessions" : "", row.status && row.status !== "Active" ? row.status : ""].filter(Boolean).join(", "))] },
-      column("Active", "active", (row) => (row.active === undefined ? "–" : number(row.active))),
-      column("Dead", "dead", (row) => (row.dead ? h("a", { class: "bad", href: entityLink(row.namespace, row.path, "dead-letters") }, number(row.dead)) : row.dead === undefined ? "–" : "0")),
-      column("Scheduled", "scheduled", (row) => number(row.scheduled), true),
-      column("In", "in", (row) => rate(ratesOf(row.namespace, row.path).in), true),
-      column("Out", "out", (row) => rate(ratesOf(row.namespace, row.path).out), true),
-      column("Size", "size_bytes", (row) => bytes(row.size_bytes), true),
+      { title: sortHead("Name", "path", redraw), cell: (row) => [h("a", { href: entityLink(row.namespace, row.path) }, h("bdi", {}, row.path)), h("small", {}, [row.kind, several ? row.namespace : "", seenAt(row.namespace) ? `as of ${moment(seenAt(row.namespace))}` : "", row.sessions ? "sessions" : "", row.status && row.status !== "Active" ? row.status : ""].filter(Boolean).join(", "))] },
+      column("Waiting", "active", (row) => shownCount(row, number(row.active))),
+      column("Dead letters", "dead", (row) => deadLink(row)),
+      column("Scheduled", "scheduled", (row) => shownCount(row, number(row.scheduled)), true),
+      column("Arriving", "in", (row) => speed(row, "in"), true),
+      column("Leaving", "out", (row) => speed(row, "out"), true),
+      column("Size", "size_bytes", (row) => shownCount(row, bytes(row.size_bytes)), true),
     ], shown) : h("p", { class: "nothing" }, "There are no entities yet."),
     found.length > shown.length ? button(`Show all ${number(found.length)}`, () => { view.all = true; redraw(); }, { class: "quiet" }) : null,
     rows.length && !found.length ? h("p", { class: "nothing" }, "No entity has this in its name.") : null);
 }
 
+const speed = (row, way) => (seenAt(row.namespace) ? "–" : rate(ratesOf(row.namespace, row.path)[way]));
+
 export function happened(count) {
   const rows = state.happened.slice(-count).reverse();
   return section("happened", "Events",
-    rows.length ? h("ol", { class: "events" }, rows.map((one) => h("li", { class: one.tone }, h("time", { datetime: new Date(one.time_ms).toISOString() }, moment(one.time_ms)), h("span", {}, one.text)))) : h("p", { class: "nothing" }, "Nothing has happened while somebody watched."),
+    rows.length ? h("ol", { class: "events" }, rows.map((one) => h("li", { class: one.tone }, h("time", { datetime: new Date(one.time_ms).toISOString() }, moment(one.time_ms)), eventText(one)))) : h("p", { class: "nothing" }, "Nothing has happened since the server of this page began."),
     count < 100 && state.happened.length > count ? h("p", {}, h("a", { href: "#/events" }, "All events")) : null);
+}
+
+// The entity in the text is a link while it exists.
+function eventText(one) {
+  const at = one.entity ? one.text.indexOf(one.entity) : -1;
+  const namespace = one.namespace ?? Object.keys(state.look.namespaces).find((name) => state.look.namespaces[name].entities?.[one.entity]);
+  if (at < 0 || !state.look.namespaces[namespace]?.entities?.[one.entity]) return h("span", {}, one.text);
+  const tab = one.kind === "dead-letter" ? "dead-letters" : "";
+  return h("span", {}, one.text.slice(0, at), h("a", { href: entityLink(namespace, one.entity, tab) }, h("bdi", {}, one.entity)), one.text.slice(at + one.entity.length));
 }
 
 function cost(look) {

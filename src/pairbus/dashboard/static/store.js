@@ -37,6 +37,9 @@ function noteLook(look) {
 
 const total = (e) => (e.active ?? 0) + (e.dead ?? 0) + (e.deferred ?? 0) + (e.scheduled ?? 0);
 
+// Counts of a namespace that does not answer are the last that were seen: their time; null for counts of now.
+export const seenAt = (namespace) => state.look.namespaces[namespace]?.counts_as_of_ms ?? null;
+
 // Messages in and out a second, over the last ten seconds; undefined when the namespace does not tell.
 export function ratesOf(namespace, path) {
   const [first, last] = [samples[0], samples[samples.length - 1]];
