@@ -51,6 +51,16 @@ def test_llms_txt_has_every_page_with_a_sentence() -> None:
     assert [path for _, path, sentence in entries if len(sentence) < 20 or not sentence.endswith(".")] == []
 
 
+def test_site_loads_nothing_from_elsewhere() -> None:
+    """It is read on machines without internet: no font of a service, no diagram that a script of a CDN would draw."""
+    assert "font = false" in build_docs.CONFIG
+    assert [page for page, text in TEXTS.items() if "```mermaid" in text] == []
+    drawn = build_docs.as_text(
+        "```mermaid\nstateDiagram-v2\n    [*] --> HEALTHY\n    HEALTHY --> SUSPECT: send failed\n```"
+    )
+    assert drawn.splitlines()[1:-1] == ["start   → HEALTHY", "HEALTHY → SUSPECT   send failed"]
+
+
 def test_fenced_blocks_are_not_changed() -> None:
     """A list in a block of code is no list, and a link in it is no link."""
     block = "```sh\n# [a](b.md)\n* x\n```"

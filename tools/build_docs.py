@@ -72,6 +72,7 @@ nav = {nav}
 
 [project.theme]
 language = "en"
+font = false
 features = ["navigation.sections", "navigation.top", "search.highlight", "content.code.copy"]
 """
 
@@ -114,12 +115,25 @@ def rendered(text: str, source: Path) -> tuple[str, set[str]]:
 
     pieces = []
     for is_prose, piece in outside_of_code(text):
-        if is_prose:
+        if piece.startswith("```mermaid"):
+            piece = as_text(piece)
+        elif is_prose:
             piece = LINK.sub(moved, piece)
             # Python-Markdown begins a list only after an empty line.
             piece = re.sub(rf"^(?!{LIST_ITEM}|[ |])(.+)\n(?={LIST_ITEM})", r"\1\n\n", piece, flags=re.MULTILINE)
         pieces.append(piece)
     return "".join(pieces), linked - set(RENAMED)
+
+
+def as_text(diagram: str) -> str:
+    """Return a diagram of states as a block of text: drawing it needs a script that a site without internet lacks."""
+    rows = [line.strip().partition(": ") for line in diagram.splitlines() if "-->" in line]
+    arrows = [
+        (*(side.strip().replace("[*]", "start") for side in row.split("-->", 1)), label) for row, _, label in rows
+    ]
+    width = max((len(before) for before, _, _ in arrows), default=0)
+    lines = [f"{before:<{width}} → {after}{f'   {label}' if label else ''}" for before, after, label in arrows]
+    return "\n".join(["```text", *lines, "```"])
 
 
 def glossary() -> str:
@@ -198,6 +212,7 @@ def main() -> int:
             shutil.rmtree(SITE, ignore_errors=True)
             shutil.copytree(folder / "site", SITE)
             print(f"{SITE.name}/index.html: {len(list(SITE.rglob('*.html')))} pages")
+            print(f"For the search, serve it: python3 -m http.server --bind 127.0.0.1 --directory {SITE.name}")
         return built.returncode
 
 

@@ -56,7 +56,7 @@ async def test_change_is_noted_and_messages_are_not(change: Callable[[World], An
 
 
 async def test_broker_keeps_events_before_the_first_browser(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What happened in the night is there in the morning, although nobody had opened the page."""
+    """The first browser of the morning reads the events of the night."""
     monkeypatch.setattr(event_log, "PAUSE_S", 0.0)
     async with world() as there:
         await create(there)
@@ -76,7 +76,7 @@ async def test_recorder_does_not_follow_every_change_of_a_storm() -> None:
     """A thousand dead letters in a second cost one look, and the log stays bounded."""
     async with world() as there:
         namespace = there.broker.namespace("contoso")
-        recorder = event_log.Recorder(namespace)
+        recorder = event_log.EventRecorder(namespace)
         for number in range(2 * event_log.EVENTS_MAX):
             namespace.faults.add("throttle", entity=f"queue-{number}")
             await asyncio.sleep(0)

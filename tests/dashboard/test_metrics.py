@@ -76,7 +76,8 @@ async def scraped(url: str) -> tuple[Page, str]:
 def has_all(page: Page) -> bool:
     """True when the look has the fault, both messages of the backlog, and the state of the client."""
     states = [value for key, value in page.items() if key[0] == "pairbus_entity_state"]
-    is_on = ("pairbus_faults", "throttle", "contoso") in page
+    diverted = [v for key, v in page.items() if key[0].startswith("messaging_client_sent") and "backlog" in key]
+    is_on = ("pairbus_faults", "throttle", "contoso") in page and diverted == [2]
     return is_on and page["pairbus_backlog_messages", "fabrikam"] == 2 and states == [2]
 
 

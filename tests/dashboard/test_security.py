@@ -35,7 +35,7 @@ def test_policy_allows_nothing_inline_and_no_frame() -> None:
 
 def test_no_get_changes_anything() -> None:
     """Links, images and prefetching cause GETs that the user did not ask for."""
-    changing = ("send", "resend", "purge", "move", "redrive", "import", "cancel")
+    changing = ("send", "resend", "purge", "move", "redrive", "import", "cancel", "create", "change", "delete")
     for method, pattern, _ in ROUTES:
         if any(pattern.pattern.endswith(word) for word in changing):
             assert method == "POST", pattern.pattern

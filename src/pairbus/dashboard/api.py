@@ -215,6 +215,15 @@ def _about_messages(function: str) -> Handler:
     return _lazily(load, function)
 
 
+def _administration(function: str) -> Handler:
+    def load() -> Any:
+        from pairbus.dashboard import administering
+
+        return administering
+
+    return _lazily(load, function)
+
+
 def _verb(function: str) -> Handler:
     def load() -> Any:
         from pairbus.dashboard import verbs
@@ -268,6 +277,10 @@ ROUTES: list[tuple[str, re.Pattern[str], Handler]] = [
     ("GET", _of_namespace("clock"), _switch("clock")),
     ("POST", _of_namespace("clock"), _switch("clock")),
     ("GET", _of_namespace("entity"), _about_entities("show")),
+    ("GET", _of_namespace("settings"), _administration("settings")),
+    ("POST", _of_namespace("create"), _administration("create")),
+    ("POST", _of_namespace("change"), _administration("change")),
+    ("POST", _of_namespace("delete"), _administration("delete")),
     ("GET", _of_namespace("sessions"), _about_entities("sessions")),
     ("GET", _of_namespace("scheduled"), _about_entities("scheduled_messages")),
     ("GET", _of_namespace("rules"), _about_entities("show_rules")),

@@ -1,6 +1,6 @@
 """The log of events of one page: the last ones, numbered, kept by the server whether somebody watches or not.
 
-`Recorder` writes the log of a broker's page until the first browser comes: it needs neither the page nor other
+`EventRecorder` writes the log of a broker's page until the first browser comes: it needs neither the page nor other
 processes, and costs nothing while nothing changes. From then on the watch of the page writes it.
 """
 
@@ -50,7 +50,7 @@ class EventLog:
         return noted
 
 
-class Recorder:
+class EventRecorder:
     """Writes the events of a namespace of this process as the namespace tells its changes."""
 
     def __init__(self, namespace: Namespace) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from pairbus.dashboard.event_log import EventLog, Recorder
+from pairbus.dashboard.event_log import EventLog, EventRecorder
 
 if TYPE_CHECKING:
     from pairbus.broker.namespace import Namespace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class LazyPage:
     """Makes the page at the first request."""
 
-    def __init__(self, make: Callable[[EventLog], Any], recorder: Recorder) -> None:
+    def __init__(self, make: Callable[[EventLog], Any], recorder: EventRecorder) -> None:
         self._make = make
         self._recorder = recorder
         self._page: Page | None = None
@@ -49,4 +49,4 @@ def lazy_page(namespace: Namespace, connection_string: Callable[[], str], host: 
 
         return page_of(namespace, connection_string(), host, frozenset(name.lower() for name in hosts), log)
 
-    return LazyPage(make, Recorder(namespace))
+    return LazyPage(make, EventRecorder(namespace))

@@ -8,6 +8,7 @@ import { sendForm, syncMessage } from "./message.js";
 import { deadLetters, messages } from "./messages.js";
 import { ratesOf, seenAt, state } from "./store.js";
 import { aheadBy } from "./switches.js";
+import { entityButtons } from "./admin.js";
 import { bytes, duration, many, moment, number, rate, shortBody } from "./words.js";
 
 const DEAD = "/$DeadLetterQueue";
@@ -43,6 +44,7 @@ export function entityView({ namespace, path, tab, query }, redraw) {
   return [
     h("div", { class: "title" }, crumbs, h("h1", {}, h("bdi", {}, path)), h("p", { class: "period" }, facts(namespace, path, entity))),
     figures(namespace, path, entity),
+    entityButtons(here),
     h("div", { class: "tabs", role: "navigation", "aria-label": "Parts of the entity" }, tabsOf(entity).map(([name, label]) => h("a", { href: entityLink(namespace, path, name), "aria-current": name === tab ? "page" : null }, label))),
     body(here),
   ];

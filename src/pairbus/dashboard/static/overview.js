@@ -1,6 +1,7 @@
 // The overview: is everything well, what waits where, and what happened.
 
 import { entityLink } from "./address.js";
+import { newEntity } from "./admin.js";
 import { button, h, pill, section, svg, table, tiles } from "./dom.js";
 import { ratesOf, seenAt, state } from "./store.js";
 import { aheadBy, outageButton } from "./switches.js";
@@ -165,7 +166,8 @@ function entities(look, rows, redraw) {
   return section("entities", "Entities",
     h("div", { class: "tools" },
       h("input", { type: "search", id: "filter", placeholder: "Filter by name  ( / )", "aria-label": "Filter by name", value: view.filter, oninput: (event) => { view.filter = event.target.value; redraw(); } }),
-      h("label", { class: "check" }, h("input", { type: "checkbox", checked: view.nonEmpty, onchange: (event) => { view.nonEmpty = event.target.checked; redraw(); } }), "only with messages")),
+      h("label", { class: "check" }, h("input", { type: "checkbox", checked: view.nonEmpty, onchange: (event) => { view.nonEmpty = event.target.checked; redraw(); } }), "only with messages"),
+      button("New…", newEntity, { "data-action": "new-entity" })),
     rows.length ? table("Entities", [
       { title: sortHead("Name", "path", redraw), cell: (row) => [h("a", { href: entityLink(row.namespace, row.path) }, h("bdi", {}, row.path)), h("small", {}, [row.kind, several ? row.namespace : "", seenAt(row.namespace) ? `as of ${moment(seenAt(row.namespace))}` : "", row.sessions ? "sessions" : "", row.status && row.status !== "Active" ? row.status : ""].filter(Boolean).join(", "))] },
       column("Waiting", "active", (row) => shownCount(row, number(row.active))),

@@ -1,0 +1,80 @@
+"""Entities created, changed and deleted from the page, each checked by what the broker has afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.dashboard.world import World, world
+
+CONTOSO = "namespaces/contoso"
+
+
+async def test_queue_is_created_changed_and_deleted() -> None:
+    async with world() as there:
+        settings = {"lock_duration": "30s", "default_message_time_to_live": "14d", "requires_session": True}
+        await there.post(f"{CONTOSO}/create", {"kind": "queue", "path": "new", "settings": settings})
+        found = await there.get(f"{CONTOSO}/settings?path=new")
+        assert {name: found[name] for name in settings} == settings
+        await there.post(
+            f"{CONTOSO}/change", {"path": "new", "settings": {"max_delivery_count": 3, "status": "Disabled"}}
+        )
+        found = await there.get(f"{CONTOSO}/settings?path=new")
+        assert (found["max_delivery_count"], found["status"], found["lock_duration"]) == (3, "Disabled", "30s")
+        await there.post(f"{CONTOSO}/delete", {"path": "new"})
+        assert "new" not in (await there.get("overview"))["namespaces"]["contoso"]["entities"]
+
+
+async def test_topic_and_subscription_are_created_and_deleted() -> None:
+    async with world() as there:
+        await there.post(f"{CONTOSO}/create", {"kind": "topic", "path": "prices"})
+        path = "prices/Subscriptions/eu"
+        await there.post(
+            f"{CONTOSO}/create", {"kind": "subscription", "path": path, "settings": {"lock_duration": "5m"}}
+        )
+        assert (await there.get(f"{CONTOSO}/settings?path={path}"))["lock_duration"] == "5m"
+        await there.post(f"{CONTOSO}/delete", {"path": path})
+        await there.post(f"{CONTOSO}/delete", {"path": "prices"})
+        entities = (await there.get("overview"))["namespaces"]["contoso"]["entities"]
+        assert not any(one.startswith("prices") for one in entities)
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "status"),
+    [
+        ("create", {"kind": "queue", "path": "orders"}, 400),
+        ("create", {"kind": "relay", "path": "x"}, 400),
+        ("create", {"kind": "queue", "path": " "}, 400),
+        ("create", {"kind": "subscription", "path": "news"}, 400),
+        ("create", {"kind": "queue", "path": "x", "settings": {"lock_duration": "soon"}}, 400),
+        ("create", {"kind": "queue", "path": "x", "settings": {"lock_duration": "99d"}}, 400),
+        ("create", {"kind": "queue", "path": "x", "settings": {"max_delivery_count": "3"}}, 400),
+        ("create", {"kind": "topic", "path": "x", "settings": {"lock_duration": "5s"}}, 400),
+        ("create", {"kind": "queue", "path": "x", "settings": {"name": "y"}}, 400),
+        ("change", {"path": "orders", "settings": {"requires_session": True}}, 400),
+        ("change", {"path": "missing", "settings": {}}, 404),
+        ("delete", {"path": "missing"}, 404),
+        ("delete", {}, 404),
+    ],
+)
+async def test_wrong_request_changes_nothing(route: str, body: dict[str, Any], status: int) -> None:
+    async with world() as there:
+        before = await _entities(there)
+        got, said = await there.ask("POST", f"{CONTOSO}/{route}", body)
+        assert (got, "\n" in said["error"]) == (status, False), said
+        assert await _entities(there) == before
+
+
+@pytest.mark.parametrize("route", ["create", "change", "delete"])
+async def test_foreign_page_cannot_change_entities(route: str) -> None:
+    async with world() as there:
+        before = await _entities(there)
+        body = {"kind": "queue", "path": "orders", "settings": {"max_delivery_count": 1}}
+        assert (await there.ask("POST", f"{CONTOSO}/{route}", body, headers={}))[0] == 403
+        assert await _entities(there) == before
+
+
+async def _entities(there: World) -> list[str]:
+    found: dict[str, Any] = (await there.get("overview"))["namespaces"]["contoso"]["entities"]
+    return sorted(found)
