@@ -209,7 +209,7 @@ class OneThenError:
             raise StoreError("disk I/O error")
         return self.tries % 3 % 2
 
-    def nothing_left(self) -> None:
+    def end_drain(self) -> None:
         pass
 
 

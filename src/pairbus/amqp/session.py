@@ -114,6 +114,11 @@ class Session:
         """True when a delivery waits for its turn and the peer's window is open."""
         return self._remote_window > 0 and bool(self._outgoing)
 
+    @property
+    def has_waiting(self) -> bool:
+        """True while a delivery waits for the peer's window."""
+        return bool(self._outgoing)
+
     def outgoing_ids(self) -> frozenset[int]:
         """Return the ids of deliveries whose last frame was not written: the peer cannot have accepted them."""
         return self._dropped.union(delivery.delivery_id for delivery in self._outgoing)

@@ -109,4 +109,4 @@ class Dispatcher:
                 outlet.meter_deliveries()
         if exhausted or not box.available(now_ms):
             for outlet in outlets:
-                outlet.nothing_left()
+                outlet.end_drain()

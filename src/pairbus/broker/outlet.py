@@ -94,6 +94,8 @@ class Outlet:
         tokens = [lock.token for lock in locks]
         self.link.send_run(payloads, tokens)
         self._delivered([len(payload) for payload in payloads])
+        if self.link.drain and not self.link.credit:
+            self.end_drain()
         if self._unsettled is not None:
             self._unsettled.update(tokens)
             self._limit_unsettled(self._unsettled, now_ms)
@@ -130,7 +132,9 @@ class Outlet:
         self.wake()
 
     def wake(self) -> None:
-        """Note that this receiver may get a message now."""
+        """Note that this receiver may get a message now, or that it has got all that its credit allows."""
+        if self.link.drain and not self.link.credit:
+            self.end_drain()
         self.peer.namespace.wake(self.box, self)
 
     def session_lost(self) -> None:
@@ -143,10 +147,13 @@ class Outlet:
             self._sizes += sizes
         self.peer.flush_soon(sum(sizes))
 
-    def nothing_left(self) -> None:
-        """Note that the box is empty: a receiver that asked to drain gets its credit back."""
+    def end_drain(self) -> None:
+        """Answer a receiver that asked to drain, because the box is empty or the credit is used up (2.6.7).
+
+        Not before the messages themselves: some wait for a commit, or for the window of the session.
+        """
         link = self.link
-        if link.drain and link.is_open and not self._on_their_way:
+        if link.drain and link.is_open and not self._on_their_way and not link.session.has_waiting:
             self._ask_is_over(link.delivery_count)
             link.drained()
             self.peer.flush_soon()

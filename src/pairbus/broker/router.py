@@ -19,7 +19,7 @@ from pairbus.broker.queue import Queue
 from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal, dead_letters_take_no_sends, entity_not_found
 from pairbus.broker.requests import CREDIT as REQUEST_CREDIT
 from pairbus.broker.requests import Node, RequestLink, ResponseLink
-from pairbus.broker.session_links import SESSION_FILTER, Applicant
+from pairbus.broker.session_links import SESSION_FILTER, Applicant, session_asked_for
 from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.topic import Topic
 
@@ -170,8 +170,7 @@ def _attach_receiver(peer: Peer, link: SenderLink, attach: Attach, address: Link
 
 
 def _check_session_id(attach: Attach) -> None:
-    assert attach.source is not None and attach.source.filter is not None
-    session_id = attach.source.filter[SESSION_FILTER]
+    session_id = session_asked_for(attach.source)
     if session_id is not None and not (isinstance(session_id, str) and len(session_id) <= SESSION_ID_LENGTH_MAX):
         text = f"A session id is a text of at most {SESSION_ID_LENGTH_MAX} characters, not {session_id!r:.80}."
         raise Refusal(ARGUMENT_ERROR, text)

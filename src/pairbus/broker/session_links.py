@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pairbus.amqp.errors import DETACH_FORCED
 from pairbus.amqp.link import SenderLink
 from pairbus.amqp.performatives import Attach, Coordinator, Source
-from pairbus.amqp.types import Long, Symbol
+from pairbus.amqp.types import Described, Long, Symbol
 from pairbus.broker.box import Box
 from pairbus.broker.catalog import Receivable
 from pairbus.broker.dispatch import STORE_PAUSE_S, TURN_MAX
@@ -37,16 +37,24 @@ TICKS_OF_1970 = 621_355_968_000_000_000
 TICKS_PER_MS = 10_000
 
 
+def session_asked_for(source: Source | None) -> Any:
+    """Return the value of the session filter; None: the next available session. LookupError: there is no filter.
+
+    The Go SDK writes it as a described value.
+    """
+    value = ((source and source.filter) or {})[SESSION_FILTER]
+    return value.value if isinstance(value, Described) else value
+
+
 class Applicant:
     """A link that waits for a session; then its context is an `Outlet`."""
 
     def __init__(self, peer: Peer, link: SenderLink, attach: Attach, queue: Receivable, box: Box, path: str) -> None:
-        assert attach.source is not None and attach.source.filter is not None
         self.peer = peer
         self.link = link
         self.queue = queue
         self.box = box
-        self.session_id: str | None = attach.source.filter[SESSION_FILTER]
+        self.session_id: str | None = session_asked_for(attach.source)
         "Session id that it asks for; None: the next available session."
         wait_ms = (attach.properties or {}).get("com.microsoft:timeout")
         self.wait_s = (wait_ms if isinstance(wait_ms, int) else WAIT_MS) / 1000
@@ -82,8 +90,10 @@ class Applicant:
         assert isinstance(source, Source) and not isinstance(attach.target, Coordinator)
         self._outlet.hold = hold
         self.link.context = self._outlet
+        asked, granted = (source.filter or {})[SESSION_FILTER], hold.session.id
+        answer = Described(asked.descriptor, granted) if isinstance(asked, Described) else granted
         self.link.attach(
-            source=replace(source, filter={**(source.filter or {}), Symbol(SESSION_FILTER): hold.session.id}),
+            source=replace(source, filter={**(source.filter or {}), Symbol(SESSION_FILTER): answer}),
             target=attach.target,
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=attach.rcv_settle_mode,
@@ -240,7 +250,7 @@ class SessionDispatcher:
         if self._is_metered:
             outlet.meter_deliveries()
         if is_exhausted or (outlet.hold is not None and not outlet.hold.session.waiting):
-            outlet.nothing_left()
+            outlet.end_drain()
         return handed
 
     def _grant(self, now_ms: int) -> None:
