@@ -146,6 +146,7 @@ def test_sections_out_of_order_are_put_in_order_each_time() -> None:
     reader = DraftReader()
     for number in range(3):
         message = Message(properties=Properties(message_id=f"id {number}"), data=[b"x" * 300]).encode()
-        behind = b"\x00\x53\x71" + encode({Symbol("x-hop"): 1})
-        assert reader.draft_of(message + behind) == Draft(message, message_id=f"id {number}")
+        hop = encode({Symbol("x-hop"): 1})
+        draft = reader.draft_of(message + b"\x00\x53\x71" + hop)
+        assert draft == Draft(message, b"\x53\x71" + hop, message_id=f"id {number}")
     assert reader.misses == 3

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from pairbus.amqp.errors import ProtocolError
-from pairbus.amqp.message import BATCH_FORMAT, DATA, SEQUENCE, Header, Message, Properties, encode_batch, section
+from pairbus.amqp.message import (
+    BATCH_FORMAT,
+    DATA,
+    DELIVERY_ANNOTATIONS,
+    HEADER,
+    SEQUENCE,
+    Header,
+    Message,
+    Properties,
+    encode_batch,
+    section,
+)
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong, encode
 from pairbus.broker.deliveries import encode_delivery, patch_of
 from pairbus.broker.draft_reader import DraftReader
@@ -16,6 +28,7 @@ from pairbus.broker.messages import draft_of, drafts_of
 from pairbus.broker.queue import Draft
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.store import DEFERRED, StoredMessage
+from pairbus.filters import MessageView
 
 
 def delivered(draft: Draft, locked_until_ms: int = 0, **fields: Any) -> Message:
@@ -161,12 +174,62 @@ def test_every_form_of_data_and_sequence_is_taken() -> None:
         assert draft_of(whole).body == whole
 
 
-def test_delivery_annotations_end_at_the_broker() -> None:
-    """Delivery annotations are for the next hop alone (AMQP 3.2.2), wherever the sender's SDK wrote them."""
-    plain = Message(properties=Properties(message_id="m"), data=[b"x"]).encode()
-    annotations = b"\x00\x53\x71" + encode({Symbol("x-hop"): 1})
-    for payload in (annotations + plain, plain + annotations):
-        assert draft_of(payload) == Draft(plain, message_id="m")
+HEADERS = [
+    Header(durable=True),
+    Header(durable=False, priority=0, first_acquirer=False),
+    Header(priority=9),
+    Header(first_acquirer=True),
+    Header(True, 200, 5000, True, 3),
+]
+
+
+@pytest.mark.parametrize("token", [b"", bytes(16)], ids=["deleted", "locked"])
+@pytest.mark.parametrize("fields", [{}, {"delivery_count": 2}, {"origin_seq": 3}])
+@pytest.mark.parametrize("sent", HEADERS, ids=repr)
+def test_header_of_the_sender_is_delivered(sent: Header, fields: dict[str, Any], token: bytes) -> None:
+    """Durable, priority and first-acquirer are the sender's; time to live and delivery count are the broker's."""
+    draft = draft_of(Message(header=sent, properties=Properties(message_id="m"), data=[b"x"]).encode())
+    stored = StoredMessage(7, draft.body, annotations=draft.annotations, ttl_ms=draft.ttl_ms or 0, **fields)
+    found = Message.decode(encode_delivery(stored, 5000 if token else 0, token))
+    assert found.header == replace(sent, delivery_count=fields.get("delivery_count", 0))
+    assert found.data == [b"x"]
+
+
+def test_header_without_a_meaning_takes_no_room() -> None:
+    """SDKs write empty headers, and headers with a time to live alone."""
+    for header in (Header(), Header(ttl=5), Header(delivery_count=4)):
+        assert draft_of(Message(header=header, properties=Properties(message_id="m")).encode()).annotations == b""
+
+
+@pytest.mark.parametrize("header", [[1, None], [None, "high"], [None, 256], [None, None, None, "no"]])
+def test_header_that_no_receiver_could_read_is_refused(header: list[Any]) -> None:
+    with pytest.raises(ProtocolError, match="header"):
+        draft_of(section(HEADER, encode(header)) + Properties(message_id="m").encode())
+
+
+@pytest.mark.parametrize("header", [None, Header(durable=True)])
+@pytest.mark.parametrize("token", [b"", bytes(16)], ids=["deleted", "locked"])
+def test_delivery_annotations_of_the_sender_are_delivered(header: Header | None, token: bytes) -> None:
+    """Beside the broker's own lock token, wherever the sender's SDK wrote them; not with an earlier lock token."""
+    own = {Symbol("x-own"): Int(3)}
+    plain = Message(header, annotations=own, properties=Properties(message_id="m"), data=[b"x"])
+    behind = section(DELIVERY_ANNOTATIONS, encode({Symbol("x-hop"): 1, Symbol("x-opt-lock-token"): UUID(int=5)}))
+    draft = draft_of(plain.encode() + behind)
+    stored = StoredMessage(7, draft.body, annotations=draft.annotations)
+    found = Message.decode(encode_delivery(stored, 5000 if token else 0, token))
+    of_broker = {"x-opt-lock-token": UUID(int=0)} if token else {}
+    assert found.delivery_annotations == {"x-hop": 1} | of_broker
+    assert found.header is not None and found.header.durable is (None if header is None else True)
+    assert (found.annotations or {})["x-own"] == 3
+    assert set(MessageView(draft.body, draft.annotations).annotation_pairs()) >= {"x-own"}
+
+
+def test_annotations_named_like_a_section_are_dropped() -> None:
+    """The standard reserves numbers as keys; here they are the places of header and delivery annotations."""
+    draft = draft_of(
+        Message(annotations={ULong(0x70): 1, ULong(0x71): 2}, properties=Properties(message_id="m")).encode()
+    )
+    assert draft.annotations == b""
 
 
 def test_annotations_of_many_bytes_are_kept_too() -> None:

@@ -130,10 +130,11 @@ async def test_a_message_without_a_body_arrives(sdk: Sdk, queue_name: str) -> No
 
 
 async def test_the_rest_of_an_amqp_message_arrives(sdk: Sdk, queue_name: str) -> None:
-    """Annotations of the application, the footer and the rarer properties are the sender's, not the broker's."""
+    """Header, annotations of both kinds, footer and the rarer properties are the sender's, not the broker's."""
     sent = AmqpAnnotatedMessage(
         data_body=b"x",
-        header=AmqpMessageHeader(durable=True),
+        header=AmqpMessageHeader(durable=True, priority=7, first_acquirer=True),
+        delivery_annotations={"x-hop": 5},
         properties=AmqpMessageProperties(
             message_id="m", user_id=b"user", content_encoding="gzip", group_id="g", group_sequence=5
         ),
@@ -146,6 +147,10 @@ async def test_the_rest_of_an_amqp_message_arrives(sdk: Sdk, queue_name: str) ->
         assert raw.properties.user_id == b"user"
         assert raw.properties.content_encoding == b"gzip"
         assert raw.properties.group_sequence == 5
+        assert raw.header is not None
+        assert (raw.header.durable, raw.header.priority, raw.header.first_acquirer) == (True, 7, True)
+        assert raw.delivery_annotations is not None
+        assert raw.delivery_annotations[b"x-hop"] == 5
         assert raw.annotations is not None
         assert raw.annotations[b"x-mine"] == 1
         assert raw.annotations[b"x-text"] == b"t"

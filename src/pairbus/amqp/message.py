@@ -25,7 +25,7 @@ from pairbus.amqp.performatives import (
 )
 from pairbus.amqp.types import (
     Symbol,
-    UInt,
+    UByte,
     ULong,
     decode,
     encode,
@@ -343,7 +343,12 @@ def _fields(message: bytes, value_at: int) -> list[bytes]:
     return fields
 
 
-def header_section(ttl_ms: int, delivery_count: int) -> bytes:
-    """Return a header with the number of earlier deliveries, and with the time to live unless it is 0."""
+def header_section(ttl_ms: int, delivery_count: int, sent: Header | None = None) -> bytes:
+    """Return a header with the number of earlier deliveries, with the time to live unless it is 0, and with the other
+    fields as the sender gave them."""
     ttl = encode_uint(min(ttl_ms, 0xFFFFFFFF)) if ttl_ms else b"\x40"
-    return b"\x00\x53\x70" + list_of([b"\x40", b"\x40", ttl, b"\x40", encode(UInt(delivery_count))])
+    durable = priority = first_acquirer = b"\x40"
+    if sent is not None:
+        durable, first_acquirer = encode(sent.durable), encode(sent.first_acquirer)
+        priority = encode(sent.priority if sent.priority is None else UByte(sent.priority))
+    return b"\x00\x53\x70" + list_of([durable, priority, ttl, first_acquirer, encode_uint(delivery_count)])

@@ -10,14 +10,23 @@ import struct
 from pairbus.amqp.errors import DECODE_ERROR, ProtocolError
 from pairbus.amqp.message import (
     APPLICATION_PROPERTIES,
+    DELIVERY_ANNOTATIONS,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
+    Header,
     header_section,
     section,
     sections,
 )
-from pairbus.amqp.types import encode, encode_string, encode_symbol, map_of
-from pairbus.broker.messages import pair_spans, spans_of_pairs
+from pairbus.amqp.types import decode, encode, encode_string, encode_symbol, map_of, skip
+from pairbus.broker.messages import (
+    DELIVERY_ANNOTATIONS_START,
+    HEADER_START,
+    LOCK_TOKEN,
+    SECTION_START,
+    pair_spans,
+    spans_of_pairs,
+)
 from pairbus.broker.store import ACTIVE, StoredMessage
 
 _SEQUENCE_KEY = encode_symbol("x-opt-sequence-number") + b"\x81"
@@ -29,14 +38,16 @@ _UNLOCKED = struct.Struct(f">{len(_SEQUENCE_KEY)}sq{len(_ENQUEUED_KEY)}sq")
 _LOCKED = struct.Struct(f">{len(_SEQUENCE_KEY)}sq{len(_ENQUEUED_KEY)}sq{len(_LOCKED_KEY)}sq")
 _ORIGIN = struct.Struct(f">{len(_ORIGIN_KEY)}sq")
 
-# The common delivery: no time to live, never delivered before, no annotations of the sender's, active, locked.
-_FIRST_DELIVERY = header_section(0, 0)
-_TOKEN_KEY = encode_symbol("x-opt-lock-token") + b"\x98"
+# The common delivery: no time to live, never delivered before, at most a header of the sender's, active, locked.
+_TOKEN_KEY = encode_symbol(LOCK_TOKEN) + b"\x98"
 _TOKEN_HEAD = b"\x00\x53\x71\xc1" + bytes((len(_TOKEN_KEY) + 17, 2)) + _TOKEN_KEY
-_FIRST_HEAD = _FIRST_DELIVERY + _TOKEN_HEAD
+_FIRST_HEAD = header_section(0, 0) + _TOKEN_HEAD
+_FIRST_HEADS: dict[bytes, bytes] = {}
+"""Annotations that are a header alone → all bytes before the lock token. The fields of a header that are kept have some
+thousand values, of which senders use two or three."""
 _BEFORE_SEQUENCE = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + 1, 6)) + _SEQUENCE_KEY
 _BEFORE_SEQUENCE_OF_COPY = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + _ORIGIN.size + 1, 8)) + _SEQUENCE_KEY
-_PLAIN = struct.Struct(f">{len(_FIRST_HEAD)}sIHH8s{len(_BEFORE_SEQUENCE)}sq{len(_ENQUEUED_KEY)}sq{len(_LOCKED_KEY)}sq")
+_PLAIN = struct.Struct(f">IHH8s{len(_BEFORE_SEQUENCE)}sq{len(_ENQUEUED_KEY)}sq{len(_LOCKED_KEY)}sq")
 _COPY = struct.Struct(f"{_PLAIN.format}{len(_ORIGIN_KEY)}sq")
 _TOKEN = struct.Struct("<IHH8s")  # the fields of a UUID, in the order of lock tokens
 _UUID = struct.Struct(">IHH8s")
@@ -51,7 +62,7 @@ def encode_delivery(message: StoredMessage, locked_until_ms: int = 0, token: byt
     """Encode the message for a receiver; without a lock and its token for receive-and-delete and for peek."""
     if (
         token
-        and not message.annotations
+        and (head := _first_head(message.annotations) if message.annotations else _FIRST_HEAD)
         and not message.ttl_ms
         and not message.delivery_count
         and not message.patch
@@ -61,8 +72,8 @@ def encode_delivery(message: StoredMessage, locked_until_ms: int = 0, token: byt
         first, second, third, rest = _TOKEN.unpack(token)
         if message.origin_seq:
             return (
-                _COPY.pack(
-                    _FIRST_HEAD,
+                head
+                + _COPY.pack(
                     first,
                     second,
                     third,
@@ -79,8 +90,8 @@ def encode_delivery(message: StoredMessage, locked_until_ms: int = 0, token: byt
                 + body
             )
         return (
-            _PLAIN.pack(
-                _FIRST_HEAD,
+            head
+            + _PLAIN.pack(
                 first,
                 second,
                 third,
@@ -108,16 +119,50 @@ def encode_delivery(message: StoredMessage, locked_until_ms: int = 0, token: byt
     if message.state != ACTIVE:
         pairs += _STATE_PAIR + bytes((message.state,))
         count += 2
-    if message.annotations:
-        pairs += message.annotations
-        count += 2 * len(spans_of_pairs(message.annotations))
+    sent: Header | None = None
+    of_hop = _TOKEN_HEAD + _uuid_bytes(token) if token else b""
+    annotations = message.annotations
+    if annotations.startswith(SECTION_START):
+        sent, hop_pairs, annotations = _apart(annotations)
+        if hop_pairs:
+            hop_pairs += [_TOKEN_KEY + _uuid_bytes(token)] if token else []
+            of_hop = section(DELIVERY_ANNOTATIONS, map_of(b"".join(hop_pairs), 2 * len(hop_pairs)))
+    if annotations:
+        pairs += annotations
+        count += 2 * len(spans_of_pairs(annotations))
     body = with_patch(message.body, message.patch) if message.patch else message.body
     return (
-        header_section(message.ttl_ms, message.delivery_count)
-        + (_TOKEN_HEAD + _uuid_bytes(token) if token else b"")
+        header_section(message.ttl_ms, message.delivery_count, sent)
+        + of_hop
         + section(MESSAGE_ANNOTATIONS, map_of(pairs, count))
         + body
     )
+
+
+def _first_head(annotations: bytes) -> bytes:
+    """Return the bytes before the lock token for annotations that are a header alone; otherwise none."""
+    known = _FIRST_HEADS.get(annotations)
+    if known is not None:
+        return known
+    if not annotations.startswith(HEADER_START) or skip(annotations, len(HEADER_START)) < len(annotations):
+        return b""
+    head = _FIRST_HEADS[annotations] = header_section(0, 0, _apart(annotations)[0]) + _TOKEN_HEAD
+    return head
+
+
+def _apart(annotations: bytes) -> tuple[Header | None, list[bytes], bytes]:
+    """Return the sender's header, its delivery annotations as pairs, and the pairs of its message annotations."""
+    sent: Header | None = None
+    of_hop: list[bytes] = []
+    at = 0
+    if annotations.startswith(HEADER_START):
+        fields, at = decode(annotations, len(HEADER_START))
+        sent = Header(*fields)
+    if annotations.startswith(DELIVERY_ANNOTATIONS_START, at):
+        map_at = at + len(DELIVERY_ANNOTATIONS_START)
+        of_hop = [annotations[start:end] for _, start, _, end in pair_spans(annotations, map_at)]
+        at = skip(annotations, map_at)
+    return sent, of_hop, annotations[at:]
 
 
 def without_pair(pairs: bytes, key: str) -> bytes:

@@ -1,13 +1,18 @@
 """Incoming messages: the parts that the broker reads.
 
-A message is never re-encoded. It is cut in two: the sender's annotations, and the bytes from the properties on ("the
-bare message"), which stay as they are. Only a message without an id gets one, because the JavaScript SDK cannot settle
-a message that has none. `deliveries.py` is the way back.
+A message is never re-encoded. It is cut in two: what the sender wrote before the properties ("the annotations"), and
+the bytes from the properties on ("the bare message"), which stay as they are. Only a message without an id gets one,
+because the JavaScript SDK cannot settle a message that has none. `deliveries.py` is the way back.
+
+The annotations are encoded pairs. Before the sender's message annotations there may be two pairs whose keys are section
+codes, which the standard reserves: the header, without time to live and delivery count, and the delivery annotations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
 from uuid import UUID, uuid4
 
 from pairbus.amqp.errors import DECODE_ERROR, ProtocolError
@@ -20,10 +25,12 @@ from pairbus.amqp.message import (
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
     SEQUENCE,
+    Header,
+    Row,
     in_order,
     section,
 )
-from pairbus.amqp.types import decode, encode_string, list_of, skip
+from pairbus.amqp.types import ULong, decode, encode_string, list_of, map_of, skip
 from pairbus.broker.draft import Draft
 from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal
 
@@ -36,8 +43,15 @@ TIME_MAX_MS = 253_402_300_799_999  # the end of the year 9999: the SDKs' clocks 
 
 SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
 DEAD_LETTER_SOURCE = "x-opt-deadletter-source"
-_OWNED_BY_THE_SERVICE = frozenset(
+SECTION_START = b"\x53"  # of a key that is a number
+HEADER_START = SECTION_START + bytes((HEADER,))
+_HEADER_WITHOUT_FIELDS = HEADER_START + b"\x45"
+DELIVERY_ANNOTATIONS_START = SECTION_START + bytes((DELIVERY_ANNOTATIONS,))
+LOCK_TOKEN = "x-opt-lock-token"
+_OWNED_BY_THE_SERVICE: frozenset[object] = frozenset(
     {
+        ULong(HEADER),
+        ULong(DELIVERY_ANNOTATIONS),
         "x-opt-sequence-number",
         "x-opt-enqueued-time",
         "x-opt-locked-until",
@@ -81,33 +95,27 @@ def _batched(payload: bytes) -> list[bytes]:
 def draft_of(payload: bytes) -> Draft:
     """Read one encoded message as the queue takes it."""
     payload, found = in_order(payload)
-    ttl_ms: int | None = None
-    annotations, scheduled_ms = b"", 0
     message_id, is_ping = "", False
     session_id: str | None = None
     bare_at = total = len(payload)
     properties: tuple[int, int] | None = None
     for code, start, value_at, end in found:
-        if code >= PROPERTIES:
-            if bare_at == total:
-                bare_at = start
-            if code == PROPERTIES:
-                properties = (value_at, end)
-                message_id = _message_id(payload, value_at, end)
-                session_id = _session_id(payload, value_at, end)
-                is_ping = end - value_at > _PING_SIZE_MIN and _is_ping(payload, value_at, end)
-            elif code == APPLICATION_PROPERTIES and not isinstance(decode(payload, value_at)[0], dict):
-                raise ProtocolError(DECODE_ERROR, "the application properties are not a map")
-            elif code == DATA and payload[value_at] not in _BINARY:  # a body that no receiver could read
-                raise ProtocolError(DECODE_ERROR, "a data section is not binary")
-            elif code == SEQUENCE and payload[value_at] not in _LISTS:
-                raise ProtocolError(DECODE_ERROR, "a sequence section is not a list")
-        elif code == HEADER:
-            ttl_ms = _ttl_ms(payload, value_at)
-        elif code == MESSAGE_ANNOTATIONS and payload[value_at:end] not in _EMPTY_MAPS:
-            annotations, scheduled_ms = _read_annotations(payload, value_at)
-        else:
-            assert code in (DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS)
+        if code < PROPERTIES:
+            continue
+        if bare_at == total:
+            bare_at = start
+        if code == PROPERTIES:
+            properties = (value_at, end)
+            message_id = _message_id(payload, value_at, end)
+            session_id = _session_id(payload, value_at, end)
+            is_ping = end - value_at > _PING_SIZE_MIN and _is_ping(payload, value_at, end)
+        elif code == APPLICATION_PROPERTIES and not isinstance(decode(payload, value_at)[0], dict):
+            raise ProtocolError(DECODE_ERROR, "the application properties are not a map")
+        elif code == DATA and payload[value_at] not in _BINARY:  # a body that no receiver could read
+            raise ProtocolError(DECODE_ERROR, "a data section is not binary")
+        elif code == SEQUENCE and payload[value_at] not in _LISTS:
+            raise ProtocolError(DECODE_ERROR, "a sequence section is not a list")
+    ttl_ms, annotations, scheduled_ms = _read_front(payload, found) if bare_at else (None, b"", 0)
     body = payload[bare_at:] if bare_at else payload
     if not message_id:
         message_id = str(uuid4())
@@ -117,6 +125,24 @@ def draft_of(payload: bytes) -> Draft:
             ARGUMENT_ERROR, f"The message id has {len(message_id)} characters; {MESSAGE_ID_LENGTH_MAX} are allowed."
         )
     return Draft(body, annotations, message_id, ttl_ms, scheduled_ms, is_ping, session_id)
+
+
+def _read_front(payload: bytes, found: list[Row]) -> tuple[int | None, bytes, int]:
+    """Return (time to live, annotations, scheduled time) from the sections before the properties."""
+    ttl_ms: int | None = None
+    annotations, scheduled_ms = b"", 0
+    for code, _, value_at, end in found:
+        if code == HEADER:
+            read = _read_short_header if end - value_at <= SHORT_HEADER_MAX else _read_header
+            ttl_ms, annotations = read(payload[value_at:end])
+        elif code == DELIVERY_ANNOTATIONS and payload[value_at:end] not in _EMPTY_MAPS:
+            annotations += _read_delivery_annotations(payload, value_at)
+        elif code == MESSAGE_ANNOTATIONS and payload[value_at:end] not in _EMPTY_MAPS:
+            kept, scheduled_ms = _read_annotations(payload, value_at)
+            annotations += kept
+        elif code >= PROPERTIES:
+            break
+    return ttl_ms, annotations, scheduled_ms
 
 
 def _session_id(payload: bytes, value_at: int, end: int) -> str | None:
@@ -170,17 +196,31 @@ def _message_id(payload: bytes, value_at: int, end: int) -> str:
     raise ProtocolError(DECODE_ERROR, f"message-id is {value!r:.80}")
 
 
-def _ttl_ms(payload: bytes, value_at: int) -> int | None:
-    if payload[value_at] == 0x45 or (payload[value_at] == 0xC0 and payload[value_at + 2 : value_at + 3] < b"\x03"):
-        return None  # no third field
-    fields, _ = decode(payload, value_at)
+def _read_header(encoded: bytes) -> tuple[int | None, bytes]:
+    """Return (time to live, the other fields that are kept, as a pair) of the value of a header."""
+    if encoded in (b"\x45", b"\xc0\x00"):
+        return None, b""
+    fields, _ = decode(encoded, 0)
     if not isinstance(fields, list):
         raise ProtocolError(DECODE_ERROR, "the header is not a list")
-    ttl = fields[2] if len(fields) > 2 else None
+    durable, priority, ttl, first_acquirer = (fields + [None] * 4)[:4]
     # It is kept and sent again as a uint: any other value would fail the store, or every delivery of the message.
     if ttl is not None and not (isinstance(ttl, int) and 0 <= ttl <= 0xFFFFFFFF):
         raise ProtocolError(DECODE_ERROR, f"ttl is {ttl!r:.80}")
-    return ttl
+    sent = Header.from_values([durable, priority, None, first_acquirer]).encode()[1:]
+    return ttl, b"" if sent == _HEADER_WITHOUT_FIELDS else sent
+
+
+_read_short_header = lru_cache(maxsize=256)(_read_header)
+SHORT_HEADER_MAX = 32  # bytes of a header that is remembered; the headers of one sender differ in the time to live
+
+
+def _read_delivery_annotations(payload: bytes, value_at: int) -> bytes:
+    """Return the sender's delivery annotations, without the lock token of an earlier delivery, as a pair."""
+    if not isinstance(decode(payload, value_at)[0], dict):
+        raise ProtocolError(DECODE_ERROR, "the delivery annotations are not a map")
+    kept = [payload[start:end] for key, start, _, end in pair_spans(payload, value_at) if key != LOCK_TOKEN]
+    return DELIVERY_ANNOTATIONS_START + map_of(b"".join(kept), 2 * len(kept)) if kept else b""
 
 
 def _read_annotations(payload: bytes, value_at: int) -> tuple[bytes, int]:
@@ -199,7 +239,7 @@ def _read_annotations(payload: bytes, value_at: int) -> tuple[bytes, int]:
     return kept, int(scheduled or 0)
 
 
-def pair_spans(buf: bytes, map_at: int) -> list[tuple[object, int, int, int]]:
+def pair_spans(buf: bytes, map_at: int) -> list[tuple[Any, int, int, int]]:
     """Return for each pair of the map at `map_at`: (key, start of the pair, start of its value, end)."""
     if buf[map_at] == 0xC1:
         count, at = buf[map_at + 2], map_at + 3

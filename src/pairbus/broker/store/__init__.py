@@ -128,7 +128,7 @@ class StoredMessage:
         self.body = body
         "Bare message as it came: properties, application properties, body, footer sections, never re-encoded."
         self.annotations = annotations
-        "Message annotations of the sender: encoded key/value pairs without the map's own header."
+        "Encoded pairs: header and delivery annotations of the sender, if any, then its message annotations."
         self.message_id = message_id
         "Text form of the message id; empty when the sender gave none."
         self.state = state
