@@ -98,8 +98,10 @@ class QueueMachine(RuleBasedStateMachine):
         return [each for each in self.records if each.place == place and dead in (None, each.dead)]
 
     def delivered(self, record: Record) -> dict[str, Any]:
+        if record.dead:
+            return {"place": record.home}
         count = record.deliveries + 1
-        if count >= DELIVERIES_MAX and not record.dead:
+        if count >= DELIVERIES_MAX:
             return self.dead_lettered() | {"deliveries": count}
         return {"place": record.home, "deliveries": count}
 

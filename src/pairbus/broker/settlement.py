@@ -266,8 +266,10 @@ class Settlement:
         if outcome is Outcome.DEFER:
             count = message.delivery_count + 1
             return self._update(box, message, state=DEFERRED, delivery_count=count, patch=message.patch + patch)
+        if box is not self._main:  # as on Azure, a message that is a dead letter is counted no further
+            return self._update(box, message, patch=message.patch + patch)
         count, count_max = message.delivery_count + 1, self.max_delivery_count
-        if count >= count_max and box is self._main:
+        if count >= count_max:
             patch += reason(
                 "MaxDeliveryCountExceeded", f"Message could not be consumed after {count_max} delivery attempts."
             )
