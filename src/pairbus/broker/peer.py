@@ -439,12 +439,14 @@ class Peer:
 
     def _drop_unauthorised_links(self) -> None:
         for link in self.links():
-            if isinstance(link.context, Inlet | Outlet) and link.is_open:
-                path, right = link.context.path, right_of(link)
-                if not self.allows(path, right):
-                    self.detach(link, self._expired(link, path))
+            context = link.context
+            if isinstance(context, Inlet | Outlet | Applicant) and not self.allows(context.path, right_of(link)):
+                if isinstance(context, Applicant):
+                    context.refuse(self.expired(link, context.path))
+                else:
+                    self.detach(link, self.expired(link, context.path))
 
-    def _expired(self, link: Link, path: str) -> Refusal:
+    def expired(self, link: Link, path: str) -> Refusal:
         expired = f"The token for '{path}' has expired."
         if not self.strictness.asks_for_renewal:
             return Refusal(UNAUTHORIZED_ACCESS, expired)

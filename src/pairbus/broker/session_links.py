@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pairbus.access.sas import LISTEN
 from pairbus.amqp.errors import DETACH_FORCED
 from pairbus.amqp.link import SenderLink
 from pairbus.amqp.performatives import Attach, Coordinator, Source
@@ -59,6 +60,8 @@ class Applicant:
         wait_ms = (attach.properties or {}).get("com.microsoft:timeout")
         self.wait_s = (wait_ms if isinstance(wait_ms, int) else WAIT_MS) / 1000
         self.timer: asyncio.TimerHandle | None = None
+        self.path = path
+        "Path as the client spelled it; its token must cover this path."
         self._attach = attach
         self._outlet = Outlet(peer, link, queue, box, path)
 
@@ -74,6 +77,9 @@ class Applicant:
         """Attach the link when there is a session for it, refuse it when there will be none; False: it still waits."""
         sessions = self.queue.sessions
         assert sessions is not None
+        if not self.peer.allows(self.path, LISTEN):  # the token ended while it waited
+            self.refuse(self.peer.expired(self.link, self.path))
+            return True
         try:
             hold = sessions.accept(self.session_id, self._outlet, now_ms)
         except Refusal as refusal:

@@ -1,0 +1,56 @@
+"""Receivers that wait for a session: their token, and the end of a wait."""
+
+from __future__ import annotations
+
+import time
+
+from pairbus.access.sas import LISTEN, Grant
+from pairbus.amqp.connection import Connection, ConnectionSettings
+from pairbus.amqp.performatives import Attach, Detach, Source, Target, Transfer
+from pairbus.amqp.types import Symbol
+from pairbus.broker.draft import Draft
+from pairbus.broker.session_links import SESSION_FILTER
+from pairbus.broker.strict import LENIENT
+from tests.broker.strict_world import Client
+
+
+async def waiting_client() -> Client:
+    """Give a client that waits for the next session of a queue, with a token for an hour."""
+    client = Client(LENIENT)
+    client.core = Connection(ConnectionSettings("client"), None)
+    await client.open()
+    await client.queue("talks", requires_session=True)
+    session = await client.session()
+    client.peer.grants.put("talks", Grant(frozenset({LISTEN}), int(time.time()) + 3600, "talks"))
+    source = Source(address="talks", filter={Symbol(SESSION_FILTER): None})
+    session.new_receiver("from").attach(source=source, target=Target(address="client"))
+    await client.turn()
+    assert client.all(Attach) == []
+    return client
+
+
+def end_tokens(client: Client) -> None:
+    client.namespace.real_ms = lambda: (int(time.time()) + 7200) * 1000  # type: ignore[method-assign]
+
+
+async def test_receiver_that_waits_for_a_session_ends_with_its_token() -> None:
+    """It has no link yet that could be detached: its attach is refused."""
+    client = await waiting_client()
+    end_tokens(client)
+    client.peer.grants.drop_expired(client.namespace.real_ms() / 1000)
+    client.peer._drop_unauthorised_links()
+    await client.turn()
+    (detach,) = client.all(Detach)
+    assert detach.error is not None and detach.error.condition == "amqp:unauthorized-access"
+
+
+async def test_session_is_not_granted_after_the_token_has_ended() -> None:
+    """A message may come before the next look at the tokens."""
+    client = await waiting_client()
+    end_tokens(client)
+    queue = client.namespace.catalog.queues["talks"]
+    queue.send([Draft(b"", message_id="one", session_id="a")], client.namespace.now_ms(), lambda refusal: None)
+    await client.turn()
+    (detach,) = client.all(Detach)
+    assert detach.error is not None and detach.error.condition == "amqp:unauthorized-access"
+    assert client.all(Transfer) == []
