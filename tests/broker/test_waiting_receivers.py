@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from pairbus.access.sas import LISTEN, Grant
 from pairbus.amqp.connection import Connection, ConnectionSettings
 from pairbus.amqp.performatives import Attach, Detach, Source, Target, Transfer
 from pairbus.amqp.types import Symbol
+from pairbus.broker import outlet
 from pairbus.broker.draft import Draft
 from pairbus.broker.session_links import SESSION_FILTER
 from pairbus.broker.strict import LENIENT
@@ -54,3 +57,39 @@ async def test_session_is_not_granted_after_the_token_has_ended() -> None:
     (detach,) = client.all(Detach)
     assert detach.error is not None and detach.error.condition == "amqp:unauthorized-access"
     assert client.all(Transfer) == []
+
+
+async def test_link_of_a_lost_session_is_detached_after_a_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver that waits exactly as long as the lock lasts ends its wait without an error. A message that comes in
+    that time is for the next holder of the session.
+    """
+    monkeypatch.setattr(outlet, "LOST_SESSION_GRACE_S", 3600.0)
+    client = await Client(LENIENT).open()
+    await client.queue("talks", requires_session=True, lock_duration_ms=5_000)
+    session = await client.session()
+    source = Source(address="talks", filter={Symbol(SESSION_FILTER): "a"})
+    link = session.new_receiver("from")
+    link.attach(source=source, target=Target(address="client"))
+    link.grant(1)
+    await client.turn()
+    queue, now_ms = client.namespace.catalog.queues["talks"], client.namespace.now_ms()
+    queue.run_due(now_ms + 5_000)
+    queue.send([Draft(b"", message_id="one", session_id="a")], now_ms, lambda refusal: None)
+    await client.turn()
+    assert client.all(Detach) == client.all(Transfer) == []
+    session.new_receiver("next").attach(source=source, target=Target(address="client"))
+    await client.turn()
+    assert client.all(Attach)[-1].source is not None, "another receiver may have the session"
+
+
+async def test_lost_session_is_told_after_the_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlet, "LOST_SESSION_GRACE_S", 0.01)
+    client = await Client(LENIENT).open()
+    await client.queue("talks", requires_session=True, lock_duration_ms=5_000)
+    session = await client.session()
+    source = Source(address="talks", filter={Symbol(SESSION_FILTER): "a"})
+    session.new_receiver("from").attach(source=source, target=Target(address="client"))
+    await client.turn()
+    client.namespace.catalog.queues["talks"].run_due(client.namespace.now_ms() + 5_000)
+    detach = await client.until(Detach)
+    assert detach.error is not None and detach.error.condition == "com.microsoft:session-lock-lost"

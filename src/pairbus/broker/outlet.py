@@ -26,6 +26,9 @@ logger = logging.getLogger("pairbus.broker")
 SETTLED_BY_SENDER = 1  # snd-settle-mode of receive-and-delete
 UNSETTLED_MAX = 32_768  # deliveries per session that the client has not settled: 250 B each, 8 MB
 TAKEN_CHUNKS_MAX = 4  # chunks of a megabyte, deleted by receive-and-delete and not yet sent: they are in memory alone
+LOST_SESSION_GRACE_S = 1.0
+"""Time from the end of a session's lock to the detach of its link: a receiver that waits as long as the lock lasts then
+ends its wait before it hears of the loss. It gets no message of the session any more, and others may have it."""
 MODIFIED_BYTES = Modified().encode()
 REJECTED_BYTES = Rejected().encode()  # without an error: with one, the SDKs read "the settlement failed"
 
@@ -70,7 +73,7 @@ class Outlet:
     @property
     def room(self) -> int:
         """Number of messages that this receiver can get now."""
-        if self.peer.is_choked:
+        if self.peer.is_choked or (self.hold is not None and self.hold.is_over):
             return 0
         room = min(self.link.room - self._on_their_way, UNSETTLED_MAX - self.link.session.sent_unsettled)
         if self._on_their_way:
@@ -139,8 +142,12 @@ class Outlet:
 
     def session_lost(self) -> None:
         """Note that the lock of its session has ended."""
+        self.peer.call_later(LOST_SESSION_GRACE_S, self._detach_without_session)
+
+    def _detach_without_session(self) -> None:
         assert self.hold is not None
-        self.peer.detach(self.link, session_lock_lost(self.hold.session.id))
+        if not self.peer.is_over:
+            self.peer.detach(self.link, session_lock_lost(self.hold.session.id))
 
     def _delivered(self, sizes: list[int]) -> None:
         if self.peer.namespace.meter is not None:

@@ -245,7 +245,7 @@ class SessionDispatcher:
 
     def _serve(self, outlet: Outlet, limit: int, now_ms: int) -> int:
         """Give a receiver up to `limit` messages and return how many."""
-        handed, is_exhausted = 0, False
+        hold, handed, is_exhausted = outlet.hold, 0, False
         acts, keeps = self._faults.acts, self._faults.operations.keeps
         while handed < limit and (room := outlet.room) and not (acts and keeps(outlet, now_ms)):
             taken = outlet.take(self.box, 1 if acts else min(room, limit - handed), now_ms)
@@ -255,7 +255,7 @@ class SessionDispatcher:
             handed += taken
         if self._is_metered:
             outlet.meter_deliveries()
-        if is_exhausted or (outlet.hold is not None and not outlet.hold.session.waiting):
+        if is_exhausted or (hold is not None and (hold.is_over or not hold.session.waiting)):
             outlet.end_drain()
         return handed
 
