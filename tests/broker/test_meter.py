@@ -6,20 +6,21 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import get_args
 
 import aiohttp
 import pytest
 
 from pairbus.access import sas
-from pairbus.access.sas import SharedAccessKey
+from pairbus.access.sas import RIGHTS, Grant, SharedAccessKey
 from pairbus.amqp.errors import INTERNAL_ERROR
 from pairbus.amqp.message import Message, Properties
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
 from pairbus.broker.description import QueueDescription
-from pairbus.broker.meter import _OUTCOMES, NamespaceMeter, outcome_of
+from pairbus.broker.meter import _OUTCOMES, RIGHT_OF, NamespaceMeter, outcome_of
 from pairbus.broker.refusal import SESSION_LOCK_LOST, Refusal
 from pairbus.client.background import ping_payload
-from pairbus.ledger import Ledger, read
+from pairbus.ledger import Ledger, MeterKind, read
 from pairbus.pairing.policy import kind_of_condition
 from pairbus.transport import ClientConnection, Endpoint, Plain, ReceivedMessage, Receiver, Refused, Scheduled, connect
 
@@ -250,6 +251,28 @@ async def test_the_administration_is_counted_and_tells_what_was_counted(
     }
 
 
+@pytest.mark.parametrize(
+    ("rights", "entity", "kinds"),
+    [
+        ({"Manage"}, "", {"send", "receive", "management"}),
+        ({"Send"}, "", {"send"}),
+        ({"Listen"}, "", {"receive"}),
+        ({"Manage"}, "other", set[str]()),
+    ],
+)
+def test_meter_shows_a_key_what_it_may_do_itself(rights: set[str], entity: str, kinds: set[str]) -> None:
+    """The names and numbers of a namespace are not for every application that may send to it."""
+    meter = NamespaceMeter(None, "contoso")
+    for kind in ("send", "receive", "management"):
+        meter.count("orders", kind)
+    grant = Grant(frozenset(RIGHTS if "Manage" in rights else rights), 0, "", entity)
+    assert {row["kind"] for row in meter.as_json(grant)} == kinds
+
+
+def test_every_kind_of_operation_needs_a_right() -> None:
+    assert set(RIGHT_OF) == set(get_args(MeterKind))
+
+
 async def test_a_refused_request_leaves_no_trace_in_the_meter(tmp_path: Path) -> None:
     """A stranger who reaches the port could otherwise fill memory and disk with names that do not exist."""
     keys = (SharedAccessKey("listener", "only listens", rights=frozenset({"Listen"})),)
@@ -293,7 +316,7 @@ def test_the_totals_of_ever_new_queues_are_bounded(tmp_path: Path, monkeypatch: 
     for name in ("a", "b", "c", "d", "e", "a"):
         meter.count(name, "send")
     ledger.close(2.0)
-    counts = {one["entity"]: one["count"] for one in meter.as_json()}
+    counts = {one["entity"]: one["count"] for one in meter.as_json(Grant(frozenset(RIGHTS), 0, ""))}
     assert counts == {"a": 2, "b": 1, "c": 1, "$others": 2}
     assert {row.entity for row in read(tmp_path)} == set("abcde")
 

@@ -84,10 +84,10 @@ class Properties(Composite):
     reply_to_group_id: str | None = row(STRING)
 
 
-Row = tuple[int, int, int, int]
+SectionSpan = tuple[int, int, int, int]
 
 
-def sections(payload: bytes) -> list[Row]:
+def sections(payload: bytes) -> list[SectionSpan]:
     """Return (section code, start of its descriptor, start of its value, end) of each section, in order of the wire.
 
     ProtocolError when the bytes are not a row of known sections in the standard's order, with one kind of body.
@@ -96,7 +96,7 @@ def sections(payload: bytes) -> list[Row]:
     return _walk(payload, _MAY_FOLLOW)
 
 
-def in_order(payload: bytes) -> tuple[bytes, list[Row]]:
+def in_order(payload: bytes) -> tuple[bytes, list[SectionSpan]]:
     """Return the payload with its sections in the standard's order (the same object if they are), and its `sections`.
 
     The Python SDK writes delivery annotations behind the body, the JavaScript one may write the body behind the footer.
@@ -109,9 +109,9 @@ def in_order(payload: bytes) -> tuple[bytes, list[Row]]:
         return ordered, sections(ordered)
 
 
-def _walk(payload: bytes, may_follow: frozenset[int]) -> list[Row]:
+def _walk(payload: bytes, may_follow: frozenset[int]) -> list[SectionSpan]:
     pos, total, before = 0, len(payload), 0
-    found: list[Row] = []
+    found: list[SectionSpan] = []
     try:
         while pos < total:
             if payload[pos] != 0x00:

@@ -26,7 +26,7 @@ from pairbus.amqp.message import (
     PROPERTIES,
     SEQUENCE,
     Header,
-    Row,
+    SectionSpan,
     in_order,
     section,
 )
@@ -127,7 +127,7 @@ def draft_of(payload: bytes) -> Draft:
     return Draft(body, annotations, message_id, ttl_ms, scheduled_ms, is_ping, session_id)
 
 
-def _read_front(payload: bytes, found: list[Row]) -> tuple[int | None, bytes, int]:
+def _read_front(payload: bytes, found: list[SectionSpan]) -> tuple[int | None, bytes, int]:
     """Return (time to live, annotations, scheduled time) from the sections before the properties."""
     ttl_ms: int | None = None
     annotations, scheduled_ms = b"", 0

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pairbus.access.sas import LISTEN, MANAGE, SEND, Grant
 from pairbus.amqp.errors import (
     DECODE_ERROR,
     INVALID_FIELD,
@@ -61,6 +62,19 @@ _REQUESTS: dict[str, MeterKind] = {
 }
 "Operations of `$management` that are not counted as `management`."
 
+
+RIGHT_OF: dict[MeterKind, str] = {
+    "send": SEND,
+    "failed send": SEND,
+    "ping": SEND,
+    "receive": LISTEN,
+    "empty receive": LISTEN,
+    "complete": LISTEN,
+    "renew": LISTEN,
+    "peek": LISTEN,
+    "management": MANAGE,
+}
+"Right that a client needs for operations of a kind, and to read how many there were."
 
 KEYS_MAX = 10_000
 OTHERS = "$others"
@@ -120,7 +134,8 @@ class NamespaceMeter:
         outcome = "ok" if status < 400 else _HTTP_OUTCOMES.get(status, "internal")
         self._count(path, "management", outcome, 1, 1, 0)
 
-    def as_json(self) -> list[dict[str, Any]]:
+    def as_json(self, grant: Grant) -> list[dict[str, Any]]:
+        """Return the sums of operations for which the key has the right, on entities that it opens."""
         return [
             {
                 "entity": entity,
@@ -131,6 +146,7 @@ class NamespaceMeter:
                 "bytes": size_bytes,
             }
             for (entity, kind, outcome), (count, billable, size_bytes) in sorted(self.totals.items())
+            if RIGHT_OF[kind] in grant.rights and grant.covers(entity)
         ]
 
     def _count(self, entity: str, kind: MeterKind, outcome: str, count: int, billable: int, size_bytes: int) -> None:

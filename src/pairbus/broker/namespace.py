@@ -50,6 +50,7 @@ from pairbus.broker.refusal import Refusal, entity_not_found
 from pairbus.broker.reset import EntityFate, checked_entities, empty_all, relink
 from pairbus.broker.session_links import Applicant, SessionDispatcher
 from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
+from pairbus.broker.strangers import StrangersLog
 from pairbus.broker.strict import LENIENT, Strictness
 from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.sweep import Remains, Sweeper
@@ -100,6 +101,7 @@ class Namespace:
         self.meter = meter
         self.recorder = recorder
         "Recorder of accepted messages, for tests; None: there is none."
+        self.strangers = StrangersLog(name, loop)
         self.peers: set[Peer] = set()
         self.links: set[Link] = set()
         "Links to entities; they are told when their queue is deleted or disabled."

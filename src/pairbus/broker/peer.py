@@ -561,7 +561,8 @@ class Peer:
         self._wire.close()
 
     def _on_failed(self, event: ConnectionFailed) -> None:
-        logger.warning("%s: %s", self, event.error)
+        warn = logger.warning if self.grants else self.namespace.strangers.warning
+        warn("%s: %s", self, event.error)
         self._hang_up()
 
 

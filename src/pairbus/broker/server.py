@@ -256,12 +256,14 @@ class Port:
             try:
                 client, _ = await self.loop.sock_accept(listener)
             except OSError as error:  # out of file descriptors, or a client that left before we looked
-                logger.warning("%s: a connection could not be accepted: %s", self.namespace.name, error)
+                self.namespace.strangers.warning(
+                    "%s: a connection could not be accepted: %s", self.namespace.name, error
+                )
                 await asyncio.sleep(0.1)
                 continue
             self.opened_count += 1
             if self._connection_count() >= CONNECTIONS_MAX:
-                logger.warning(
+                self.namespace.strangers.warning(
                     "%s: %d connections are open; one more was turned away", self.namespace.name, CONNECTIONS_MAX
                 )
                 client.close()
@@ -320,7 +322,7 @@ class Port:
         try:
             async for message in response:
                 if message.type is not WSMsgType.BINARY:
-                    logger.warning("%s: a web socket sent text; AMQP is binary", self.namespace.name)
+                    self.namespace.strangers.warning("%s: a web socket sent text; AMQP is binary", self.namespace.name)
                     break
                 peer.data_received(message.data)
                 await wire.may_read.wait()

@@ -7,7 +7,7 @@
     GET / of a browser, /$pairbus/page/…  the page, when the broker has one; it decides by itself who may ask
     GET, POST /$pairbus/…               Manage; faults and other switches of the broker, see `control` and
                                         `pairbus.broker.kit`; JSON, also its errors
-    GET /$meter                         any right; operations since the start, when the broker has a meter
+    GET /$meter                         operations since the start that the key could do itself, when there is a meter
     GET /$namespaceinfo                 Manage
     everything else                     Manage; see `resources`. PUT with `If-Match: *` is an update
 
@@ -197,7 +197,7 @@ class _Routes:
     async def _authorized_answer(self, request: web.Request, path: str, grant: Grant) -> web.StreamResponse:
         reading = request.method in ("GET", "HEAD")
         if path == "$meter" and reading and self._meter is not None:
-            return web.json_response(self._meter.as_json())
+            return web.json_response(self._meter.as_json(grant))
         if MANAGE not in grant.rights:
             raise TokenNotValid(f"{MANAGE} claim is required for '/{path}'; the key has {', '.join(grant.rights)}")
         if self._control is not None and _is_switch(path):
