@@ -6,17 +6,21 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pairbus.broker.box import Lock
+from pairbus.broker.due import SLACK
 from pairbus.broker.holds import Hold
 from pairbus.broker.line import CHUNK_MAX, Surroundings
 from pairbus.broker.queue import Outcome
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.row_numbers import Numbers
 from pairbus.broker.session_service import STATE_SIZE_MAX, SessionService, state_size
-from pairbus.broker.sessions import Sessions
+from pairbus.broker.sessions import Sessions, lowest_from
 from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL, Answer, World
 
@@ -440,3 +444,47 @@ def test_a_waiting_message_of_a_session_costs_few_bytes() -> None:
         tracemalloc.stop()
     assert one_session / 100_000 < 10
     assert many_sessions / 20_000 < 800
+
+
+def test_pages_of_sessions_are_sorted_once(world: SessionWorld) -> None:
+    """Every page of a list sorted all sessions again; sessions come and go between the pages."""
+    for number in range(40):
+        world.put(f"s{number:02}", b"x")
+    names = [f"s{number:02}" for number in range(40)]
+    pages = [world.service.page(None, skip, 10) for skip in range(0, 50, 10)]
+    assert [name for page in pages for name in page] == names
+    with patch("pairbus.broker.sessions.sorted", side_effect=AssertionError("sorted"), create=True):
+        assert world.service.page(None, 5, 3) == names[5:8]
+    hold = world.accept("s07")
+    lock = world.next(hold)
+    world.queue.complete_many(world.queue.main, [lock.token], world.now, lambda *_: None)
+    world.store.commit()
+    world.service.release(hold)
+    world.put("s40", b"x")
+    world.put("s005", b"x")
+    assert world.service.page(None, 0, 100) == sorted({*names, "s40", "s005"} - {"s07"})
+    world.put("s07", b"again")
+    assert world.service.page(None, 0, 100) == sorted({*names, "s40", "s005"})
+
+
+def test_ids_of_sessions_are_not_kept_for_a_list_that_nobody_wants(world: SessionWorld) -> None:
+    """After one list, a million sessions that come and go must leave nothing behind."""
+    assert world.service.page(None, 0, 10) == []
+    for number in range(3 * SLACK):
+        world.service.release(world.accept(f"{number}"))
+    assert len(world.service._sessions) == 0
+    assert len(world.service._sessions._new_ids or ()) <= SLACK + 1
+
+
+@given(st.lists(st.integers(1, 60), unique=True, min_size=1), st.integers(0, 70))
+def test_lowest_number_from_a_sequence_number_is_found_unsorted(numbers: list[int], seq: int) -> None:
+    """Row numbers and sequence numbers have one order; some rows are gone."""
+    expected = min((n for n in numbers if n * 2 >= seq), default=0)
+    asked: list[int] = []
+
+    def seq_of(n: int) -> int:
+        asked.append(n)
+        return n * 2
+
+    assert lowest_from(list(numbers), seq, seq_of) == expected
+    assert len(asked) <= len(numbers)

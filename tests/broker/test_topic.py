@@ -299,7 +299,7 @@ def test_copy_without_a_session_id_is_dead_where_sessions_are_required() -> None
     assert world.texts("held", dead=True) == ["1"]
     held, given = world["held"].main.sessions, world["named"].main.sessions
     assert held is not None and given is not None
-    assert (held.listed(None), given.listed(None)) == (["s"], ["given"])
+    assert (held.listed(None, 0, 9), given.listed(None, 0, 9)) == (["s"], ["given"])
     assert world["named"].dead_count == 0
 
 
@@ -319,7 +319,7 @@ def test_empty_session_id_is_a_session_also_when_it_was_scheduled_or_set() -> No
     assert counts == {"plain": (2, 2), "empty": (4, 0), "removed": (0, 4)}
     for name in ("plain", "empty"):
         sessions = world[name].main.sessions
-        assert sessions is not None and sessions.listed(None) == [""]
+        assert sessions is not None and sessions.listed(None, 0, 9) == [""]
 
 
 @pytest.mark.parametrize("cause", ["session id", "filter"])

@@ -138,4 +138,4 @@ class SessionService:
 
     def page(self, since_ms: int | None, skip: int, top: int) -> list[str]:
         """Return a page of the ids of sessions, sorted (see `Sessions.listed`)."""
-        return self._sessions.listed(since_ms)[skip : skip + top]
+        return self._sessions.listed(since_ms, skip, top)

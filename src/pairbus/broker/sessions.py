@@ -17,10 +17,11 @@ Laws.
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left, insort
+from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence, Set
 from heapq import heapify, heappop, heappush
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from pairbus.broker.due import SLACK, ExpiryHeap
@@ -107,6 +108,10 @@ class Sessions:
         self._heap: list[tuple[int, MessageSession]] = []
         self._expiry: ExpiryHeap[tuple[int, MessageSession]] = ExpiryHeap()
         self._loaded = self._loaded_bytes = 0
+        self._ids: list[str] = []
+        "Sorted ids, as of the last list of sessions."
+        self._new_ids: list[str] | None = None
+        "Ids of sessions that were made since; None: nobody has listed sessions."
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -122,7 +127,14 @@ class Sessions:
         session = self._sessions.get(session_id)
         if session is None:
             session = self._sessions[session_id] = MessageSession(session_id)
+            if self._new_ids is not None:
+                self._note_new(self._new_ids, session_id)
         return session
+
+    def _note_new(self, ids: list[str], session_id: str) -> None:
+        ids.append(session_id)
+        if len(ids) > len(self._sessions) + SLACK:  # nobody lists them any more
+            self._ids, self._new_ids = [], None
 
     # ── messages come in ──
 
@@ -322,11 +334,26 @@ class Sessions:
 
     # ── looking ──
 
-    def listed(self, since_ms: int | None) -> list[str]:
-        """Return the ids of sessions with messages or a state, or of those whose state was set since `since_ms`."""
+    def listed(self, since_ms: int | None, skip: int, top: int) -> list[str]:
+        """Return a page of the sorted ids of sessions with messages or a state, or of those whose state was set since
+        `since_ms`."""
+        sessions = self._sessions
+        known = (session for name in self._sorted_ids() if (session := sessions.get(name)) is not None)
         if since_ms is None:
-            return sorted(session.id for session in self if session.is_listed)
-        return sorted(each.id for each in self if each.state_bytes is not None and each.updated_ms >= since_ms)
+            found = (session.id for session in known if session.is_listed)
+        else:
+            found = (each.id for each in known if each.state_bytes is not None and each.updated_ms >= since_ms)
+        return list(islice(found, skip, skip + top))
+
+    def _sorted_ids(self) -> list[str]:
+        """Return the ids of all sessions, and perhaps of some that are gone; pages of one list are sorted once."""
+        size_max = 2 * len(self._sessions) + SLACK
+        if self._new_ids is None or len(self._ids) + len(self._new_ids) > size_max:
+            self._ids = sorted(self._sessions)
+        elif self._new_ids:
+            self._ids = list(dict.fromkeys(sorted(chain(self._ids, self._new_ids))))  # two runs, which are merged
+        self._new_ids = []
+        return self._ids
 
     def first_from(self, seq: int, session_id: str | None = None) -> int:
         """Return the lowest number whose sequence number is at least `seq`; 0: there is none.
@@ -334,9 +361,7 @@ class Sessions:
         With a session id, all messages of that session are searched; without, the waiting messages of every session.
         """
         if session_id is None:
-            numbers = sorted(self.numbers_from(0, sys.maxsize))
-            at = bisect_left(numbers, seq, key=self._around.seq_of)
-            return numbers[at] if at < len(numbers) else 0
+            return lowest_from(self.numbers_from(0, sys.maxsize), seq, self._around.seq_of)
         session = self._sessions.get(session_id)
         if session is None:
             return 0
@@ -416,6 +441,27 @@ class Sessions:
 
     def trim(self) -> None:
         """Do nothing: withdrawn messages leave no entries behind."""
+
+
+SAMPLE = 31
+
+
+def lowest_from(numbers: list[int], seq: int, seq_of: Callable[[int], int]) -> int:
+    """Return the lowest of these numbers whose sequence number is at least `seq`; 0: there is none.
+
+    The order of the numbers is that of the sequence numbers. About half of what is left is given up at each step, so
+    that few numbers are sorted and few rows are read.
+    """
+    found = 0
+    while numbers:
+        sample = sorted(numbers[:: len(numbers) // SAMPLE + 1])
+        pivot = sample[len(sample) // 2]
+        if seq_of(pivot) >= seq:
+            found = pivot
+            numbers = [n for n in numbers if n < pivot]
+        else:
+            numbers = [n for n in numbers if n > pivot]
+    return found
 
 
 def _number_of(message: StoredMessage) -> int:
