@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from pairbus.access.sas import sign
-from pairbus.broker.admin.xml import ATOM, SERVICE
+from pairbus.broker.admin.xml import ATOM, INSTANCE, SERVICE
 from tests.broker.admin_world import ROOT_KEY, AdminServer, serve
 
 
@@ -18,12 +19,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminServer]:
         yield running
 
 
-def call(server: AdminServer, method: str, path: str, kind: str = "", settings: str = "") -> tuple[int, str]:
+def call(
+    server: AdminServer, method: str, path: str, kind: str = "", settings: str = "", *, update: bool = False
+) -> tuple[int, str]:
     token = sign(f"http://localhost:{server.port}", ROOT_KEY.name, ROOT_KEY.key, 4_000_000_000)
-    body = f'<entry xmlns="{ATOM}"><content><{kind} xmlns="{SERVICE}">{settings}</{kind}></content></entry>'
+    content = f'<{kind} xmlns="{SERVICE}" xmlns:i="{INSTANCE}">{settings}</{kind}>'
+    body = f'<entry xmlns="{ATOM}"><content>{content}</content></entry>'
+    headers = {"Authorization": token} | ({"If-Match": "*"} if update else {})
     connection = http.client.HTTPConnection("localhost", server.port, timeout=10)
     try:
-        connection.request(method, path, body if kind else None, {"Authorization": token})
+        connection.request(method, path, body if kind else None, headers)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
     finally:
@@ -52,6 +57,19 @@ def test_message_size_needs_2021(server: AdminServer, kind: str) -> None:
     assert status == 400
     assert "MaxMessageSizeInKilobytes needs api-version 2021-05" in text
     assert call(server, "PUT", f"{path}?api-version=2021-05", kind, setting)[0] == 201
+
+
+@pytest.mark.parametrize("kind", ["QueueDescription", "TopicDescription"])
+def test_what_2017_reads_it_can_write_back(server: AdminServer, kind: str) -> None:
+    """An old client updates an entity with the settings that it has read."""
+    path = f"/back-{kind}?api-version=2017-04"
+    assert call(server, "PUT", path, kind)[0] == 201
+    _, text = call(server, "GET", path)
+    assert "MaxMessageSizeInKilobytes" not in text
+    assert "MaxMessageSizeInKilobytes" in call(server, "GET", f"/back-{kind}?api-version=2021-05")[1]
+    settings = re.search(f"<{kind}[^>]*>(.*)</{kind}>", text, re.DOTALL)
+    assert settings is not None
+    assert call(server, "PUT", path, kind, settings[1], update=True)[0] == 200
 
 
 @pytest.mark.parametrize("version", ["2999-01", "", "2024-05-01", "x"])

@@ -127,8 +127,6 @@ def test_a_namespace_may_be_empty() -> None:
 @pytest.mark.parametrize(
     ("properties", "words"),
     [
-        ({"RequiresSession": True, "ForwardTo": "other"}, ["ForwardTo", "requires sessions cannot forward"]),
-        ({"ForwardTo": "orders"}, ["ForwardTo", "names the entity itself"]),
         ({"ForwardDeadLetteredMessagesTo": "a b"}, ["ForwardDeadLetteredMessagesTo", "are allowed"]),
         ({"LockDuraton": "PT1M"}, ["unknown key 'LockDuraton'", "did you mean 'LockDuration'?", "Allowed are"]),
         ({"LockDuration": 60}, ["LockDuration must be a text", "60"]),

@@ -109,3 +109,32 @@ async def test_drain_is_answered_behind_messages_that_wait_for_the_window() -> N
     frames = [frame for _, frame, _ in client.said.frames if isinstance(frame, Transfer | Flow)][-2:]
     assert isinstance(frames[0], Transfer) and not frames[0].more
     assert isinstance(frames[1], Flow) and frames[1].drain
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"forward_to": "Loop"}, {"forward_dead_lettered_to": "loop"}],
+)
+async def test_queue_that_forwards_to_itself_keeps_its_messages(settings: dict[str, Any]) -> None:
+    """Microsoft's live tests create one; forwarding in a circle would end in the dead-letter queue."""
+    client = await Client(LENIENT).open()
+    await client.queue("loop", **settings)
+    session = await client.session()
+    (await client.sender(session, "loop")).send(message("one"), b"1")
+    await client.receiver(session, "loop", credit=1)
+    assert len(client.all(Transfer)) == 1
+
+
+async def test_queue_with_sessions_that_forwards_keeps_its_messages() -> None:
+    """The service accepts the setting at creation."""
+    client = await Client(LENIENT).open()
+    await client.queue("other")
+    await client.queue("talks", requires_session=True, forward_to="other")
+    session = await client.session()
+    (await client.sender(session, "talks")).send(message("one", group_id="a"), b"1")
+    await client.turn()
+    source = Source(address="talks", filter={Symbol(SESSION_FILTER): "a"})
+    session.new_receiver("from").attach(source=source, target=Target(address="client"))
+    await client.turn()
+    assert client.all(Detach) == []
+    assert client.namespace.catalog.queues["other"].active_count == 0

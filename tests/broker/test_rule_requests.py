@@ -99,7 +99,12 @@ async def test_rules_are_enumerated_page_by_page(management: Management) -> None
 @pytest.mark.parametrize(
     ("operation", "body", "condition", "words"),
     [
-        ("add-rule", add("$DEFAULT"), "com.microsoft:entity-already-exists", "exists already"),
+        (
+            "add-rule",
+            add("$DEFAULT"),
+            "com.microsoft:entity-already-exists",
+            "The messaging entity '.*' already exists.",
+        ),
         ("add-rule", add("bad", sql_filter={"expression": "a = "}), "com.microsoft:argument-error", "column"),
         ("add-rule", add("bad", sql_filter={}), "com.microsoft:argument-error", "expression is empty"),
         ("add-rule", add("bad", sql_filter="a = 1"), "com.microsoft:argument-error", "'sql-filter' must be a map"),

@@ -193,7 +193,7 @@ class Administration:
         """Check that the entity forwards only to queues or topics that exist."""
         for setting in ("forward_to", "forward_dead_lettered_to"):
             path = getattr(description, setting, None)
-            if path is None or path_key(path) in self.planned:
+            if path is None or path_key(path) in self.planned or path_key(path) == path_key(description.path):
                 continue
             if not isinstance(self._catalog.find(path), Queue | Topic):
                 raise InvalidDescription(f"{setting} of '{description.path}': there is no queue or topic '{path}'")

@@ -35,6 +35,7 @@ from pairbus.broker.description import (
     description_from_json,
     path_key,
 )
+from pairbus.broker.description.common import forwards_to
 from pairbus.broker.dispatch import Dispatcher
 from pairbus.broker.forward import BoxForwarder
 from pairbus.broker.health import Health
@@ -323,7 +324,8 @@ class Namespace:
         if isinstance(holder, Topic):
             return
         settings = holder.description
-        for box, path in ((holder.main, settings.forward_to), (holder.dead, settings.forward_dead_lettered_to)):
+        for box, setting in ((holder.main, "forward_to"), (holder.dead, "forward_dead_lettered_to")):
+            path = forwards_to(settings, setting)
             forwarder = self._forwarders.get(box)
             if forwarder is not None and forwarder.path != path:
                 self._forwarders.pop(box).stop()

@@ -11,6 +11,7 @@ from pairbus.amqp.performatives import Attach, Coordinator
 from pairbus.amqp.types import Symbol, ULong
 from pairbus.broker.address import LinkAddress, parse_address
 from pairbus.broker.cbs import CbsNode
+from pairbus.broker.description.common import forwards_to
 from pairbus.broker.inlet import BATCH_ENVELOPE_SIZE, Inlet
 from pairbus.broker.management import OPERATIONS, ManagementNode, RequestTarget
 from pairbus.broker.messages import SESSION_ID_LENGTH_MAX
@@ -147,7 +148,7 @@ def _attach_receiver(peer: Peer, link: SenderLink, attach: Attach, address: Link
             f" receive from a subscription, '{entity.path}/Subscriptions/<name>'.",
         )
     entity.check_receive()
-    forward_to = entity.description.forward_to
+    forward_to = forwards_to(entity.description, "forward_to")
     if forward_to is not None and target.box is entity.main:
         raise Refusal(
             NOT_ALLOWED, f"Messages cannot be received from '{entity.path}', which forwards them to '{forward_to}'."

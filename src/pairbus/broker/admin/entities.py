@@ -11,9 +11,10 @@ from pairbus.broker.admin.durations import format_duration
 from pairbus.broker.admin.xml import COUNTS
 
 FILTER_COUNTS_SINCE = "2024-05"
+MESSAGE_SIZE_SINCE = "2021-05"
 
 
-def queue_entry(info: QueueInfo, base_url: str, author: str) -> str:
+def queue_entry(info: QueueInfo, base_url: str, author: str, version: str) -> str:
     d = info.description
     total = info.active + info.dead_lettered + info.scheduled + info.deferred
     total += info.transfer + info.transfer_dead_lettered
@@ -45,7 +46,7 @@ def queue_entry(info: QueueInfo, base_url: str, author: str) -> str:
         ("ForwardDeadLetteredMessagesTo", _absolute(d.forward_dead_lettered_to, base_url)),
         ("EntityAvailabilityStatus", "Available"),
         ("EnableExpress", d.enable_express),
-        ("MaxMessageSizeInKilobytes", d.max_message_size_kb),
+        ("MaxMessageSizeInKilobytes", d.max_message_size_kb if version >= MESSAGE_SIZE_SINCE else None),
     )
     # The JavaScript SDK takes the queue's name from the path of the id, so slashes stay slashes.
     return entry(f"{base_url}/{d.path}", d.path, author, d.created_ms, d.updated_ms, "QueueDescription", elements)
@@ -79,7 +80,7 @@ def topic_entry(info: TopicInfo, base_url: str, author: str, version: str) -> st
         ("EntityAvailabilityStatus", "Available"),
         ("EnableSubscriptionPartitioning", False),
         ("EnableExpress", d.enable_express),
-        ("MaxMessageSizeInKilobytes", d.max_message_size_kb),
+        ("MaxMessageSizeInKilobytes", d.max_message_size_kb if version >= MESSAGE_SIZE_SINCE else None),
     )
     return entry(f"{base_url}/{d.path}", d.path, author, d.created_ms, d.updated_ms, "TopicDescription", elements)
 

@@ -133,7 +133,7 @@ class Resources:
     def _entry(self, call: Call, info: Info) -> str:
         match info:
             case QueueInfo():
-                return queue_entry(info, call.base_url, self._namespace.name)
+                return queue_entry(info, call.base_url, self._namespace.name, call.version)
             case TopicInfo():
                 return topic_entry(info, call.base_url, self._namespace.name, call.version)
             case SubscriptionInfo():

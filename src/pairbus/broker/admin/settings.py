@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pairbus.broker.admin.authorization import read_authorization
 from pairbus.broker.admin.durations import parse_duration, parse_limited_duration
+from pairbus.broker.admin.entities import MESSAGE_SIZE_SINCE
 from pairbus.broker.admin.xml import Element
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.errors import InvalidDescription
@@ -73,7 +74,7 @@ SETTINGS: dict[type, Table] = {
 "Settings that a client may write, by element name."
 
 _CLEARED_BY_ABSENCE = ("ForwardTo", "UserMetadata", "ForwardDeadLetteredMessagesTo")
-_SINCE = {"MaxMessageSizeInKilobytes": "2021-05"}
+_SINCE = {"MaxMessageSizeInKilobytes": MESSAGE_SIZE_SINCE}
 "First API version that knows a setting; the other settings exist in every version."
 _ELEMENT_OF = {attribute: name for table in SETTINGS.values() for name, (attribute, _) in table.items()}
 

@@ -93,12 +93,19 @@ def check_metadata(description: Description, text: str | None) -> None:
 
 def destination(description: Description, setting: str, text: str | None) -> str | None:
     """Return the path that a forwarding setting names. The SDKs write it as `sb://host/path`."""
-    if not text:
+    return check_path(_AUTHORITY.sub("", text, count=1), f"{setting} of {description.path!r}:") if text else None
+
+
+def forwards_to(description: Any, setting: str) -> str | None:
+    """Return where an entity forwards to, by one of its two settings.
+
+    The service accepts the entity itself as a destination, and a destination of an entity with sessions: neither has an
+    effect here, so that the messages can be received.
+    """
+    path: str | None = getattr(description, setting)
+    if path is None or path_key(path) == path_key(description.path):
         return None
-    path = check_path(_AUTHORITY.sub("", text, count=1), f"{setting} of {description.path!r}:")
-    if path_key(path) == path_key(description.path):
-        raise InvalidDescription(f"{setting} of {description.path!r} names the entity itself")
-    return path
+    return None if setting == "forward_to" and description.requires_session else path
 
 
 def dump(description: Any, **replaced: Any) -> str:

@@ -16,7 +16,6 @@ from pairbus.broker.description.common import (
     dump,
     known_values,
 )
-from pairbus.errors import InvalidDescription
 
 RANGES = (
     ("lock_duration_ms", 1_000, 300_000, "ms"),
@@ -73,8 +72,6 @@ class SubscriptionDescription:
         check_status(self, self.status)
         check_metadata(self, self.user_metadata)
         forward_to = destination(self, "forward_to", self.forward_to)
-        if forward_to is not None and self.requires_session:
-            raise InvalidDescription(f"forward_to of {self.path!r}: an entity that requires sessions cannot forward")
         return replace(
             self,
             topic=check_path(self.topic, "topic"),

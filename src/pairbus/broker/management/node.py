@@ -235,14 +235,14 @@ class ManagementNode:
         """Note that locks were taken or renewed: the next due time may have changed."""
         self.namespace.changed(self.target.entity)
 
-    def carry_out(self, change: Coroutine[Any, Any, object], answer: Answer) -> None:
-        """Run a change of the namespace and answer when it is durable."""
+    def carry_out(self, path: str, change: Coroutine[Any, Any, object], answer: Answer) -> None:
+        """Run a change of the entity `path` of the namespace and answer when it is durable."""
 
         async def run() -> None:
             try:
                 await change
-            except EntityExists as error:
-                answer.refuse(Refusal(ENTITY_EXISTS, str(error)))
+            except EntityExists:
+                answer.refuse(Refusal(ENTITY_EXISTS, f"The messaging entity '{path}' already exists."))
             except EntityNotFound as error:
                 answer.refuse(Refusal(NOT_FOUND, f"The messaging entity '{self.path}' could not be found: {error}"))
             except InvalidDescription as error:

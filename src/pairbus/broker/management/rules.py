@@ -50,12 +50,12 @@ def _add_rule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int)
         filter=_filter(described),
         action=_action(described),
     )
-    node.carry_out(node.namespace.create(rule), answer)
+    node.carry_out(rule.path, node.namespace.create(rule), answer)
 
 
 def _remove_rule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
     path = f"{_subscription(node).path}/Rules/{_name(fields)}"
-    node.carry_out(node.namespace.delete(path), answer)
+    node.carry_out(path, node.namespace.delete(path), answer)
 
 
 def _enumerate_rules(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
