@@ -149,6 +149,7 @@ def test_a_staging_location_of_any_release_goes_on(release: str, tmp_path: Path)
     staging = Staging(str(unpack(release, "staging", tmp_path)))
     book = StageBook(staging, ENTITY, 3_600.0)
     assert (book.committed, book.received(2)) == (known["committed"], len(known["sealed"]["2"]))
+    book.check_offset(known["committed"], None)  # the offset of that release, which names no location
     assert book.plan(2, [1]).shares == (10,), "the plan is the one that was made then"
     for entry in staging.entries_after(0):
         if entry.kind == "seal":
