@@ -19,6 +19,7 @@ from pairbus.filters.kinds import (
     CorrelationFilter,
     FalseFilter,
     Filter,
+    LocalTime,
     SqlAction,
     SqlFilter,
     TrueFilter,
@@ -29,6 +30,7 @@ from pairbus.filters.kinds import (
     filter_from_json,
     filter_to_json,
     type_name,
+    without_kind,
 )
 from pairbus.filters.rules import CompiledRule, Copy, Rules, compile_filter, compile_rule
 from pairbus.filters.view import MessageView
@@ -43,6 +45,7 @@ __all__ = [
     "Filter",
     "FilterEvaluationError",
     "FilterSyntaxError",
+    "LocalTime",
     "MessageView",
     "Rules",
     "SqlAction",
@@ -59,4 +62,5 @@ __all__ = [
     "filter_from_json",
     "filter_to_json",
     "type_name",
+    "without_kind",
 ]

@@ -44,8 +44,7 @@ def compile_correlation(described: CorrelationFilter) -> Test:
         if value is not None:
             wanted.append((SYSTEM[system], value))
     for name, value in described.properties.items():
-        check_value(name, value)
-        wanted.append((compiled(Property(1, name)), value))
+        wanted.append((compiled(Property(1, name)), check_value(name, value)))
     if len(wanted) == 1:
         (read, only) = wanted[0]
         return lambda view: equal(read(view), only)

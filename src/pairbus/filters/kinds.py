@@ -20,6 +20,13 @@ from pairbus.errors import InvalidDescription
 Value = str | int | float | bool | timedelta | UUID | bytes
 "Value of a parameter or of a correlation property; `Int`, `Long` and `Timestamp` are kinds of int."
 
+
+class LocalTime(Timestamp):
+    """A date and time that a rule names without a zone: it counts as UTC, and is told without a zone again."""
+
+    __slots__ = ()
+
+
 VALUE_SIZE_MAX = 32_768  # encoded: a property has at most 32 KB on Azure
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -99,6 +106,7 @@ _TYPES = (
     _Type("double", float, repr, float),
     _Type("boolean", bool, bool, bool),
     _Type("datetime", Timestamp, int, Timestamp),
+    _Type("local datetime", LocalTime, int, LocalTime),
     _Type("duration", timedelta, lambda v: v // _MICROSECOND, lambda v: timedelta(microseconds=v)),
     _Type("guid", UUID, str, UUID),
     _Type("bytes", bytes, lambda v: b64encode(v).decode(), b64decode),
@@ -115,15 +123,22 @@ def type_name(value: Value) -> str:
     return row.name
 
 
-def check_value(name: str, value: Value) -> None:
-    """Refuse a value that a message could not hold: InvalidDescription names it."""
+def without_kind(value: Value) -> Value:
+    """Return the value as messages hold it: of a time, whether it was named with a zone is lost."""
+    return Timestamp(value) if isinstance(value, LocalTime) else value
+
+
+def check_value(name: str, value: Value) -> Value:
+    """Return the value as messages hold it, or refuse one that no message could hold: InvalidDescription names it."""
     type_name(value)
+    value = without_kind(value)
     try:
         size = len(encode(Long(value // _MICROSECOND * 10) if isinstance(value, timedelta) else value))
     except (struct.error, OverflowError, UnicodeEncodeError) as error:
         raise InvalidDescription(f"the value of {name!r:.60} is out of the range of its type") from error
     if size > VALUE_SIZE_MAX:
         raise InvalidDescription(f"the value of {name!r:.60} has {size} bytes; {VALUE_SIZE_MAX} are allowed")
+    return value
 
 
 def filter_to_json(described: Filter) -> dict[str, Any]:

@@ -258,8 +258,7 @@ class _Parser:
         if token.value.lower() not in self._parameters:
             raise FilterSyntaxError(token.column, f"the parameter {token.source} has no value")
         value = self._parameters[token.value.lower()]
-        check_value(token.source, value)
-        return Literal(token.column, value)
+        return Literal(token.column, check_value(token.source, value))
 
     def _word(self) -> FilterNode:
         token = self._token

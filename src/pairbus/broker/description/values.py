@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from pairbus.amqp.types import Int, Long, Timestamp
-from pairbus.filters import Value, type_name
+from pairbus.filters import LocalTime, Value, type_name
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -46,6 +46,8 @@ def value_to_text(value: Value) -> tuple[str, str]:
             return "base64Binary", b64encode(value).decode()
         case Timestamp():
             moment = _EPOCH + int(value) * _MILLISECOND
+            if isinstance(value, LocalTime):
+                moment = moment.replace(tzinfo=None)
             return "dateTime", moment.isoformat(timespec="milliseconds" if int(value) % 1000 else "seconds")
     return kind, str(value)
 
@@ -79,7 +81,7 @@ def _time(text: str) -> Timestamp:
     # .NET writes seven digits of a second, Python reads six.
     moment = datetime.fromisoformat(re.sub(r"(\.[0-9]{6})[0-9]+", r"\1", text.strip()))
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
+        return LocalTime((moment.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND)
     return Timestamp((moment - _EPOCH) // _MILLISECOND)
 
 

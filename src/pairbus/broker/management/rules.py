@@ -16,7 +16,16 @@ from pairbus.broker.description import RuleDescription
 from pairbus.broker.management.node import Answer, Fields, ManagementNode, Operation
 from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal
 from pairbus.broker.subscription import Subscription
-from pairbus.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter, Value
+from pairbus.filters import (
+    CorrelationFilter,
+    FalseFilter,
+    Filter,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+    Value,
+    without_kind,
+)
 
 PAGE_SIZE_MAX = 100
 
@@ -148,7 +157,7 @@ def _described_filter(found: Filter) -> Described:
 def _plain(properties: Mapping[str, Value]) -> dict[str, Any]:
     """Convert durations to ticks of 100 nanoseconds, as the service sends them: AMQP has no type for durations."""
     return {
-        key: Long(value // timedelta(microseconds=1) * 10) if isinstance(value, timedelta) else value
+        key: Long(value // timedelta(microseconds=1) * 10) if isinstance(value, timedelta) else without_kind(value)
         for key, value in properties.items()
     }
 
