@@ -35,6 +35,15 @@ OVERFLOWING = """
 """
 
 
+# On the overview and among the tabs nothing is to be scrolled sideways, and the cells of key figures fill their rows.
+CUT = """
+[...document.querySelectorAll('.tabs, .cards, .tiles')].filter(e => {
+  const last = e.classList.contains('tiles') ? e.lastElementChild.getBoundingClientRect().right : null;
+  return e.scrollWidth > e.clientWidth + 1 || (last && last < e.getBoundingClientRect().right - 3);
+}).map(e => `${e.className} ${e.textContent.slice(0, 40)}`)
+"""
+
+
 @pytest.fixture(scope="module")
 def tab() -> Iterator[Tab]:
     with browser() as opened:
@@ -263,6 +272,8 @@ def test_no_element_overflows(tab: Tab, broker: BrokerProcess, width: int, colou
             click(tab, "a[data-number]")
             until(tab, "document.querySelector('dialog pre') !== null")
         assert tab.ask(OVERFLOWING) == [], hash_
+        assert tab.ask(CUT) == [], hash_
+        assert tab.ask("document.querySelector('#link').getBoundingClientRect().width") > 5, hash_
         assert tab.ask("document.documentElement.scrollWidth <= innerWidth"), hash_
         assert tab.complaints == []
 

@@ -136,7 +136,7 @@ WELL = {"reachable": True, "entities": {"orders": QUEUE}}
         (WELL, "lost", "contoso does not answer"),
         ({**WELL, "reachable": False}, "live", "contoso is away"),
         ({**WELL, "entities": {"orders": {**QUEUE, "dead": 3}}}, "live", "3 dead letters"),
-        ({**WELL, "clock": {"offset_seconds": 1209600.0}}, "live", "contoso: clock 14 d 0 h ahead"),
+        ({**WELL, "clock": {"offset_seconds": 1209600.0}}, "live", "contoso: clock 14 d ahead"),
         ({**WELL, "faults": [{"id": 1, "kind": "refuse"}]}, "live", "1 fault switched on"),
     ],
 )
@@ -189,7 +189,7 @@ def test_clock_asks_before_it_moves(tmp_path: Path) -> None:
     """
     found = run(tmp_path, script)
     assert found["before"] == 0
-    for words in ("clock of contoso forward by 14 d 0 h", "7 active messages", "cannot be moved back"):
+    for words in ("clock of contoso forward by 14 d", "7 active messages", "cannot be moved back"):
         assert words in found["asked"]
     assert found["posted"] == [["clock", {"advance_seconds": 1209600}]]
 

@@ -195,3 +195,40 @@ def test_a_name_that_is_a_script_does_not_run(tab: Tab, tmp_path: Path) -> None:
     )
     assert tab.ask("document.documentElement.id + document.scripts.length + document.images.length") == "00"
     assert evil in tab.ask("document.body.textContent")
+
+
+# Labels of a picture that lie on each other; a label is a line of text.
+COLLIDING = """
+(() => {
+  const boxesOf = node => {
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    return [...range.getClientRects()].filter(box => box.width > 1).map(box => [node.data, box]);
+  };
+  const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+  return [...document.querySelectorAll('.timeline .row, figure')].flatMap(picture => {
+    const labels = [...picture.querySelectorAll('span, small, figcaption, text, tspan')];
+    const boxes = labels.flatMap(one => [...one.childNodes])
+      .filter(node => node.nodeType === 3 && node.data.trim()).flatMap(boxesOf);
+    return boxes.flatMap(([text, box], at) => boxes.slice(at + 1)
+      .filter(([, other]) => meet(box, other)).map(([other]) => `${text} | ${other}`));
+  });
+})()
+"""
+# Key figures that leave a part of their row empty.
+HALF_EMPTY = """
+[...document.querySelectorAll('.tiles')].filter(e => {
+  const last = e.lastElementChild.getBoundingClientRect(), first = e.firstElementChild.getBoundingClientRect();
+  return last.right < e.getBoundingClientRect().right - 3 || (innerWidth > 1000 && last.width > 1.9 * first.width);
+}).length
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("report", [example_report(), fleet_report()], ids=["example", "fleet"])
+def test_labels_do_not_collide_and_rows_are_full(tab: Tab, tmp_path: Path, report: Report, width: int) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(render(report), encoding="utf-8")
+    tab.open(page, width=width, colours="light")
+    assert tab.ask(COLLIDING) == []
+    assert tab.ask(HALF_EMPTY) == 0

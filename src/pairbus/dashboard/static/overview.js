@@ -99,12 +99,12 @@ function states(look) {
   return section("states", "Where clients send", table("Where clients send", [
     { title: "Entity", cell: ([path]) => (isHere(path) ? h("a", { href: entityLink(primary, path) }, h("bdi", {}, path)) : h("bdi", {}, path)) },
     { title: "State", cell: ([, one]) => [pill(STATES[one.state]?.[0] ?? "", STATES[one.state]?.[1] ?? one.state), one.cause ? h("small", { class: "reason" }, one.cause) : null] },
-    { title: "Since", class: "n", cell: ([, one]) => `${duration(look.time_ms / 1000 - one.since_s)} ago` },
+    { title: "Since", class: "n end", cell: ([, one]) => `${duration(look.time_ms / 1000 - one.since_s)} ago` },
     { title: "Sent to it", class: "n minor", cell: ([, one]) => number(one.sent) },
     { title: "To the backlog", class: "n minor", cell: ([, one]) => number(one.diverted) },
     { title: "Failed", class: "n minor", cell: ([, one]) => number(one.failed) },
     { title: "Pings", class: "n minor", cell: ([, one]) => number(one.pings) },
-  ], rows), h("p", { class: "note" }, `Reported by ${many((look.pair.clients ?? []).length, "client")} on this machine. Pings ask whether an entity accepts messages again.`));
+  ], rows, null, "cards"), h("p", { class: "note" }, `Reported by ${many((look.pair.clients ?? []).length, "client")} on this machine. Pings ask whether an entity accepts messages again.`));
 }
 
 // Folded and last: operators need them when one is named, and no stranger may take them for queues of an application.

@@ -17,7 +17,8 @@ export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   const whole = Math.max(0, Math.floor(seconds));
   for (const [size, unit, smaller, small] of [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]]) {
-    if (whole >= size) return `${Math.floor(whole / size)} ${unit} ${Math.floor((whole % size) / smaller)} ${small}`;
+    const rest = Math.floor((whole % size) / smaller);
+    if (whole >= size) return `${Math.floor(whole / size)} ${unit}${rest ? ` ${rest} ${small}` : ""}`;
   }
   return `${whole} s`;
 }
