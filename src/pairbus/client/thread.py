@@ -2,7 +2,7 @@
 
 Laws of this file.
  1. A call waits on a lock of its own, in slices of at most a second; between two slices it looks at its deadline, at
-    the thread and at the process id. No call outlives its thread or a fork.
+    the thread and at the process id, and wakes the engine again. No call outlives its thread or a fork.
  2. An exception in the waiting caller (KeyboardInterrupt, a soft time limit) cancels the call and is raised unchanged.
  3. The thread is a daemon: a process that does not close its client ends as if there were none.
  4. Listeners run in a thread of their own, in the order of the events, and may call the client.
@@ -159,6 +159,8 @@ class EngineThread:
             raise PairbusError("The client's thread has ended, so the outcome of this call is not known.")
         if deadline is not None and time.monotonic() > deadline:
             raise OperationTimeoutError(message="The client's thread did not answer in time; the outcome is not known.")
+        with suppress(RuntimeError):  # a call that a signal handler interrupted may be about to wake the engine
+            self._loop.call_soon_threadsafe(self._begin)
 
     # ── in the thread ──
 
