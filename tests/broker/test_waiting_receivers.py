@@ -8,13 +8,23 @@ import pytest
 
 from pairbus.access.sas import LISTEN, Grant
 from pairbus.amqp.connection import Connection, ConnectionSettings
-from pairbus.amqp.performatives import Attach, Detach, Source, Target, Transfer
+from pairbus.amqp.events import Delivery
+from pairbus.amqp.performatives import (
+    Accepted,
+    Attach,
+    Detach,
+    Disposition,
+    Modified,
+    Source,
+    Target,
+    Transfer,
+)
 from pairbus.amqp.types import Symbol
 from pairbus.broker import outlet
 from pairbus.broker.draft import Draft
 from pairbus.broker.session_links import SESSION_FILTER
 from pairbus.broker.strict import LENIENT
-from tests.broker.strict_world import Client
+from tests.broker.strict_world import Client, message
 
 
 async def waiting_client() -> Client:
@@ -80,6 +90,26 @@ async def test_link_of_a_lost_session_is_detached_after_a_grace(monkeypatch: pyt
     session.new_receiver("next").attach(source=source, target=Target(address="client"))
     await client.turn()
     assert client.all(Attach)[-1].source is not None, "another receiver may have the session"
+
+
+@pytest.mark.parametrize("state", [Accepted(), Modified(True, False)], ids=["complete", "abandon"])
+async def test_settlement_in_the_grace_names_the_lost_session(state: Accepted | Modified) -> None:
+    """The SDKs then raise the error that tells the application to accept the session again."""
+    client = await Client(LENIENT).open()
+    await client.queue("talks", requires_session=True, lock_duration_ms=5_000)
+    session = await client.session()
+    (await client.sender(session, "talks")).send(message("one", group_id="a"), b"1")
+    source = Source(address="talks", filter={Symbol(SESSION_FILTER): "a"})
+    link = session.new_receiver("from")
+    link.attach(source=source, target=Target(address="client"))
+    link.grant(1)
+    await client.turn()
+    (delivery,) = client.all_events(Delivery)
+    client.namespace.catalog.queues["talks"].run_due(client.namespace.now_ms() + 5_000)
+    link.settle(delivery.delivery_id, delivery.delivery_id, state.encode(), 1, settled=False)
+    await client.turn()
+    answer = client.all(Disposition)[-1]
+    assert answer.state.error.condition == "com.microsoft:session-lock-lost"
 
 
 async def test_lost_session_is_told_after_the_grace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from pairbus.broker.catalog import Receivable
 from pairbus.broker.deliveries import encode_delivery, patch_of
 from pairbus.broker.holds import Hold
 from pairbus.broker.queue import Outcome
-from pairbus.broker.refusal import Refusal, lock_lost, session_lock_lost
+from pairbus.broker.refusal import MESSAGE_LOCK_LOST, Refusal, lock_lost, session_lock_lost
 from pairbus.broker.store import StoredMessage
 
 if TYPE_CHECKING:
@@ -265,6 +265,12 @@ class Outlet:
             return Refusal(error.condition, error.description), b"", b""
         return Refusal(NOT_ALLOWED, f"Deliveries cannot be settled with {state!r:.80}."), b"", b""
 
+    def _lost(self, refusal: Refusal) -> Refusal:
+        """Name the session as the reason when its lock has ended, and with it the locks of its messages."""
+        if refusal.condition == MESSAGE_LOCK_LOST and self.hold is not None and self.hold.is_over:
+            return session_lock_lost(self.hold.session.id)
+        return refusal
+
     def _completed(
         self,
         session: Session,
@@ -288,7 +294,7 @@ class Outlet:
                 session.settle_sent(first, last, ACCEPTED_BYTES)
         else:
             gone = set(lost)
-            refusal = self.peer.refused(error or lock_lost())
+            refusal = self.peer.refused(self._lost(error or lock_lost()))
             for delivery in deliveries:
                 state = refusal if delivery.tag in gone else ACCEPTED_BYTES
                 session.settle_sent(delivery.delivery_id, delivery.delivery_id, state)
@@ -301,7 +307,9 @@ class Outlet:
         if delivery_id in self.lost_ids:
             self.peer.cut()
         elif not settled:
-            session.settle_sent(delivery_id, delivery_id, answer if refusal is None else self.peer.refused(refusal))
+            session.settle_sent(
+                delivery_id, delivery_id, answer if refusal is None else self.peer.refused(self._lost(refusal))
+            )
             self.peer.flush_soon()
 
     def close(self) -> None:
