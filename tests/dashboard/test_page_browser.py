@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,32 @@ def test_pages_and_messages_have_addresses(tab: Tab, broker: BrokerProcess) -> N
     until(tab, "document.querySelector('dialog h2')?.textContent === 'Message 55'")
     click(tab, "dialog [data-action=close]")
     until(tab, "document.querySelector('dialog') === null && location.hash.endsWith('?from=51')")
+    assert tab.complaints == []
+
+
+def test_queue_is_created_changed_and_deleted(tab: Tab, broker: BrokerProcess) -> None:
+    visit(tab, page_of(broker))
+    click(tab, "[data-action=new-entity]")
+    until(tab, "document.querySelector('#entity-form') !== null")
+    write(tab, "#entity-form input[name=path]", "by-hand")
+    write(tab, "#entity-form input[name=lock_duration]", "45s")
+    click(tab, "#entity-form [data-action=submit]")
+    until(tab, "document.querySelector('main h1')?.textContent === 'by-hand'")
+    click(tab, "[data-action=settings]")
+    until(tab, "document.querySelector('#entity-form input[name=lock_duration]').value === '45s'")
+    write(tab, "#entity-form input[name=max_delivery_count]", "3")
+    click(tab, "#entity-form [data-action=submit]")
+    until(tab, "document.querySelector('dialog') === null")
+    with broker.admin() as admin:
+        found = admin.get_queue("by-hand")
+        assert (found.lock_duration, found.max_delivery_count) == (timedelta(seconds=45), 3)
+    click(tab, "[data-action=delete-entity]")
+    words = until(tab, "document.querySelector('dialog')?.textContent")
+    assert "Delete the queue by-hand in contoso, with 0 messages and 0 dead letters?" in words
+    click(tab, "dialog button.danger")
+    until(tab, "!document.querySelector('[data-key=entities]').textContent.includes('by-hand')")
+    with broker.admin() as admin:
+        assert "by-hand" not in [queue.name for queue in admin.list_queues()]
     assert tab.complaints == []
 
 
