@@ -19,7 +19,7 @@ from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptio
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.meter import _OUTCOMES, RIGHT_OF, NamespaceMeter, outcome_of
 from pairbus.broker.refusal import SESSION_LOCK_LOST, Refusal
-from pairbus.client.background import ping_payload
+from pairbus.client.pinger import ping_payload
 from pairbus.ledger import Ledger, MeterKind, read
 from pairbus.pairing.policy import kind_of_condition
 from pairbus.transport import ClientConnection, Endpoint, Plain, ReceivedMessage, Receiver, Refused, Scheduled, connect

@@ -260,3 +260,20 @@ async def test_a_message_refused_by_a_backlog_queue_takes_no_queue_out(stage: St
     assert isinstance(await client.sender("orders").error(message()), ServiceBusError)
     assert client.told(BacklogQueueFailed) == []
     await client.sender("orders").send(message())
+
+
+async def test_entities_that_are_away_share_the_connection_of_a_round(stage: Stage, flavour: Flavour) -> None:
+    """A connection for each entity and round would be a flood at the moment at which the primary comes back."""
+    client = stage.client(flavour)
+    names = [f"q-{number}" for number in range(50)]
+    stage.primary.on("transfer", Reject("amqp:internal-error"))
+    await asyncio.gather(*(client.sender(name).send(message()) for name in names))
+    assert set(client.client.states().values()) == {State.FAILED_OVER}
+    began = max(occasion.connection for occasion in stage.primary.steps)
+    await until(lambda: len(client.told(PingSent)) >= 2 * len(names), "two rounds of pings")
+    stage.primary.heal()
+    await until(lambda: set(client.client.states().values()) == {State.HEALTHY}, "the pings are accepted")
+    rounds = len(client.told(PingSent)) / len(names)
+    connections = max(occasion.connection for occasion in stage.primary.steps) - began
+    print(f"{flavour}: {rounds:.1f} rounds of {len(names)} pings on {connections} connections")
+    assert connections <= 2 * rounds + 2

@@ -20,7 +20,7 @@ from pairbus.amqp.message import Message, Properties
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.broker.outages.held import HeldSteps
 from pairbus.broker.peer import Peer
-from pairbus.client.background import ping_payload
+from pairbus.client.pinger import ping_payload
 from pairbus.pairing.events import Event, PingSent
 from pairbus.pairing.failover import State
 from pairbus.transport import Endpoint, Refused, Timeout, TransportError, connect

@@ -96,3 +96,23 @@ def test_pings_of_a_loop_that_is_gone_are_made_again() -> None:
     assert pings.due(15.0) == [ORDERS, BILLS] and pings.next_due() is None
     pings.forget_running()
     assert pings.next_due() == 10.0 and pings.due(15.0) == [ORDERS, BILLS]
+
+
+def test_pings_that_are_due_within_a_moment_are_one_round() -> None:
+    """Two hundred entities that fail over one after the other would open two hundred connections an interval."""
+    pings = Pings(60.0, 1, lambda: 0.5)
+    pings.start(ORDERS, 0.0)
+    pings.start(BILLS, 0.4)
+    assert pings.next_due() == 60.5
+    assert pings.due(60.5) == [ORDERS, BILLS]
+    pings.ended(ORDERS, False, 62.0)
+    pings.ended(BILLS, False, 62.3)
+    assert pings.due(122.4) == [] and pings.due(122.5) == [ORDERS, BILLS]
+
+
+@pytest.mark.parametrize(("interval_s", "latest"), [(1.0, 1.1), (5.0, 5.5), (60.0, 61.0), (1800.0, 1801.0)])
+def test_jitter_is_a_tenth_of_the_interval_and_a_second_at_most(interval_s: float, latest: float) -> None:
+    """Clients that lost their primary at the same moment do not ping it at the same moment for ever."""
+    pings = Pings(interval_s, 1, lambda: 1.0)
+    pings.start(ORDERS, 0.0)
+    assert pings.next_due() == pytest.approx(latest)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.client.background import SpoolWays, ping_payload
+from pairbus.client.background import SpoolWays
 from pairbus.client.events import Events
 from pairbus.client.metering import Meters
 from pairbus.client.outgoing import Outgoing
+from pairbus.client.pinger import ping_payload
 from pairbus.client.results import Origin
 from pairbus.client.sends import Sends
 from pairbus.errors import SpoolError

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import socket
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
+import certifi
 import pytest
 
 from pairbus.amqp.settings import ConnectionSettings
+from pairbus.errors import ConfigError
 from pairbus.transport import loops
 from pairbus.transport.credential import Anonymous
-from pairbus.transport.dial import _join, resolve
+from pairbus.transport.dial import _join, context_for, resolve
 from pairbus.transport.steps import Steps
 from pairbus.transport.wire import Wire
 
@@ -49,3 +54,15 @@ async def test_name_that_no_resolver_takes_is_no_such_host(host: str) -> None:
     """The caller handles an OSError, as for every other name that does not resolve."""
     with pytest.raises(socket.gaierror, match="no such host"):
         await resolve(host, 5671, Steps(host, 5.0))
+
+
+def test_a_file_of_certificates_is_read_when_it_changes(tmp_path: Path) -> None:
+    """Reading the usual one takes twenty milliseconds, in which the event loop stands: not for each connection."""
+    file = tmp_path / "ca.pem"
+    shutil.copy(certifi.where(), file)
+    known = context_for(file)
+    assert context_for(str(file)) is known
+    os.utime(file, ns=(1, 1))
+    assert context_for(file) is not known
+    with pytest.raises(ConfigError, match="cannot read certificates"):
+        context_for(tmp_path / "none.pem")

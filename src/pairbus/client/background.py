@@ -8,28 +8,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 from pairbus import telemetry
-from pairbus.amqp.message import Header, Message, Properties
+from pairbus.client.pinger import PING_BYTES, Pinger
 from pairbus.client.state import PairState
 from pairbus.errors import PairbusError, SpoolError
 from pairbus.pairing.events import BacklogQueueBack, Event, PingSent, Recovered
 from pairbus.pairing.failover import FAILED_OVER, SendingEntity
 from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.pair import Route
-from pairbus.pairing.pings import CONTENT_TYPE, TIME_TO_LIVE_S
 from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.pairing.provision import ATTEMPTS
 from pairbus.spool import Spool
 from pairbus.spool.forwarder import Forwarder
 from pairbus.syphon import Syphon, SyphonSettings
-from pairbus.transport import Carrier, ClientConnection, TransportError
-from pairbus.transport.carrier import HIDES_PINGS
+from pairbus.transport import Carrier, TransportError
 from pairbus.transport.failures import failure_of
 from pairbus.transport.tasks import Tasks, kept
 
@@ -42,15 +39,6 @@ MORE_QUEUES = "the creation of more backlog queues"
 OPEN_AGAIN_S = 30.0  # after a spool could not be opened
 
 PairAgain = Callable[[], Awaitable[list[str]]]
-
-
-def ping_payload() -> bytes:
-    """Encode a ping: empty, gone in a second, with a session so that entities that require sessions accept it."""
-    properties = Properties(message_id=str(uuid4()), content_type=CONTENT_TYPE, group_id=str(uuid4()))
-    return Message(header=Header(ttl=int(TIME_TO_LIVE_S * 1000)), properties=properties, data=[b""]).encode()
-
-
-PING_BYTES = len(ping_payload())
 
 
 class Background:
@@ -72,6 +60,7 @@ class Background:
         self._watch = Tasks()
         "The watch over both sides, which goes on when the client is faulted."
         self._syphon: Syphon | None = None
+        self._pinger = Pinger(partial(state.primary.new_carrier, state.options.connect_timeout), state.options.ping)
         if state.options.enable_syphon:
             self._keep(self._watch, self._watch_sides, "the watch over both sides")
         for what, work in self._works().items():
@@ -129,19 +118,12 @@ class Background:
                     await self._changed.wait()
 
     async def _ping(self, entity: SendingEntity) -> None:
-        """Ping once, on a new connection: one that is open already does not prove that a new one can be opened."""
+        """Ping once, on the new connection of this round of pings."""
         state, timeout_s = self._state, self._state.pair.pings.timeout_s
-        # An opened link proves less than a message that was accepted.
-        probe = state.options.ping == "attach"
         failure: Failure | None = None
         try:
             with telemetry.span("ping", {telemetry.DESTINATION: entity.path}):
-                async with asyncio.timeout(timeout_s), self._visit(timeout_s) as connection:
-                    if state.options.ping == "auto":
-                        probe = not connection.peer_properties.get(HIDES_PINGS)
-                    sender = await connection.sender(entity.path, timeout_s=timeout_s)
-                    if not probe:
-                        await sender.send(ping_payload(), timeout_s=timeout_s)
+                await self._pinger.ping(entity.path, timeout_s)
         except TransportError as error:
             failure = failure_of(error)
         except TimeoutError:
@@ -150,6 +132,7 @@ class Background:
             logger.exception("%s: the ping failed", entity.path)
             failure = Failure(Kind.INTERNAL, f"{type(error).__name__}: {error}")
         outcome = "ok" if failure is None else failure.kind.value
+        probe = self._pinger.is_probe
         if not probe:  # to open a link is no operation
             state.meters.count("primary", entity.path, "ping", PING_BYTES, outcome=outcome, cause="failover")
         state.pair.ping_ended(entity, failure, time.monotonic(), probe=probe)
@@ -160,14 +143,6 @@ class Background:
         """Ping again later: a ping whose end is never noted would be the last one of its entity."""
         self._state.pair.pings.ended(entity, accepted=False, now=time.monotonic())
         self._changed.set()
-
-    @asynccontextmanager
-    async def _visit(self, timeout_s: float) -> AsyncIterator[ClientConnection]:
-        connection = await self._state.primary.connect(timeout_s)
-        try:
-            yield connection
-        finally:
-            await connection.close(timeout_s=0.5)
 
     # ── the syphon ──
 

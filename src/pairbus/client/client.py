@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import Any, Self
 
 from azure.servicebus import ServiceBusMessageBatch
 
+from pairbus.client.errors import tell_outcome, tells_outcome
 from pairbus.client.face import Job, PairedClientFace, PairedSenderFace
 from pairbus.client.life import AioLife
 from pairbus.pairing.events import Closed, Event
@@ -113,31 +114,38 @@ class PairedSender(PairedSenderFace):
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def _do(self, job: Job | None) -> Any:
-        if job is None:
-            return None
-        engine = self._client._life.engine_here()
-        with job.span:
-            return await job.work(engine)
+    async def _do(self, begin: Callable[..., Job | None], *given: Any) -> Any:
+        """Make a job and do it."""
+        try:
+            job = begin(*given)
+            if job is None:
+                return None
+            engine = self._client._life.engine_here()
+            with job.span:
+                return await job.work(engine)
+        except Exception as error:
+            if not tells_outcome(error):  # it was raised before the first attempt
+                tell_outcome(error)
+            raise
 
     async def close(self) -> None:
-        await self._do(self._closing())
+        await self._do(self._closing)
 
     async def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
         """Send; return when the primary, a backlog queue or the spool has stored the message, raise when none did."""
-        await self._do(self._sending(message, timeout))
+        await self._do(self._sending, message, timeout)
 
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """Make a batch, also while the primary is away: then with the limit that its link had."""
-        return self._new_batch(await self._do(self._asking_limit()), max_size_in_bytes)
+        return self._new_batch(await self._do(self._asking_limit), max_size_in_bytes)
 
     async def schedule_messages(
         self, messages: Any, schedule_time_utc: datetime, *, timeout: float | None = None
     ) -> list[int]:
         """Schedule messages on the primary only: a backlog queue has no sequence numbers to cancel by."""
-        return await self._do(self._scheduling(messages, schedule_time_utc, timeout)) or []
+        return await self._do(self._scheduling, messages, schedule_time_utc, timeout) or []
 
     async def cancel_scheduled_messages(
         self, sequence_numbers: int | list[int], *, timeout: float | None = None
     ) -> None:
-        await self._do(self._cancelling(sequence_numbers, timeout))
+        await self._do(self._cancelling, sequence_numbers, timeout)

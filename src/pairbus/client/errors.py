@@ -1,5 +1,9 @@
 """The errors of a paired client. Each is also the SDK's error of its sort: code written for the plain SDK catches it.
 
+Every error that a call of a sender raises, the SDK's own included, has `outcome_unknown`: True when places did not
+answer and may have the message all the same (`may_be_in` names them), False when no place has a message of the call,
+except those that `PartlySent` lists.
+
 PairingError
 ├── SendAvailabilityBacklogError    ServiceBusError              no backlog queue took the message
 ├── BacklogMessageTooLarge          MessageSizeExceededError     it fits the primary, not the backlog
@@ -15,6 +19,7 @@ PairingError
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
@@ -67,6 +72,7 @@ class BacklogMessageTooLarge(PairingError, MessageSizeExceededError):
             " when the primary is back."
         )
         self.path = path
+        self.may_be_in = tuple(places)
         self.outcome_unknown = bool(places)
         self.overhead_bytes = overhead_bytes
 
@@ -133,6 +139,9 @@ class ClientClosed(PairingError, ServiceBusError, ValueError):
 class ReservedPropertyError(PairingError, ValueError):
     """An application property has a name that backlog messages use. The message was not sent, in any state."""
 
+    outcome_unknown = False
+    may_be_in: tuple[str, ...] = ()
+
     def __init__(self, name: str) -> None:
         super().__init__(
             f"the application property {name!r} has a name that backlog messages use for themselves. The message was"
@@ -147,9 +156,9 @@ class ScheduleWhileFailedOver(PairingError, ServiceBusError):
     With `outcome_unknown`: a request got no answer, and the primary may have carried it out.
     """
 
-    def __init__(self, path: str, *, outcome_unknown: bool = False) -> None:
+    def __init__(self, path: str, places: Sequence[str] = ()) -> None:
         done = "Nothing was scheduled or cancelled."
-        if outcome_unknown:
+        if places:
             done = "A request of this call got no answer: the primary may have scheduled or cancelled all the same."
         super().__init__(
             f"{path} is failed over, and a backlog queue has no sequence numbers to cancel by. {done} Send the message"
@@ -157,7 +166,8 @@ class ScheduleWhileFailedOver(PairingError, ServiceBusError):
             " entity that detects duplicates keeps one."
         )
         self.path = path
-        self.outcome_unknown = outcome_unknown
+        self.may_be_in = tuple(places)
+        self.outcome_unknown = bool(places)
 
 
 class PairingUnauthorized(PairingError, ServiceBusAuthorizationError):
@@ -179,6 +189,18 @@ class SecondaryUnreachable(PairingError, ServiceBusConnectionError):
             message=f"{secondary} cannot be reached, so its backlog queues are not known: {_sentence(reason)} Nothing"
             " was sent. With require_secondary=False a client starts without it, and pairs when it can."
         )
+
+
+def tell_outcome(error: BaseException, places: Sequence[str] = ()) -> None:
+    """Set `outcome_unknown` and `may_be_in` of an error for a caller, and add a note when the outcome is unknown."""
+    marked: Any = error
+    marked.outcome_unknown, marked.may_be_in = bool(places), tuple(places)
+    if places:
+        error.add_note(may_be_in(places))
+
+
+def tells_outcome(error: BaseException) -> bool:
+    return hasattr(error, "outcome_unknown")
 
 
 def may_be_in(places: Sequence[str]) -> str:

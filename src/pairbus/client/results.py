@@ -14,9 +14,9 @@ from pairbus.client.errors import (
     PairedMessagingFactoryError,
     PartlySent,
     SendAvailabilityBacklogError,
-    may_be_in,
+    tell_outcome,
 )
-from pairbus.client.outgoing import BATCH_LIMIT, THE_PRIMARY, Order, Outgoing, sizes_of
+from pairbus.client.outgoing import BATCH_LIMIT, Order, Outgoing, sizes_of
 from pairbus.client.state import PairState
 from pairbus.ledger import Tally, tallied
 from pairbus.pairing.envelope import Away, overhead
@@ -138,12 +138,10 @@ def error_of(unsent: Unsent, path: str, going: Outgoing, *, ordered: bool) -> Ba
     failure, places = unsent.failure, going.may_be_in
     if going.stored_ids:
         return _because(_partly_sent(path, going, failure.text), failure)
-    if failure.error is not None and (unsent.where is Where.PRIMARY or failure.kind is Kind.INVALID):
-        if places and (places != (THE_PRIMARY,) or not failure.outcome_unknown):  # more than the error tells
-            failure.error.add_note(may_be_in(places))
-        return failure.error
-    if unsent.where is Where.PRIMARY:
-        return OperationTimeoutError(message=failure.text)
+    if unsent.where is Where.PRIMARY or (failure.error is not None and failure.kind is Kind.INVALID):
+        error = failure.error or OperationTimeoutError(message=failure.text)
+        tell_outcome(error, places)
+        return error
     if failure.kind is Kind.TOO_LARGE:
         return _because(BacklogMessageTooLarge(path, overhead_of(path, ordered), failure.text, places), failure)
     is_spool = unsent.where is Where.SPOOL

@@ -24,11 +24,17 @@ from typing import Any, cast
 
 from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError
 
-from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, ScheduleWhileFailedOver, may_be_in
-from pairbus.client.outgoing import BATCH_LIMIT, THE_PRIMARY, THE_SPOOL, Outgoing, parcels
+from pairbus.client.errors import (
+    ClientClosed,
+    PairedMessagingFactoryError,
+    ScheduleWhileFailedOver,
+    tell_outcome,
+    tells_outcome,
+)
+from pairbus.client.outgoing import ANY_PLACE, BATCH_LIMIT, THE_PRIMARY, THE_SPOOL, Outgoing, parcels
 from pairbus.client.results import Origin, Results, ended_meanwhile, error_of
 from pairbus.client.state import PairState
-from pairbus.errors import SpoolError
+from pairbus.errors import ConfigError, SpoolError
 from pairbus.pairing.forwarding import queueing
 from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.pairing.sending import (
@@ -104,6 +110,10 @@ class Sends:
                     return IN_PRIMARY
                 tried = (attempt, reply)
             return await self._send_planned(origin, going, timeout_s, began, tried)
+        except Exception as error:
+            if not tells_outcome(error):  # a wrong setting, before anything was sent, or a bug of ours
+                tell_outcome(error, going.may_be_in or (() if isinstance(error, ConfigError) else ANY_PLACE))
+            raise
         finally:
             self._end_call()
 
@@ -304,12 +314,11 @@ class Sends:
         try:
             return await self._ask(origin, ask, timeout_s, partial(self._state.meters.request, origin.path, going))
         except Unsent as unsent:
-            cause = unsent.failure.error
+            cause, places = unsent.failure.error, (THE_PRIMARY,) if unsent.outcome_unknown else ()
             if unsent.where is Where.BACKLOG:
-                raise ScheduleWhileFailedOver(origin.path, outcome_unknown=unsent.outcome_unknown) from cause
+                raise ScheduleWhileFailedOver(origin.path, places) from cause
             error = cause or OperationTimeoutError(message=unsent.failure.text)
-            if unsent.outcome_unknown and not unsent.failure.outcome_unknown:  # an earlier request got no answer
-                error.add_note(may_be_in((THE_PRIMARY,)))
+            tell_outcome(error, places)
             raise error from cause
 
     async def batch_limit(self, origin: Origin, timeout_s: float) -> int:

@@ -5,6 +5,7 @@ They are faces of an engine that runs in a thread: they give it work and wait, a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Any, Self
@@ -12,6 +13,7 @@ from typing import Any, Self
 from azure.servicebus import ServiceBusMessageBatch
 
 from pairbus.client.engine import Engine
+from pairbus.client.errors import tell_outcome, tells_outcome
 from pairbus.client.face import Job, PairedClientFace, PairedSenderFace
 from pairbus.client.life import SyncLife
 from pairbus.client.outgoing import Outgoing
@@ -101,28 +103,35 @@ class PairedSender(PairedSenderFace):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _do(self, job: Job | None) -> Any:
-        if job is None:
-            return None
-        with job.span:
-            return self._client._run(job.work, going=job.going, timeout_s=job.timeout_s)
+    def _do(self, begin: Callable[..., Job | None], *given: Any) -> Any:
+        """Make a job and do it."""
+        try:
+            job = begin(*given)
+            if job is None:
+                return None
+            with job.span:
+                return self._client._run(job.work, going=job.going, timeout_s=job.timeout_s)
+        except Exception as error:
+            if not tells_outcome(error):  # it was raised before the first attempt
+                tell_outcome(error)
+            raise
 
     def close(self) -> None:
-        self._do(self._closing())
+        self._do(self._closing)
 
     def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
         """Send; return when the primary, a backlog queue or the spool has stored the message, raise when none did."""
-        self._do(self._sending(message, timeout))
+        self._do(self._sending, message, timeout)
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """Make a batch, also while the primary is away: then with the limit that its link had."""
-        return self._new_batch(self._do(self._asking_limit()), max_size_in_bytes)
+        return self._new_batch(self._do(self._asking_limit), max_size_in_bytes)
 
     def schedule_messages(
         self, messages: Any, schedule_time_utc: datetime, *, timeout: float | None = None
     ) -> list[int]:
         """Schedule messages on the primary only: a backlog queue has no sequence numbers to cancel by."""
-        return self._do(self._scheduling(messages, schedule_time_utc, timeout)) or []
+        return self._do(self._scheduling, messages, schedule_time_utc, timeout) or []
 
     def cancel_scheduled_messages(self, sequence_numbers: int | list[int], *, timeout: float | None = None) -> None:
-        self._do(self._cancelling(sequence_numbers, timeout))
+        self._do(self._cancelling, sequence_numbers, timeout)

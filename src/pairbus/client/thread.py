@@ -26,9 +26,9 @@ from typing import Any, TypeVar, cast
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.client.engine import Engine
-from pairbus.client.errors import ClientClosed
+from pairbus.client.errors import ClientClosed, tell_outcome
 from pairbus.client.events import Listener, call_listener
-from pairbus.client.outgoing import THE_PRIMARY, Outgoing
+from pairbus.client.outgoing import ANY_PLACE, Outgoing
 from pairbus.client.state import PairState
 from pairbus.errors import PairbusError
 from pairbus.pairing.events import Event
@@ -42,6 +42,7 @@ STOP_S = 0.5
 EVENTS_MAX = 10_000  # events that a listener may be behind; older ones are dropped then
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
 Work = Callable[[Engine], Coroutine[Any, Any, T]]
 
 
@@ -132,7 +133,7 @@ class EngineThread:
                 self._loop.call_soon_threadsafe(self._drop, call)
             raise
         if isinstance(call.error, asyncio.CancelledError):  # the thread was stopped during the call
-            raise ClientClosed(self._state.primary.name, (THE_PRIMARY, "a backlog queue"))
+            raise ClientClosed(self._state.primary.name, ANY_PLACE)
         if call.error is not None:
             try:
                 raise call.error
@@ -156,9 +157,10 @@ class EngineThread:
 
     def _look(self, deadline: float | None) -> None:
         if not self.is_usable:
-            raise PairbusError("The client's thread has ended, so the outcome of this call is not known.")
+            raise _unknown(PairbusError("The client's thread has ended, so the outcome of this call is not known."))
         if deadline is not None and time.monotonic() > deadline:
-            raise OperationTimeoutError(message="The client's thread did not answer in time; the outcome is not known.")
+            text = "The client's thread did not answer in time; the outcome is not known."
+            raise _unknown(OperationTimeoutError(message=text))
         with suppress(RuntimeError):  # a call that a signal handler interrupted may be about to wake the engine
             self._loop.call_soon_threadsafe(self._begin)
 
@@ -273,6 +275,11 @@ class ListenerThread:
                 event.set()
             else:
                 call_listener(self._listener, event)
+
+
+def _unknown(error: E) -> E:
+    tell_outcome(error, ANY_PLACE)
+    return error
 
 
 def _refuse_gevent() -> None:

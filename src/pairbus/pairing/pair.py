@@ -19,6 +19,9 @@ REFUSALS = frozenset({Kind.NOT_FOUND, Kind.UNAUTHORIZED})
 "Answers to a ping that will probably stay the same: told once, while pings go on."
 
 
+JITTER_STEPS = 1000
+
+
 class Route(Enum):
     PRIMARY = "primary"
     TRIAL = "trial"
@@ -40,7 +43,9 @@ class Pair:
         self.policy = options.policy
         self.publish = publish
         self.failover = Failover(options.failover_interval, self._on_transition)
-        self.pings = Pings(options.ping_primary_interval, options.healthy_pings_required)
+        self.pings = Pings(
+            options.ping_primary_interval, options.healthy_pings_required, lambda: choose(JITTER_STEPS) / JITTER_STEPS
+        )
         self.rotation = Rotation([], options.backlog_retry_interval, choose)
         self.enabled = True
         "False: a plain client. Sends go to the primary, errors reach the caller."

@@ -2,10 +2,15 @@
 
 The first ping is sent one interval after the failover, each next one an interval after the last one ended, so that two
 never run at once. Several successes in a row can be required, against flapping.
+
+A ping may be a moment later than that, by a tenth of the interval and by a second at most: entities whose pings are due
+within this moment are pinged in one round, on one connection, and the rounds of clients that failed over together part
+by a random jitter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pairbus.pairing.failover import SendingEntity
@@ -13,6 +18,7 @@ from pairbus.pairing.failover import SendingEntity
 CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 TIME_TO_LIVE_S = 1.0
 TIMEOUT_MAX_S = 5.0
+SLACK, SLACK_MAX_S = 0.1, 1.0  # part of the interval, and seconds, by which a ping may be late at most
 
 
 @dataclass(slots=True)
@@ -27,8 +33,13 @@ class _Course:
 class Pings:
     """The pings of one paired client."""
 
-    def __init__(self, interval_s: float, required: int) -> None:
+    def __init__(self, interval_s: float, required: int, jitter: Callable[[], float] = lambda: 0.0) -> None:
+        """`jitter` returns a number from 0 to 1, at random."""
         self._interval_s = interval_s
+        self._slack_s = min(interval_s * SLACK, SLACK_MAX_S)
+        self._jitter = jitter
+        self._round_at = 0.0
+        "Time of the round that was planned last."
         self._required = required
         self._courses: dict[str, _Course] = {}
 
@@ -37,7 +48,7 @@ class Pings:
         return min(self._interval_s, TIMEOUT_MAX_S)
 
     def start(self, entity: SendingEntity, now: float) -> None:
-        self._courses[entity.path] = _Course(entity, now + self._interval_s)
+        self._courses[entity.path] = _Course(entity, self._due_from(now + self._interval_s))
 
     def stop(self, entity: SendingEntity) -> None:
         self._courses.pop(entity.path, None)
@@ -61,9 +72,15 @@ class Pings:
         if course is None:
             return False  # recovered or cleared while the ping was under way
         course.running = False
-        course.due = now + max(self._interval_s, wait_s)
+        course.due = self._due_from(now + max(self._interval_s, wait_s))
         course.in_a_row = course.in_a_row + 1 if accepted else 0
         return course.in_a_row >= self._required
+
+    def _due_from(self, earliest: float) -> float:
+        """Return the time of the last planned round where it is a moment after the earliest time, or of a new one."""
+        if not earliest <= self._round_at <= earliest + self._slack_s:
+            self._round_at = earliest + self._slack_s * self._jitter()
+        return self._round_at
 
     def forget_running(self) -> None:
         """Forget the pings under way, because their process or loop is gone; the entities are pinged again."""

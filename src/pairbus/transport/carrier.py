@@ -26,6 +26,7 @@ from pairbus.transport.client import CREDIT, IDLE_TIME_OUT_S, ClientConnection, 
 from pairbus.transport.dial import Ssl
 from pairbus.transport.endpoint import Endpoint
 from pairbus.transport.errors import TransportError
+from pairbus.transport.links import CLOSE_TIMEOUT_S
 from pairbus.transport.management import Management
 from pairbus.transport.pool import Pool
 from pairbus.transport.receiver import Receiver
@@ -222,10 +223,10 @@ class Carrier:
         self._senders.clear()
         await self._pool.drop()
 
-    async def close(self) -> None:
-        """Close for good; every later call raises ConnectionLost."""
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Close for good, waiting at most `timeout_s` for the peer; every later call raises ConnectionLost."""
         self._senders.clear()
-        await self._pool.close()
+        await self._pool.close(timeout_s)
 
     def _shorter(self, opening_s: float) -> float:
         """Return the limit of a caller if the opening itself, which other callers may share, has a longer one."""

@@ -11,6 +11,7 @@ import ssl as tls
 import struct
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from pairbus.errors import ConfigError
@@ -126,10 +127,21 @@ def last_data(sock: socket.socket) -> Callable[[], float]:
 
 
 def context_for(ssl: Ssl) -> tls.SSLContext:
-    """Return the context that was given, or one that trusts the given file, or the system's certificates."""
+    """Return the context that was given, or one that trusts the given file, or the system's certificates.
+
+    A file is read again only when it has changed: to read the usual one takes 20 ms, in which the event loop stands.
+    """
     if isinstance(ssl, tls.SSLContext):
         return ssl
     try:
-        return tls.create_default_context(cafile=None if ssl is None else os.fspath(ssl))
+        if ssl is None:
+            return tls.create_default_context()
+        file = os.stat(ssl)
+        return _context_of(os.fspath(ssl), file.st_mtime_ns, file.st_size)
     except OSError as error:
         raise ConfigError(f"ssl: cannot read certificates from {ssl}: {error}") from None
+
+
+@lru_cache(maxsize=8)
+def _context_of(path: str, mtime_ns: int, size: int) -> tls.SSLContext:
+    return tls.create_default_context(cafile=path)

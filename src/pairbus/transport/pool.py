@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from pairbus.transport.client import ClientConnection
 from pairbus.transport.errors import ConnectionLost, TransportError
+from pairbus.transport.links import CLOSE_TIMEOUT_S
 from pairbus.transport.sender import Sender
 from pairbus.transport.shared import Shared
 from pairbus.transport.steps import Hearing
@@ -191,19 +192,19 @@ class Pool:
 
     async def drop(self) -> None:
         """Abandon every connection, without waiting for a peer that may be silent."""
-        await self._close_all(timeout_s=0.0)
+        await self._close_all(0.0)
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Close for good."""
         self._closed = True
-        await self._close_all()
+        await self._close_all(timeout_s)
         await self._endings.ended()
 
-    async def _close_all(self, **limits: float) -> None:
+    async def _close_all(self, timeout_s: float) -> None:
         connections = [*self._connections, *self._retired]
         self._connections, self._retired, self._left = [], [], []
         if self._look is not None:
             self._look.cancel()
             self._look = None
         self._opening.cancel_all()
-        await asyncio.gather(*[connection.close(**limits) for connection in connections])
+        await asyncio.gather(*[connection.close(timeout_s) for connection in connections])
