@@ -116,7 +116,9 @@ def test_message_move_takes_a_host_as_target(monkeypatch: pytest.MonkeyPatch, so
         taken.extend(sides)
 
     monkeypatch.setattr("pairbus.cli.message_run.carry_out", carry_out)
-    assert run("message", "move", "orders", "orders", *source, "--target", AWAY, "--credential", "default") == 0
+    assert (
+        run("message", "move", "orders", "orders", "--yes", *source, "--target", AWAY, "--credential", "default") == 0
+    )
     home, away = taken
     assert is_fake(home, HOME) if source[1] == HOME else not isinstance(home.credential, AzureToken)
     assert is_fake(away, AWAY)

@@ -149,9 +149,38 @@ def test_move_between_namespaces_and_purge(
     assert messages.done("move", source, other, "--limit", "1") == "moved 1 message\n"
     assert messages.bodies(other) == ["b0"]
     asked = messages("purge", source)
-    assert (asked.code, "give --yes" in asked.err) == (1, True)
+    assert (asked.code, "Give --yes" in asked.err) == (1, True)
     assert messages.done("purge", source, "--yes") == "deleted 2 messages\n"
     assert messages.peeked(source) == []
+
+
+def test_prompt_has_the_count_and_only_counted_messages_go(
+    messages: Messages, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that arrives while the question waits was not in it."""
+    source, other = make_queue(), make_queue()
+    messages.done("send", source, "--lines", stdin=b"a\nb\nc\n")
+    questions: list[str] = []
+
+    def confirm(question: str, **_: object) -> bool:
+        questions.append(question)
+        messages.done("send", source, f"late {len(questions)}")
+        return True
+
+    monkeypatch.setattr("typer.confirm", confirm)
+    monkeypatch.setattr("pairbus.cli.message_moving.is_asked", lambda: True)
+    assert messages.done("move", source, other) == "moved 3 messages\n"
+    assert messages.done("move", source, other, "--limit", "1") == "moved 1 message\n"
+    messages.done("send", source, "--lines", stdin=b"d\ne\n")
+    assert messages.done("purge", source, "--grep", "D") == "deleted 1 message\n"
+    assert messages.done("purge", source) == "deleted 2 messages\n"
+    assert messages.bodies(source) == ["late 3"]
+    assert questions == [
+        f"Move 3 messages of {source} to {other}, all of them?",
+        f"Delete 1 message of {source}, those that were chosen?",
+        f"Delete 2 messages of {source}, all of them?",
+    ]
+    assert messages.done("purge", source, "--grep", "nothing") == f"{source} has no such message\n"
 
 
 def test_dead_letters_are_reached_by_option_and_by_path(
@@ -180,7 +209,16 @@ def test_dead_letters_are_reached_by_option_and_by_path(
     [
         (("peek", "nowhere"), 1, "nowhere does not exist in 127.0.0.1:"),
         (("send", "nowhere", "x"), 1, "nowhere does not exist in 127.0.0.1:"),
-        (("move", "nowhere", "there"), 1, "nowhere does not exist"),
+        (("move", "nowhere", "there", "--yes"), 1, "nowhere does not exist"),
+        (("move", "q", "there"), 1, "Move all messages of q to there? Give --yes where nobody can be asked"),
+        (("purge", "q", "--grep", "", "--yes"), 2, "--grep is empty: leave it out, or say what to look for"),
+        (("purge", "q", "--where", "", "--yes"), 2, "--where is empty"),
+        (("purge", "q", "--session", "", "--yes"), 2, "--session is empty"),
+        (("move", "q", "there", "--grep", ""), 2, "--grep is empty"),
+        (("export", "q", "--where", ""), 2, "--where is empty"),
+        (("peek", "q", "--grep", ""), 2, "--grep is empty"),
+        (("tail", "q", "--session", ""), 2, "--session is empty"),
+        (("receive", "q", "--where", ""), 2, "--where is empty"),
         (("peek", "/"), 1, "names no entity"),
         (("send", "t/Subscriptions/s", "x"), 2, "messages are sent to a queue or topic"),
         (("send", "q", "x", "-p", "n:int=x"), 1, "message 1: field application_properties.n: 'x' is no int"),
@@ -188,7 +226,7 @@ def test_dead_letters_are_reached_by_option_and_by_path(
         (("send", "q", "x", "--lines"), 2, "give one of BODY, --lines and --jsonl"),
         (("send", "q", "x", "--ttl", "5 apples"), 2, "is no duration; write seconds, or a duration such as 30s"),
         (("import", "q", "missing.jsonl"), 1, "missing.jsonl cannot be read: No such file"),
-        (("move", "q", "q"), 1, "q is both source and destination"),
+        (("move", "q", "q", "--yes"), 1, "q is both source and destination"),
         (("peek", "q", "-o", "xml"), 2, "xml"),
         (("peek", "q", "--from", "99999999999999999999"), 2, "9223372036854775807"),
         (("export", "q", "--to", "9" * 30), 2, "9223372036854775807"),

@@ -23,10 +23,12 @@ from pairbus.access.sas import LISTEN, SharedAccessKey
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Symbol, Timestamp
 from pairbus.broker import NamespaceOptions
+from pairbus.cli.status_clients import NO_CLIENTS, EntityState
 from pairbus.cli.status_facts import (
     NO_DESTINATION,
     NO_REASON,
     UNREADABLE,
+    CountChange,
     PeekedMessages,
     QueueFacts,
     Reached,
@@ -37,6 +39,7 @@ from pairbus.cli.status_facts import (
     reason_of,
     summary,
 )
+from pairbus.cli.status_next import next_step
 from pairbus.cli.status_syphons import NONE_SEEN, Syphoning, lines_of
 from pairbus.testing.broker_thread import BrokerThread, ServiceBusNamespace
 from tests.backlog import put_diverted_sync
@@ -112,11 +115,12 @@ def test_quiet_pair_exits_with_0(pair: Pair) -> None:
     done = pair.status("--backlog-queue-count", "2")
     assert done.code == 0 and done.err == ""
     lines = done.out.splitlines()
-    assert lines[1].startswith("primary ") and " reachable in " in lines[1]
-    assert lines[2].startswith("secondary ") and " reachable in " in lines[2]
-    assert lines[3].split("\t") == ["queue", "messages", "oldest", "dead_letters", "in_rotation"]
-    assert lines[4].split("\t") == [f"{NAME}/x-servicebus-transfer/0", "0", "-", "0", "yes"]
-    assert lines[-2:] == ["waiting: 0 messages; 0 dead letters", NONE_SEEN]
+    assert lines[1].startswith("primary ") and " opens a connection in " in lines[1]
+    assert lines[2].startswith("secondary ") and " opens a connection in " in lines[2]
+    assert lines[3] == NO_CLIENTS
+    assert lines[4].split("\t") == ["queue", "messages", "oldest", "dead_letters", "in_rotation"]
+    assert lines[5].split("\t") == [f"{NAME}/x-servicebus-transfer/0", "0", "-", "0", "yes"]
+    assert lines[-3:] == ["waiting: 0 messages; 0 dead letters", NONE_SEEN, "next: nothing to do"]
 
 
 def test_waiting_messages_are_counted_with_age_and_destination(pair: Pair) -> None:
@@ -186,7 +190,7 @@ def test_silent_primary_costs_its_time_out_and_secondary_is_shown(pair: Pair) ->
         )
         assert time.monotonic() - began < 30
     assert done.code == 1 and "waiting: 1 message, " in done.out
-    assert " away: " in done.out.splitlines()[1] and " reachable in " in done.out.splitlines()[2]
+    assert " away: " in done.out.splitlines()[1] and " opens a connection in " in done.out.splitlines()[2]
 
 
 def test_silent_secondary_costs_its_time_out_and_primary_is_shown(pair: Pair) -> None:
@@ -270,8 +274,8 @@ def test_running_syphon_is_shown_with_its_rate(pair: Pair) -> None:
             assert shown["per_second"] == pytest.approx(200 / shown["over_s"])
             assert not shown["primary_away"] and shown["errors"] == 0
             lines = pair.status("--backlog-queue-count", "1").out.splitlines()
-            assert "syphons on this machine: 1, together " in lines[-2]
-            assert f"pairbus (pid {running.pid}, syphon): 1 queue, 200 moved, " in lines[-1]
+            assert "syphons on this machine: 1, together " in lines[-3]
+            assert f"pairbus (pid {running.pid}, syphon): 1 queue, 200 moved, " in lines[-2]
             other = pair.command("status", "--primary-name", "northwind")
             assert NONE_SEEN in other.out
         finally:
@@ -298,6 +302,30 @@ def test_syphon_inside_a_client_is_shown(pair: Pair) -> None:
             assert time.monotonic() < deadline, shown
         [syphon] = pair.json("--backlog-queue-count", "1")[1]["syphons_on_this_machine"]
         assert (syphon["pid"], syphon["role"], syphon["moved"]) == (os.getpid(), "client", 5)
+
+
+def test_stalled_primary_is_told_by_its_clients(pair: Pair) -> None:
+    """The connection opens, and nothing is answered. Somebody who looks at night needs the state and the next step."""
+    pair.create(range(1))
+    pair.primary.create_queue("orders")
+    ends = pair.primary.connection_string, pair.secondary.connection_string
+    options: dict[str, Any] = {"primary_name": NAME, "backlog_queue_count": 1, "control_socket": True}
+    with (
+        PairedServiceBusClient.from_connection_strings(*ends, failover_interval=0, **options) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        sender.send_messages(ServiceBusMessage("healthy"))
+        assert pair.json("--backlog-queue-count", "1")[1]["quiet"]
+        with pair.primary.outage("stall"):
+            sender.send_messages(ServiceBusMessage("diverted"), timeout=5)
+            code, shown = pair.json("--backlog-queue-count", "1")
+            [entity] = shown["entities"]
+            assert (code, entity["path"], entity["state"], entity["pid"]) == (1, "orders", "FAILED_OVER", os.getpid())
+            assert 0 <= entity["for_s"] < 60 and entity["cause"]
+            done = pair.status("--backlog-queue-count", "1")
+            assert "; no message was sent to it\n" in done.out
+            assert "clients on this machine: 1, 1 of 1 entities not HEALTHY\n  orders: FAILED_OVER since " in done.out
+            assert "next: find out why " in done.out.splitlines()[-1]
 
 
 def test_syphon_without_a_control_socket_goes_on(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,12 +369,52 @@ def test_change_is_the_difference_of_exact_counts() -> None:
         replace(QUIET, primary=Reached("a", 1.0, "refused")),
         replace(QUIET, secondary=Reached("b", 1.0, "refused"), queues=()),
         replace(QUIET, problems=("no queues",)),
+        replace(QUIET, entities=(EntityState(7, "app.py", "orders", "SUSPECT", 1.0),)),
         replace(QUIET, queues=(replace(QUIET.queues[0], dead_letters=1),)),
     ],
 )
 def test_pair_is_not_quiet_when_anything_waits_or_is_unknown(status: Status) -> None:
     """Zero must mean that nothing is left to do."""
     assert QUIET.is_quiet and not status.is_quiet
+
+
+WORKS: dict[str, Any] = dict.fromkeys(("moved", "per_second", "over_s", "blocked", "dead_lettered", "errors"), 0)
+SYPHON = Syphoning(1, "syphon", "pairbus", WORKS | {"queues": 1, "primary_away": False})
+OVER = EntityState(7, "app.py", "orders", "FAILED_OVER", 61.0, "no answer within 5 s")
+
+
+@pytest.mark.parametrize(
+    ("status", "change", "step"),
+    [
+        (QUIET, None, "nothing to do"),
+        (replace(QUIET, secondary=Reached("b", 1.0, "refused"), queues=()), None, "bring b back"),
+        (replace(QUIET, queues=(), problems=("no queues",)), None, "create the backlog queues: pairbus pair create"),
+        (replace(holding(QUIET, 5), primary=Reached("a", 1.0, "refused")), None, "wait for a: clients and syphons go"),
+        (replace(holding(QUIET, 5), entities=(OVER,)), None, "find out why a does not take messages for orders;"),
+        (replace(QUIET, entities=(replace(OVER, state="HELD_OVER"),)), None, "pairbus client force-healthy orders"),
+        (holding(QUIET, 5), None, "start a syphon, unless one runs elsewhere: pairbus syphon --primary-name contoso"),
+        (holding(QUIET, 5), CountChange(5.0, 3), "start a syphon"),
+        (holding(QUIET, 5), CountChange(5.0, -3), "wait: a syphon that is not seen from here moves the messages home"),
+        (replace(holding(QUIET, 5), syphons=(SYPHON,)), None, "wait: the syphon moves the messages home"),
+        (
+            replace(holding(QUIET, 5), syphons=(replace(SYPHON, facts={"error": "its event loop did not answer"}),)),
+            None,
+            "look at the syphon that does not move everything: pairbus (pid 1, syphon): its event loop did not answer",
+        ),
+        (
+            replace(QUIET, queues=(replace(QUIET.queues[0], dead_letters=1),)),
+            None,
+            "pairbus message peek --dead-letter contoso/x-servicebus-transfer/0",
+        ),
+        (replace(QUIET, rotation=2), None, "create the missing backlog queues: pairbus pair create"),
+        (replace(QUIET, problems=("it cannot be peeked",)), None, "solve the problem: it cannot be peeked"),
+        (holding(QUIET, None), None, "the counts are not exact"),
+    ],
+)
+def test_next_step_follows_from_the_states(status: Status, change: CountChange | None, step: str) -> None:
+    """One step only: the first that helps."""
+    assert step in next_step(status, change)
+    assert summary(status, change)[-1] == f"next: {next_step(status, change)}"
 
 
 def test_syphon_that_waits_or_does_not_answer_is_named() -> None:

@@ -131,7 +131,7 @@ class Rounds:
     async def move(self, source: str, destination: str) -> list[str]:
         self._destination = destination
         await self.fill(source)
-        return ["message", "move", source, destination]
+        return ["message", "move", source, destination, "--yes"]
 
     async def import_(self, source: str, destination: str) -> list[str]:
         self._destination = destination

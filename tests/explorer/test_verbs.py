@@ -97,6 +97,13 @@ async def test_search_looks_into_bodies_and_properties(choice: Choice, found: tu
         assert [described(one)["message_id"] for page in pages for one in page] == numbered(*found)
 
 
+@pytest.mark.parametrize("condition", ["where", "text", "session", "numbers", "reasons"])
+def test_empty_condition_is_an_error_and_not_everything(condition: str) -> None:
+    """A purge whose condition is a variable that nobody set must not delete the queue."""
+    with pytest.raises(ConfigError, match=f"{condition} is empty"):
+        Choice(**{condition: () if condition in {"numbers", "reasons"} else ""})
+
+
 async def test_missing_entity_is_named() -> None:
     """A user's slip is answered in the user's words."""
     async with world() as w:

@@ -80,10 +80,10 @@ COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
         "move",
         message_moving.move,
         (
-            "move orders orders-archive",
+            "move orders orders-archive --yes",
             "move orders orders-retry --dead-letter --where \"DeadLetterReason = 'Timeout'\"",
             "move orders orders --target @fabrikam.txt --limit 1000",
-            "move orders orders --credential default --namespace HOST --target HOST",
+            "move orders orders --yes --credential default --namespace HOST --target HOST",
         ),
     ),
     (

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pairbus.cli import message_options as options
 from pairbus.cli.connection import reached, reached_with_target
+from pairbus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pairbus.explorer import Address, Choice
 
 
 @reached_with_target
@@ -20,8 +26,12 @@ def move(
     grep: options.Grep = None,
     session: options.Session = None,
     limit: options.Limit = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Move all messages without asking.")] = False,
 ) -> None:
     """Move messages to another entity, of this namespace or of another one. At least once.
+
+    Without --where, --grep, --session and --limit all messages are moved: then it asks first, with their number,
+    unless --yes is given.
 
     A message is completed only after its destination has accepted it: an interruption can leave it in both places,
     never in none, and leaves nothing locked; the same command goes on. Messages that arrive meanwhile stay. Everything
@@ -35,6 +45,8 @@ def move(
 
     address = options.address_of(entity, dead_letter=dead_letter)
     choice = options.choice_of(where, grep, session)
+    if choice.is_all and limit is None:
+        choice = asked("Move", sides[0], address, choice, limit, yes, f" to {to}")
     telling = Telling("moved", "moved")
     carry_out(
         sides,
@@ -58,18 +70,15 @@ def purge(
     limit: options.Limit = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
 ) -> None:
-    """Delete messages for good. Asks first, unless --yes is given; `export` before it keeps a copy.
+    """Delete messages for good. Asks first, with their number, unless --yes is given; `export` before it keeps a copy.
 
     Messages that arrive meanwhile stay, and so do deferred and scheduled ones.
     """
-    from pairbus.cli.entity_options import confirm_deletion
     from pairbus.cli.message_run import Telling, carry_out
     from pairbus.explorer import purge as purge_messages
 
     address = options.address_of(entity, dead_letter=dead_letter)
-    choice = options.choice_of(where, grep, session)
-    which = "all messages" if choice.is_all and limit is None else "the chosen messages"
-    confirm_deletion(f"{which} of {address}", yes)
+    choice = asked("Delete", side, address, options.choice_of(where, grep, session), limit, yes)
     telling = Telling("deleted", "deleted", "still there")
     carry_out(
         [side],
@@ -77,6 +86,37 @@ def purge(
         telling,
     )
     _end(telling)
+
+
+def asked(
+    verb: str, side: Any, address: Address, choice: Choice, limit: int | None, yes: bool, where: str = ""
+) -> Choice:
+    """Ask, with the number of messages, before they are taken away; return the choice of the counted messages.
+
+    Messages that arrive after the count stay. Without a terminal --yes is needed.
+    """
+    if yes:
+        return choice
+    which = "all messages" if choice.is_all and limit is None else "the chosen messages"
+    if not is_asked():
+        raise ConfigError(f"{verb} {which} of {address}{where}? Give --yes where nobody can be asked")
+    from pairbus.cli.message_run import carry_out, many
+    from pairbus.explorer import count
+
+    found = carry_out([side], lambda carriers: count(carriers[0], address, choice))
+    if not found.messages and found.is_exact:
+        typer.echo(f"{address} has no such message" if which != "all messages" else f"{address} has no message")
+        raise typer.Exit(0)
+    number = found.messages if limit is None else min(found.messages, limit)
+    least = "at least " if not found.is_exact and number == found.messages else ""
+    of = "all of them" if choice.is_all and number == found.messages else "those that were chosen"
+    typer.confirm(f"{verb} {least}{many(number)} of {address}{where}, {of}?", abort=True, err=True)
+    return replace(choice, last=found.last)
+
+
+def is_asked() -> bool:
+    """Tell whether somebody can answer a question."""
+    return sys.stdin.isatty()
 
 
 def _end(telling: Any) -> None:

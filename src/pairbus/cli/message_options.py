@@ -59,12 +59,15 @@ def destination_of(entity: str) -> str:
 def choice_of(
     where: str | None, grep: str | None, session: str | None, first: int = 0, last: int | None = None
 ) -> Choice:
-    """Make the choice of messages; FilterSyntaxError shows where the SQL is wrong."""
+    """Make the choice of messages. A wrong filter, or an empty condition, is a usage error."""
     from pairbus.explorer import Choice
     from pairbus.filters import FilterSyntaxError
 
+    for name, value in (("--where", where), ("--grep", grep), ("--session", session)):
+        if value == "":
+            raise typer.BadParameter(f"{name} is empty: leave it out, or say what to look for")
     try:
-        return Choice(where=where, text=grep or None, session=session, first=first, last=last)
+        return Choice(where=where, text=grep, session=session, first=first, last=last)
     except FilterSyntaxError as error:
         raise typer.BadParameter(f"--where: {error}") from None
 

@@ -1,4 +1,4 @@
-"""`pairbus status`: both sides of a pair, the messages in the backlog queues, and the syphons of this machine."""
+"""`pairbus status`: both sides of a pair, its clients and syphons on this machine, its backlog, and the next step."""
 
 from __future__ import annotations
 
@@ -66,14 +66,15 @@ def status(
         bool, typer.Option("--json", help="Print JSON; with --watch one line of it for each look.")
     ] = False,
 ) -> None:
-    """Show whether both sides of a pair answer, what waits in the backlog queues, and the syphons of this machine.
+    """Show both sides of a pair, clients that are failed over, what waits in the backlog queues, and the next step.
 
-    Exits with 0 when both sides answer, nothing waits and there are no dead letters, otherwise with 1. Ctrl-C ends
-    --watch, with the code of the last look. Nothing is received, locked or changed.
+    Exits with 0 when both sides answer, clients send to the primary, nothing waits and there are no dead letters,
+    otherwise with 1. Ctrl-C ends --watch, with the code of the last look. Nothing is sent, received, locked or changed.
 
     Both sides are asked at the same time. When one side does not answer, the command waits for --timeout and still
     shows the other side.
-    Reachable means that a connection was opened: a key is not tried on the primary.
+    A side answers when it opens a connection. Whether the primary takes messages is what clients know: those of this
+    machine and user that have a control socket are shown, each entity with its state, since when, and the cause.
 
     Counts come from administration, which needs the Manage claim on the secondary; without it they are counts of the
     messages that were peeked. Ages, destinations and dead-letter reasons are those of the first messages of each

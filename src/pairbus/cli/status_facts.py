@@ -10,6 +10,8 @@ from typing import Any
 
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import Message
+from pairbus.cli.status_clients import HEALTHY, EntityState, lines_of_clients
+from pairbus.cli.status_next import next_step
 from pairbus.cli.status_syphons import Syphoning, lines_of
 from pairbus.cli.telling import many
 from pairbus.pairing.aliases import PATH
@@ -35,7 +37,7 @@ class Reached:
 
     def __str__(self) -> str:
         if self.error is None:
-            return f"{self.name} reachable in {self.seconds * 1000:.0f} ms"
+            return f"{self.name} opens a connection in {self.seconds * 1000:.0f} ms"
         return f"{self.name} away: {self.error} (after {self.seconds:.1f} s)"
 
 
@@ -125,6 +127,10 @@ class Status:
     notes: tuple[str, ...] = ()
     syphons: tuple[Syphoning, ...] = ()
     "Syphons of this pair that run on this machine, as this user."
+    clients: int = 0
+    "Clients of this pair that are seen on this machine."
+    entities: tuple[EntityState, ...] = ()
+    "Entities to which these clients send."
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -139,8 +145,9 @@ class Status:
 
     @property
     def is_quiet(self) -> bool:
-        """True when both sides answer, no message waits and there is no problem: exit code 0."""
+        """True when both sides answer, clients send to the primary, no message waits and there is no problem."""
         away = self.primary.error is not None or self.secondary.error is not None
+        away = away or any(entity.state != HEALTHY for entity in self.entities)
         return not away and not self.problems and self.is_exact and self.counts == (0, 0)
 
     @property
@@ -195,8 +202,14 @@ def change_of(before: Status | None, now: Status) -> CountChange | None:
 
 
 def heading(status: Status) -> list[str]:
-    """Return the time and a line for each side."""
-    return [moment(status.time_s), f"primary {status.primary}", f"secondary {status.secondary}"]
+    """Return the time, a line for each side, and the states of the clients."""
+    tried = "" if status.primary.error is not None else "; no message was sent to it"
+    return [
+        moment(status.time_s),
+        f"primary {status.primary}{tried}",
+        f"secondary {status.secondary}",
+        *lines_of_clients(status.clients, status.entities, status.time_s),
+    ]
 
 
 def rows(status: Status) -> list[tuple[object, ...]]:
@@ -231,7 +244,7 @@ def summary(status: Status, change: CountChange | None) -> list[str]:
         lines.append(f"missing of queues 0 … {status.rotation - 1}: {numbers}; `pairbus pair create` creates them")
     lines += [f"note: {note}" for note in status.notes]
     lines += [f"problem: {problem}" for problem in status.problems]
-    return lines
+    return [*lines, f"next: {next_step(status, change)}"]
 
 
 def _labels(what: str, samples: list[PeekedMessages], count: int) -> list[str]:
@@ -289,6 +302,9 @@ def as_json(status: Status, change: CountChange | None) -> dict[str, Any]:
         "change": None
         if change is None
         else {"seconds": change.seconds, "messages": change.messages, "per_second": change.per_s},
+        "clients_on_this_machine": status.clients,
+        "entities": [entity.as_json() for entity in status.entities],
+        "next": next_step(status, change),
         "syphons_on_this_machine": [syphon.as_json() for syphon in status.syphons],
         "queues": [_queue_json(status, queue) for queue in status.queues],
         "missing": status.missing,

@@ -12,8 +12,9 @@ from azure.core.exceptions import AzureError
 
 from pairbus.amqp.errors import ProtocolError
 from pairbus.cli.backlogs import Backlogs, first_line, no_queues
+from pairbus.cli.status_clients import states_of
 from pairbus.cli.status_facts import Label, PeekedMessages, QueueFacts, Reached, Status, destination_of, reason_of
-from pairbus.cli.status_syphons import seen_syphons
+from pairbus.cli.status_syphons import seen_of_pair, syphons_of
 from pairbus.client.sides import Side
 from pairbus.errors import ConfigError, PairbusError
 from pairbus.pairing.at_home import sequence_number_of
@@ -43,12 +44,21 @@ class Looking:
     async def look(self) -> Status:
         """Ask both sides. An answer that is missing is part of the result, never an error."""
         wait_s = min(self.timeout_s, SYPHON_S)
-        primary, status, syphons = await asyncio.gather(
+        primary, status, seen = await asyncio.gather(
             reached(self.home, self.timeout_s),
             self._away(),
-            in_thread("pairbus-control", seen_syphons, self.away.name, self.primary_name, wait_s),
+            in_thread("pairbus-control", seen_of_pair, self.away.name, self.primary_name, wait_s),
         )
-        return replace(status, time_s=time.time(), primary=primary, syphons=syphons)
+        clients = [said for said in seen if said["role"] == "client"]
+        found: Status = replace(
+            status,
+            time_s=time.time(),
+            primary=primary,
+            syphons=syphons_of(seen),
+            clients=len(clients),
+            entities=states_of(clients),
+        )
+        return found
 
     async def _away(self) -> Status:
         deadline = asyncio.get_running_loop().time() + self.timeout_s

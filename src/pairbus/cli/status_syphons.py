@@ -44,14 +44,23 @@ class Syphoning:
         return {"pid": self.pid, "role": self.role, "program": self.program, **self.facts}
 
 
-def seen_syphons(secondary: str, primary_name: str, wait_s: float) -> tuple[Syphoning, ...]:
-    """Ask the control sockets of this user for syphons that drain the backlog queues of this primary."""
+def seen_of_pair(secondary: str, primary_name: str, wait_s: float) -> list[dict[str, Any]]:
+    """Ask the control sockets of this user for syphons and clients of a pair; return how they describe themselves."""
     found = [said for said in describe_all(served(), wait_s) if not isinstance(said, PairbusError)]
     wanted = (secondary.lower(), primary_name.lower())
+    return [said for said in found if _pair_of(said) == wanted]
+
+
+def _pair_of(said: dict[str, Any]) -> tuple[str, str]:
+    return str(said.get("secondary", "")).lower(), str(said.get("primary_name", "")).lower()
+
+
+def syphons_of(seen: Sequence[dict[str, Any]]) -> tuple[Syphoning, ...]:
+    """Return the syphons among them."""
     return tuple(
         Syphoning(said["pid"], said["role"], said["program"], said["syphon"])
-        for said in found
-        if said.get("syphon") is not None and (said["secondary"].lower(), said["primary_name"].lower()) == wanted
+        for said in seen
+        if said.get("syphon") is not None
     )
 
 

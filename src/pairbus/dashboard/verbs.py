@@ -24,7 +24,6 @@ from pairbus.dashboard.requests import number_of, read_object, text_of
 from pairbus.errors import ConfigError
 from pairbus.explorer import (
     Address,
-    Choice,
     Lines,
     Notes,
     Progress,
@@ -36,9 +35,8 @@ from pairbus.explorer import (
     purge,
     redrive,
     search,
-    state_of,
-    walk,
 )
+from pairbus.explorer import count as count_chosen
 
 if TYPE_CHECKING:
     from pairbus.dashboard.api import Page
@@ -76,25 +74,14 @@ async def count(page: Page, request: web.Request, names: Names) -> Any:
             "is_all": True,
             "last": str(last),
         }
-    choice.last = last
-    return {**await _counted(carrier, address, choice), "last": str(last)}
-
-
-async def _counted(carrier: Any, address: Address, choice: Choice) -> dict[str, Any]:
-    loop = asyncio.get_running_loop()
-    until_s, counted, others, is_all = loop.time() + COUNT_S, 0, 0, True
-    pages = walk(
-        carrier, address, first=choice.first, last=choice.last, session=choice.session, bodies=choice.needs_bodies
-    )
-    async for payloads in pages:
-        found = [payload for payload in payloads if choice.takes(payload)]
-        active = sum(state_of(payload) == "active" for payload in found)
-        counted, others = counted + active, others + len(found) - active
-        if loop.time() > until_s:
-            is_all = False
-            break
-        await asyncio.sleep(0)
-    return {"count": counted, "is_all": is_all, "unevaluable": choice.unevaluable, "not_active": others}
+    counted = await count_chosen(carrier, address, choice, within_s=COUNT_S)
+    return {
+        "count": counted.messages,
+        "is_all": counted.is_exact,
+        "unevaluable": counted.unevaluable,
+        "not_active": counted.others,
+        "last": str(last),
+    }
 
 
 # ── jobs ──

@@ -16,6 +16,7 @@ entity do not touch messages that arrive after the verb has begun.
 from pairbus.explorer.address import Address
 from pairbus.explorer.calls import Unreachable
 from pairbus.explorer.choice import Choice, state_of, view_of
+from pairbus.explorer.counting import Count, count
 from pairbus.explorer.dead_letters import Group, grouped, redrive
 from pairbus.explorer.encoding import BadMessage, edited, encoded, importable
 from pairbus.explorer.files import ImportFile, Lines, Notes, export, import_file, import_lines, json_line, json_object
@@ -31,6 +32,7 @@ __all__ = [
     "Address",
     "BadMessage",
     "Choice",
+    "Count",
     "Group",
     "ImportFile",
     "Lines",
@@ -39,6 +41,7 @@ __all__ = [
     "Unreachable",
     "body_bytes",
     "cancel",
+    "count",
     "described",
     "edited",
     "encoded",

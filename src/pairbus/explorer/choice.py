@@ -9,6 +9,7 @@ from typing import Any
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import HEADER, PROPERTIES, Message, in_order
 from pairbus.amqp.types import decode, encode
+from pairbus.errors import ConfigError
 from pairbus.explorer.message import (
     ENQUEUED_TIME,
     OWNED_BY_THE_SERVICE,
@@ -21,10 +22,14 @@ from pairbus.explorer.message import (
 )
 from pairbus.filters import FilterEvaluationError, MessageView, SqlFilter, compile_filter
 
+CONDITIONS = ("where", "text", "session", "reasons", "numbers")
+
 
 @dataclass(slots=True)
 class Choice:
     """Conditions that a message must meet, all of them. Without any, every message is chosen.
+
+    A condition that is empty is a ConfigError, not a condition less: it may be a variable that nobody has set.
 
     `where` is an SQL filter as in rules; FilterSyntaxError when it is wrong. A message for which it cannot be
     evaluated is not chosen; it is counted.
@@ -46,6 +51,10 @@ class Choice:
     _test: Callable[[MessageView], bool | None] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        for name in CONDITIONS:
+            value = getattr(self, name)
+            if value is not None and not value:
+                raise ConfigError(f"{name} is empty: leave it out, or say what to look for")
         if self.where is not None:
             self._test = compile_filter(SqlFilter(self.where))
         if self.numbers is not None:
