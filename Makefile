@@ -18,7 +18,7 @@ help:
 	@echo "make package-test   wheel and sdist, each extra alone in an empty environment, Spark without any Java: some minutes;"
 	@echo "             EXTRAS='core broker' only these"
 	@echo "make spark-matrix   the tests of Spark on PySpark 4.0, 4.1, 4.2 and 4.3, each in an environment of its own"
-	@echo "make quick   the tests that need neither node nor Spark, in under a minute"
+	@echo "make quick   the tests that need neither node nor Spark, and no many seconds each: some minutes on two cores"
 	@echo "make sim     the simulations of client and broker, SEEDS=1000 of each; prints every violation with its seed"
 	@echo "make nemesis  faults, stops and kills over real processes for MINUTES=10; prints every violation with its seed"
 	@echo "make docs    the documents as a site, in site/index.html; a broken link ends it"

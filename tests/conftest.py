@@ -58,12 +58,18 @@ _FIRST = ("tests/spark/", "tests/report/")
 
 
 @pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take long: a process that begins one of them last keeps the whole run waiting.
+    """Mark every test that gets the fixture `spark`, also through another one, so that `make quick` starts no Java.
+
+    Begin with the files that take long: a process that begins one of them last keeps the whole run waiting.
 
     The folders with a Spark come first of all, so that two processes take them: a Java that one of them has started
     lacks the variables of the other.
     """
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
     long = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("spark")}
 
     def rank(item: pytest.Item) -> int:

@@ -26,6 +26,18 @@ PairbusError
     └── StoreDamaged            the file is damaged; `pairbus store salvage` copies the intact messages
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: `; did you mean 'NAME'?`, or an empty text."""
+    import difflib  # only errors need it
+
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
 
 class PairbusError(Exception):
     """The root of every error that Pairbus raises on purpose."""

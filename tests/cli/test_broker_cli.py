@@ -256,7 +256,7 @@ def test_other_addresses_than_loopback_need_a_key(
     ("arguments", "words"),
     [
         (["--namespace", "contoso"], "NAME=PORT is needed, for example contoso=5672"),
-        (["--namespace", "contoso=65536"], "NAME=PORT is needed"),
+        (["--namespace", "contoso=99999"], "99999 is no port; ports are 1 to 65535, and 0 is any free one"),
         (["--namespace", "a b=0"], "NAME=PORT is needed"),
         (["--namespace", "a=0", "--namespace", "A=0"], "the namespace 'A' was given twice"),
         (["--config", "nowhere.json"], "nowhere.json: cannot be read"),
@@ -264,7 +264,7 @@ def test_other_addresses_than_loopback_need_a_key(
         (["--operations-per-second", "0"], "--operations-per-second is 0.0; accepted is a number above 0"),
         (["--namespace", "a=0", "--data", "/dev/null"], "Cannot make the data folder"),
         (["--namespace", "a=0", "--listen-http", "x"], "PORT or NAME=PORT is needed, for example 5300"),
-        (["--namespace", "a=0", "--listen-tls", "a=65536"], "PORT or NAME=PORT is needed"),
+        (["--namespace", "a=0", "--listen-tls", "a=65536"], "65536 is no port"),
         (["--namespace", "a=0", "--listen-tls", "b=443"], "there is no namespace 'b'"),
         (["--namespace", "a=0", "--namespace", "b=0", "--listen-http", "5300"], "say which, as NAME=5300"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -102,3 +103,44 @@ def test_every_module_of_a_command_is_listed() -> None:
 def test_durations_are_read_as_people_write_them(text: str, seconds: float | None) -> None:
     """Plain seconds and ISO-8601 stay accepted."""
     assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ("queue", "create", "q", "--max-delivery-count", "0"),
+            "pairbus queue create: Invalid value for '--max-delivery-count': 0 is not in the range x>=1;"
+            " see `pairbus queue create --help`",
+        ),
+        (
+            ("queue", "create", "q", "--lock-duration", "10m"),
+            "pairbus queue create: Invalid value for '--lock-duration': 10m is too long: the service takes at most 5m;"
+            " see `pairbus queue create --help`",
+        ),
+        (
+            ("redrive", "orders", "--bogus"),
+            "pairbus redrive: No such option: --bogus (Possible options: --verbose); see `pairbus redrive --help`",
+        ),
+        (("message", "peek"), "pairbus message peek: Missing argument 'ENTITY'; see `pairbus message peek --help`"),
+        (("nonsense",), "pairbus: No such command 'nonsense'; see `pairbus --help`"),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    arguments: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the command, what is wrong, and where the options are listed."""
+    monkeypatch.setenv(
+        "PAIRBUS_CONNECTION_STRING", "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=aw=="
+    )
+    done = Command(capsys)(*arguments)
+    assert (done.code, done.out, done.err) == (2, "", f"{line}\n")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values_have_names_in_capitals(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One form in every help: NAME is to be replaced, a word in small letters is to be typed."""
+    done = Command(capsys)(*name.split(), "--help")
+    usage = done.out.split("\n\n")[0]
+    assert not re.search(r"[{\[][a-z]", usage), usage
+    assert not re.search(r"^ +-.*<\w+", done.out, re.MULTILINE), done.out

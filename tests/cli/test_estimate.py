@@ -103,7 +103,7 @@ def test_strict_counting_shows_settlements(capsys: pytest.CaptureFixture[str]) -
     ("arguments", "code", "told"),
     [
         (("--size", "big"), 2, "'big' is not a size such as 1024, 1KB"),
-        (("--outage", "1w"), 2, "'1w' is not a duration such as 90, 90s"),
+        (("--outage", "1y"), 2, "'1y' is not a duration in whole seconds, such as 90, 90s, 15m, 1h30m or 2d"),
         (("--rate", "fast"), 2, "'fast' is not a rate such as 200/s"),
         (("--ping-interval", "0"), 2, "ping_interval_s is 0"),
         (("--outage", "31d"), 2, "must not be longer than the 30 days"),

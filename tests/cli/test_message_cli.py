@@ -171,8 +171,8 @@ def test_prompt_has_the_count_and_only_counted_messages_go(
     monkeypatch.setattr("pairbus.cli.message_moving.is_asked", lambda: True)
     assert messages.done("move", source, other) == "moved 3 messages\n"
     assert messages.done("move", source, other, "--limit", "1") == "moved 1 message\n"
-    messages.done("send", source, "--lines", stdin=b"d\ne\n")
-    assert messages.done("purge", source, "--grep", "D") == "deleted 1 message\n"
+    messages.done("send", source, "--lines", stdin=b"delta\nepsilon\n")
+    assert messages.done("purge", source, "--grep", "DELTA") == "deleted 1 message\n"
     assert messages.done("purge", source) == "deleted 2 messages\n"
     assert messages.bodies(source) == ["late 3"]
     assert questions == [

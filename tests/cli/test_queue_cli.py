@@ -357,11 +357,11 @@ def test_a_proxy_of_the_environment_is_not_asked_about_this_machine(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("show", "absent"), ["not found", "'absent' does not exist", "pairbus queue list"]),
-        (("delete", "absent", "--yes"), ["not found", "'absent' does not exist"]),
+        (("show", "absent"), ["there is no queue 'absent' in", "pairbus queue list"]),
+        (("delete", "absent", "--yes"), ["there is no queue 'absent' in", "pairbus queue list"]),
         (("create", "orders"), ["'orders' exists already"]),
         (("create", "a b"), ["'a b'", "are allowed"]),
-        (("create", "q", "--lock-duration", "301"), ["LockDuration", "1000 to 300000"]),
+        (("create", "q", "--max-size-mb", "7"), ["MaxSizeInMegabytes"]),
     ],
 )
 def test_a_refusal_is_one_line_in_the_brokers_words(

@@ -121,6 +121,17 @@ def test_subscription_is_created_updated_and_deleted(pairbus: Command, audit: Ad
     assert pairbus("subscription", "list", "events", "--json").out == "[]\n"
 
 
+def test_subscription_is_created_with_its_filter(pairbus: Command, audit: AdminServer) -> None:
+    """One command; a filter that is wrong leaves no subscription behind, which would get every message."""
+    done = pairbus("subscription", "create", "events", "red", "--sql-filter", "color = 'red'")
+    assert (done.code, done.out) == (0, "created events/Subscriptions/red\n")
+    [rule] = json.loads(pairbus("rule", "list", "events", "red", "--json").out)
+    assert (rule["name"], "color = 'red'" in str(rule["filter"])) == ("$Default", True)
+    assert pairbus("subscription", "create", "events", "wrong", "--sql-filter", "color =").code == 1
+    names = [each["name"] for each in json.loads(pairbus("subscription", "list", "events", "--json").out)]
+    assert names == ["audit", "red"]
+
+
 def test_rules_have_sql_and_correlation_filters(pairbus: Command, audit: AdminServer) -> None:
     """Texts unless a type is named; the action stays when only the filter is replaced."""
     arguments = ("--sql", "color = 'red'", "--action", "SET seen = TRUE")
@@ -164,7 +175,9 @@ def test_rules_have_sql_and_correlation_filters(pairbus: Command, audit: AdminSe
         (("subscription", "create", "absent", "s"), 1, "topic 'absent' does not exist"),
         (("subscription", "create", "events", "a/b"), 1, "a/b"),
         (("subscription", "update", "events", "audit"), 2, "no setting was given"),
-        (("topic", "show", "absent"), 1, "'absent' does not exist"),
+        (("topic", "show", "absent"), 1, "there is no topic 'absent' in"),
+        (("topic", "delete", "absent", "--yes"), 1, "there is no topic 'absent' in"),
+        (("subscription", "create", "events", "s", "--sql-filter", "color ="), 1, "color ="),
         (("topic", "create", "EVENTS"), 1, "'EVENTS' exists already"),
         (("topic", "create", " "), 2, "the name of the topic is empty"),
     ],

@@ -61,6 +61,33 @@ def test_pair_has_a_client(servicebus_pair):
     assert servicebus_pair.primary.name != servicebus_pair.secondary.name
 
 
+def test_clock_moves_both_sides_of_a_pair(servicebus_pair, clock):
+    before = clock.now()
+    assert (clock.advance(3600) - before).total_seconds() >= 3600
+    clock.advance_to(clock.now() + (clock.now() - before))
+    for side in (servicebus_pair.primary, servicebus_pair.secondary):
+        assert side.clock.offset.total_seconds() >= 7200
+    assert clock.offset.total_seconds() >= 7200
+
+
+def test_clock_of_a_test_with_both_is_that_of_the_namespace(servicebus_pair, servicebus_namespace, clock):
+    clock.advance(60)
+    assert servicebus_namespace.clock.offset.total_seconds() == 60
+    assert servicebus_pair.primary.clock.offset.total_seconds() == 0
+
+
+def test_misspelt_words_name_the_one_that_was_meant(servicebus_pair):
+    for call, meant in (
+        (lambda: servicebus_pair.client(failover_intervall=1), "failover_interval"),
+        (lambda: servicebus_pair.client(primary_kwargs={"http_proxi": {}}), "http_proxy"),
+        (lambda: servicebus_pair.primary.create_queue("q", lock_duraton=5), "lock_duration"),
+        (lambda: servicebus_pair.primary.outage("stal"), "stall"),
+        (lambda: servicebus_pair.primary.outage("stall", direcion="send"), "direction"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=f"did you mean '{meant}'"):
+            call()
+
+
 def test_broker_is_shared(servicebus_broker, servicebus_namespace):
     assert servicebus_broker.namespace(servicebus_namespace.name) is servicebus_namespace
 '''
@@ -86,13 +113,13 @@ def run_pytest(folder: Path, files: Sequence[str], *arguments: str, code: int = 
 
 def test_users_tests_pass_without_clean_up(tmp_path: Path) -> None:
     """Every test has its own namespace, also if the one before has left clients open."""
-    assert re.search(r"\b12 passed", run_pytest(tmp_path, [USERS_TESTS]))
+    assert re.search(r"\b15 passed", run_pytest(tmp_path, [USERS_TESTS]))
 
 
 @pytest.mark.slow
 def test_users_tests_pass_in_eight_processes(tmp_path: Path) -> None:
     """Each process has a broker of its own, on ports that the system chose."""
-    assert re.search(r"\b12 passed", run_pytest(tmp_path, [USERS_TESTS], "-n", "8"))
+    assert re.search(r"\b15 passed", run_pytest(tmp_path, [USERS_TESTS], "-n", "8"))
 
 
 def test_fixtures_are_listed_with_their_meaning(tmp_path: Path) -> None:

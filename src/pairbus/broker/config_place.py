@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pairbus.broker.description import path_key
-from pairbus.errors import ConfigError
+from pairbus.errors import ConfigError, did_you_mean
 
 _STRING_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _STRING_OR_TRAILING_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])', re.DOTALL)
@@ -40,8 +39,7 @@ class ConfigPlace:
         names = tuple(allowed)
         for name in value:
             if name not in names:
-                close = difflib.get_close_matches(name, names, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else "."
+                hint = did_you_mean(name, names) or "."
                 raise self.error(f"unknown key {name!r}{hint} Allowed are {', '.join(names)}")
         return value
 

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -49,6 +49,8 @@ MODULES = (
 COLLECT_AT = (20_000, 20, 20)
 """Thresholds of the garbage collector in a process that is a command. Imports and messages make many objects and hardly
 any cycle: with Python's own thresholds, walking through them took a tenth of a command's start, and 5 % of a send."""
+UsageError: Any = typer.BadParameter.__bases__[0]
+"Base of the errors of a wrong usage. Later releases of typer have a copy of click, and do not export the class."
 _COMPLETION = "_PAIRBUS_COMPLETE"
 "Variable that a shell sets when it asks for completions."
 
@@ -100,16 +102,32 @@ def _options(
     """Options of the command itself."""
 
 
+def _say_usage(error: Any) -> None:
+    """Print what is wrong with the usage in one line, or the help of a command that needs a word more."""
+    if not error.format_message() or error.exit_code != 2 or type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return
+    command = error.ctx.command_path if error.ctx is not None else "pairbus"
+    message = " ".join(error.format_message().split()).rstrip(".")
+    standard.say(f"{command}: {message}; see `{command} --help`")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit. Errors that we raise on purpose become one line, as does a full disk; other errors
-    are bugs and show a traceback. Standard output that cannot be written is an error too."""
+    """Run the command line and exit. Errors that we raise on purpose become one line, as do a wrong usage and a full
+    disk; other errors are bugs and show a traceback. Standard output that cannot be written is an error too."""
     standard.open_closed()
     handlers = standard.signal_handlers()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
         gc.set_threshold(*COLLECT_AT)
     try:
-        application(_needed(given))(given, prog_name="pairbus")
+        sys.exit(application(_needed(given))(given, prog_name="pairbus", standalone_mode=False) or 0)
+    except UsageError as error:
+        _say_usage(error)
+        sys.exit(2)
+    except typer.Abort:
+        standard.say("aborted")
+        sys.exit(1)
     except PairbusError as error:
         standard.say(f"pairbus: {error}")
         sys.exit(1)

@@ -37,6 +37,8 @@ Examples:
 """
 
 
+PORT_MAX = 65_535
+
 Namespaces = Annotated[
     list[str] | None,
     typer.Option(
@@ -169,8 +171,9 @@ def _namespaces(given: list[str], config: Path | None) -> list[NamespaceOptions]
     ports: dict[str, int] = {}
     for text in given:
         name, _, port = text.partition("=")
-        if not _NAME.fullmatch(name) or not port.isdecimal() or int(port) > 65535:
+        if not _NAME.fullmatch(name) or not port.isdecimal():
             raise ConfigError(f"--namespace {text!r}: NAME=PORT is needed, for example contoso={DEFAULT_PORT}")
+        _check_port("--namespace", text, port)
         if name.lower() in map(str.lower, ports):
             raise ConfigError(f"--namespace {text!r}: the namespace {name!r} was given twice")
         ports[name] = int(port)
@@ -202,6 +205,11 @@ def _namespaces(given: list[str], config: Path | None) -> list[NamespaceOptions]
     return options
 
 
+def _check_port(option: str, text: str, port: str) -> None:
+    if int(port) > PORT_MAX:
+        raise ConfigError(f"{option} {text!r}: {port} is no port; ports are 1 to {PORT_MAX}, and 0 is any free one")
+
+
 def _with_extra_ports(namespaces: list[NamespaceOptions], given: list[tuple[str, str]]) -> list[NamespaceOptions]:
     """Add further ports to the namespaces that they name; without a name, to the only one.
 
@@ -210,8 +218,9 @@ def _with_extra_ports(namespaces: list[NamespaceOptions], given: list[tuple[str,
     ports: dict[str, list[int]] = {options.name.lower(): [] for options in namespaces}
     for option, text in given:
         name, _, port = text.rpartition("=")
-        if not port.isdecimal() or int(port) > 65535:
+        if not port.isdecimal():
             raise ConfigError(f"{option} {text!r}: PORT or NAME=PORT is needed, for example 5300")
+        _check_port(option, text, port)
         if not name and len(namespaces) > 1:
             raise ConfigError(f"{option} {text!r}: there are several namespaces; say which, as NAME={port}")
         key = name.lower() or namespaces[0].name.lower()

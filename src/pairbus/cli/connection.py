@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -197,10 +197,25 @@ def queue_of(name: str, given: dict[str, Any]) -> tuple[Any, Any]:
         return queue_by(client, name), client.get_queue_runtime_properties(name)
 
 
+@contextmanager
+def _named(client: Any, kind: str, name: str) -> Iterator[None]:
+    """Say which kind of entity is not there: the service does not know which one was meant."""
+    from azure.core.exceptions import ResourceNotFoundError
+
+    try:
+        yield
+    except ResourceNotFoundError:
+        where = client.fully_qualified_namespace
+        raise EntityNotFound(
+            f"there is no {kind} {name!r} in {where}; `pairbus {kind} list` shows those that are there"
+        ) from None
+
+
 def queue_by(client: Any, name: str) -> Any:
     """Read the settings of a queue with the administration client. EntityNotFound: the path is a topic's."""
     try:
-        return client.get_queue(name)
+        with _named(client, "queue", name):
+            return client.get_queue(name)
     except AttributeError:  # the SDK's error when the path of a queue is that of a topic
         raise EntityNotFound(f"{name} is no queue, but a topic: see `pairbus topic show {name}`") from None
 
@@ -208,7 +223,8 @@ def queue_by(client: Any, name: str) -> Any:
 def topic_by(client: Any, name: str) -> Any:
     """Read the settings of a topic with the administration client. EntityNotFound: the path is a queue's."""
     try:
-        return client.get_topic(name)
+        with _named(client, "topic", name):
+            return client.get_topic(name)
     except AttributeError:  # as in `queue_by`
         raise EntityNotFound(f"{name} is no topic, but a queue: see `pairbus queue show {name}`") from None
 

@@ -60,8 +60,19 @@ def _status(text: str) -> str:
     raise typer.BadParameter(f"{text!r} is not one of {', '.join(STATUSES)}")
 
 
-def duration_option(name: str, help: str) -> Any:
-    return typer.Option(name, help=help, metavar="DURATION", parser=_duration)
+def duration_option(name: str, help: str, least: str = "", most: str = "") -> Any:
+    """Make an option that takes a duration, or `never`, within limits that are written as users write them."""
+
+    def read(text: str) -> str:
+        found = _duration(text)
+        length_s = parsed(found)
+        if least and length_s < parsed(least):
+            raise typer.BadParameter(f"{text} is too short: the service takes at least {least}")
+        if most and length_s > parsed(most):
+            raise typer.BadParameter(f"{text} is too long: the service takes at most {most}")
+        return found
+
+    return typer.Option(name, help=help, metavar="DURATION", parser=read)
 
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", callback=named("topic"), help="Path of the topic.")]
@@ -72,7 +83,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Prefix = Annotated[str, typer.Option(help="Only entities whose path starts with this text, in upper or lower case.")]
 LockDuration = Annotated[
-    str | None, duration_option("--lock-duration", "Duration of a peek-lock, at most 5 minutes; such as 30s or 5m.")
+    str | None,
+    duration_option("--lock-duration", "Duration of a peek-lock, at most 5 minutes; such as 30s or 5m.", "1s", "5m"),
 ]
 MaxSizeMb = Annotated[int | None, typer.Option(help="Size of the entity in megabytes.", min=1)]
 Ttl = Annotated[
@@ -87,6 +99,7 @@ DuplicateWindow = Annotated[
     duration_option(
         "--duplicate-window",
         "Turn duplicate detection on: how long message ids are remembered, at most 7 days; such as 10m.",
+        most="7d",
     ),
 ]
 ChangedDuplicateWindow = Annotated[
@@ -94,6 +107,7 @@ ChangedDuplicateWindow = Annotated[
     duration_option(
         "--duplicate-window",
         "Where duplicate detection is on: how long message ids are remembered, at most 7 days; such as 10m.",
+        most="7d",
     ),
 ]
 MaxDeliveryCount = Annotated[int | None, typer.Option(help="Deliveries before a message is dead-lettered.", min=1)]
@@ -104,6 +118,7 @@ AutoDeleteOnIdle = Annotated[
     duration_option(
         "--auto-delete-on-idle",
         "Delete the entity when it was not used for this time, at least 5 minutes; such as 1h or never.",
+        least="5m",
     ),
 ]
 Session = Annotated[bool, typer.Option("--requires-session", help="Messages are received by session.")]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pairbus.cli.durations import seconds_of
 from pairbus.cli.outputs import check_output
 from pairbus.errors import ConfigError
 
@@ -30,7 +31,6 @@ GEO = "geo-replication"
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _UNITS_BYTES = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20}  # the 64 KB of an operation are 65536 bytes too
-_DURATION = re.compile(r"(\d{1,9})([smhd]?)", re.ASCII)
 _SIZE = re.compile(r"(\d{1,9}) ?([KM]?B?)", re.ASCII)
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(?:/([smhd]))?", re.ASCII)
 
@@ -130,10 +130,10 @@ def estimate(
 
 def parse_duration(text: str, option: str) -> int:
     """Parse a duration and return seconds."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise _wrong(text, option, "a duration such as 90, 90s, 15m, 1h or 2d")
-    return int(found[1]) * _UNITS_S[found[2] or "s"]
+    found = seconds_of(text)
+    if found is None or found != int(found):
+        raise _wrong(text, option, "a duration in whole seconds, such as 90, 90s, 15m, 1h30m or 2d")
+    return int(found)
 
 
 def parse_size(text: str, option: str) -> int:

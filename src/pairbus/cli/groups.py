@@ -6,11 +6,39 @@ from typing import Any
 
 from typer.core import TyperGroup
 
+PLACEHOLDERS = {
+    "text": "TEXT",
+    "str": "TEXT",
+    "integer": "N",
+    "int": "N",
+    "integer range": "N",
+    "int range": "N",
+    "float": "NUMBER",
+    "float range": "NUMBER",
+    "path": "PATH",
+    "filename": "PATH",
+}
+"Type of a value → its name in the help; a choice shows its words."
 WHOLE = 10_000  # characters of a summary: more than any summary has
 
 
+def _placeholder(kind: Any) -> str | None:
+    choices = getattr(kind, "choices", None)
+    if choices:
+        return "|".join(str(getattr(choice, "value", choice)) for choice in choices)
+    return PLACEHOLDERS.get(kind.name)
+
+
 class WrappingGroup(TyperGroup):
-    """A group that wraps long summaries instead of cutting them."""
+    """A group that wraps long summaries instead of cutting them, and names values in capitals."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; a value without a name of its own is called by its type."""
+        command = super().get_command(ctx, cmd_name)
+        for parameter in [] if command is None else command.params:
+            if parameter.metavar is None and not getattr(parameter, "is_flag", False):
+                parameter.metavar = _placeholder(parameter.type)
+        return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands."""

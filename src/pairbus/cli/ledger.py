@@ -85,7 +85,7 @@ def compact(
 
 @app.command(epilog=VIEW_EPILOG)
 def view(
-    name: Annotated[View, typer.Argument(help="View to print.")],
+    name: Annotated[View, typer.Argument(metavar="VIEW", help=f"View to print: {', '.join(View)}.")],
     location: Annotated[str, typer.Argument(metavar="LOCATION", help="Table that `pairbus ledger compact` made.")],
     rows: Annotated[int, typer.Option(min=1, help="Rows to print at most.")] = 20,
     parquet: Annotated[

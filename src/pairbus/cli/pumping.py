@@ -186,6 +186,9 @@ class Pumping:
             if control is not None:
                 control.close()
             await self._end_records()
+        done = self._progress()
+        if failure is not None and not (done.moved or done.dead_lettered or done.blocked):
+            raise failure  # "moved 0 messages" would look like success
         stayed = self._telling.summary(self._progress(), left, once=once, stopped=self._stop.is_set())
         if failure is not None:
             raise failure

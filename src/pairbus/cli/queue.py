@@ -16,7 +16,9 @@ _app = options.group("Create, list, show, update and delete queues.")
 Name = Annotated[
     str,
     typer.Argument(
-        callback=options.named("queue"), help="Path of the queue, such as orders or contoso/x-servicebus-transfer/0."
+        metavar="NAME",
+        callback=options.named("queue"),
+        help="Path of the queue, such as orders or contoso/x-servicebus-transfer/0.",
     ),
 ]
 

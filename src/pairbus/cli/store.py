@@ -38,7 +38,10 @@ Examples:
 )
 def salvage(
     folder: Annotated[
-        Path, typer.Argument(help="Folder of one namespace, such as pairbus-data/contoso; it is left as it is.")
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Folder of one namespace, such as pairbus-data/contoso; it is left as it is."
+        ),
     ],
     to: Annotated[Path, typer.Option("--to", metavar="NEWFOLDER", help="Where the copy goes; must be new or empty.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

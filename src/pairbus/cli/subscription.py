@@ -11,9 +11,17 @@ from pairbus.cli.connection import connected
 
 _app = options.group("Create, list, show, update and delete subscriptions of topics.")
 
-Name = Annotated[str, typer.Argument(callback=options.named("subscription"), help="Name of the subscription.")]
+DEFAULT_RULE = "$Default"
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", callback=options.named("subscription"), help="Name of the subscription.")
+]
 DeadLetterOnFilterError = Annotated[
     bool | None, typer.Option(help="Whether messages whose filter fails are dead-lettered.", show_default=False)
+]
+
+
+SqlFilter = Annotated[
+    str | None, typer.Option(metavar="EXPR", help="SQL filter of its rule $Default, such as \"color = 'red'\".")
 ]
 
 
@@ -27,6 +35,7 @@ def register(app: typer.Typer) -> None:
 Examples:
   pairbus subscription create events audit
   pairbus subscription create events red --lock-duration 30 --max-delivery-count 5
+  pairbus subscription create events paint --sql-filter "color = 'red'"
   pairbus subscription create events copy --forward-to orders
 """
 )
@@ -46,8 +55,12 @@ def create(
     forward_to: options.ForwardTo = None,
     forward_dead_lettered_to: options.ForwardDeadLetteredTo = None,
     user_metadata: options.Metadata = None,
+    sql_filter: SqlFilter = None,
 ) -> None:
-    """Create a subscription. Its rule $Default selects every message; see pairbus rule."""
+    """Create a subscription. Its rule $Default selects every message, or those that --sql-filter selects.
+
+    `pairbus rule` has further rules, and actions.
+    """
     client.create_subscription(
         topic,
         name,
@@ -63,6 +76,12 @@ def create(
         forward_dead_lettered_messages_to=forward_dead_lettered_to or None,
         user_metadata=user_metadata or None,
     )
+    if sql_filter is not None:
+        try:
+            change_default_rule(client, topic, name, sql_filter)
+        except BaseException:
+            client.delete_subscription(topic, name)  # it would get every message
+            raise
     typer.echo(f"created {topic}/Subscriptions/{name}")
 
 
@@ -152,6 +171,15 @@ def delete(client: Any, topic: options.Topic, name: Name, yes: options.Yes = Fal
     options.confirm_deletion(f"subscription {name} of topic {topic} with every message in it", yes)
     client.delete_subscription(topic, name)
     typer.echo(f"deleted {topic}/Subscriptions/{name}")
+
+
+def change_default_rule(client: Any, topic: str, subscription: str, sql: str) -> None:
+    """Give the rule that a new subscription has another filter."""
+    from azure.servicebus.management import SqlRuleFilter
+
+    rule = client.get_rule(topic, subscription, DEFAULT_RULE)
+    rule.filter = SqlRuleFilter(sql)
+    client.update_rule(topic, subscription, rule)
 
 
 def _counts(runtime: Any) -> dict[str, int]:

@@ -115,7 +115,9 @@ Grace = Annotated[
     ),
 ]
 LedgerFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Write a ledger of every operation.")]
-Letters = Annotated[str, typer.Argument(help="Queue, or TOPIC/Subscriptions/NAME, whose dead letters to send again.")]
+Letters = Annotated[
+    str, typer.Argument(metavar="ENTITY", help="Queue, or TOPIC/Subscriptions/NAME, whose dead letters to send again.")
+]
 Source = Annotated[
     str | None,
     typer.Option(

@@ -12,7 +12,10 @@ from pairbus.cli.connection import connected, topic_by
 _app = options.group("Create, list, show, update and delete topics.")
 
 Name = Annotated[
-    str, typer.Argument(callback=options.named("topic"), help="Path of the topic, such as events or contoso/events.")
+    str,
+    typer.Argument(
+        metavar="NAME", callback=options.named("topic"), help="Path of the topic, such as events or contoso/events."
+    ),
 ]
 
 

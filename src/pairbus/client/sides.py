@@ -23,6 +23,7 @@ from pairbus.access import emulator
 from pairbus.access.connection_string import ConnectionString, host_and_port
 from pairbus.access.hosts import in_url, is_loopback
 from pairbus.amqp.sasl import SaslClient
+from pairbus.errors import did_you_mean
 from pairbus.sdk.clients import AnyClient, ClientConfig, ProxySettings, check_flavour, config_of, proxy_of_sync_sdk
 from pairbus.transport import Carrier, ClientConnection, connect
 from pairbus.transport.credential import AzureToken, Credential, SasKey, SasSignature, Token
@@ -189,7 +190,10 @@ def _proxy_url(host: str, port: int, user: tuple[str, str] | None) -> str:
 def _check(keywords: dict[str, Any]) -> None:
     for name in keywords:
         if name not in KEYWORDS:
-            raise TypeError(f"got an unexpected keyword argument {name!r}; a ServiceBusClient takes {sorted(KEYWORDS)}")
+            hint = did_you_mean(name, KEYWORDS) or ";"
+            raise TypeError(
+                f"got an unexpected keyword argument {name!r}{hint} a ServiceBusClient takes {sorted(KEYWORDS)}"
+            )
 
 
 def _endpoint_of(config: ClientConfig) -> Endpoint:

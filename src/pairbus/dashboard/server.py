@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from types import TracebackType
 
 from aiohttp import web
@@ -35,8 +36,9 @@ class DashboardServer:
             await site.start()
         except OSError as error:
             await self._runner.cleanup()
+            await self._page.close()
             other = "port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "address"
-            reason = error.strerror or error
+            reason = os.strerror(error.errno) if error.errno else error
             raise ConfigError(f"cannot listen on {self._host}:{self._port}: {reason}; choose another {other}") from None
         self._page.watch.begin()
         self.url = f"http://{in_url(self._host)}:{self._runner.addresses[0][1]}/"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pairbus.errors import InvalidFault
+from pairbus.errors import InvalidFault, did_you_mean
 from pairbus.faults.kinds import KINDS, FaultKind
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(ms|s|m|h)?", re.ASCII)
@@ -43,7 +43,10 @@ class Fault:
         allowed = [*_FIELDS, *(argument.name for argument in kind.arguments)]
         unknown = [name for name in fields if name not in allowed]
         if unknown:
-            raise InvalidFault(f"{kind.name}: {unknown[0]!r} is not known; accepted are {', '.join(allowed)}")
+            hint = did_you_mean(unknown[0], allowed)
+            raise InvalidFault(
+                f"{kind.name}: {unknown[0]!r} is not known{hint or ';'} accepted are {', '.join(allowed)}"
+            )
         given = {name: value for name, value in fields.items() if value is not None}
         _check_sense(kind, given)
         for_s = _duration(kind, "for_s", given["for_s"]) if "for_s" in given else kind.for_s
@@ -99,7 +102,8 @@ def read_duration(value: object) -> float:
 def _kind(value: object) -> FaultKind:
     kind = KINDS.get(value) if isinstance(value, str) else None
     if kind is None:
-        raise InvalidFault(f"kind {value!r:.80} is not known; accepted are {', '.join(KINDS)}")
+        hint = did_you_mean(str(value), KINDS) or ";"
+        raise InvalidFault(f"kind {value!r:.80} is not known{hint} accepted are {', '.join(KINDS)}")
     return kind
 
 

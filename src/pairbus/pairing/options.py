@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from os import PathLike, environ, fspath
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+from pairbus.errors import did_you_mean
 from pairbus.pairing.events import Event
 from pairbus.pairing.policy import FailurePolicy
 
@@ -94,8 +95,15 @@ class PairedNamespaceOptions:
 class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     """Options for sends that go on while the primary is away. A ValueError names option, value and accepted range.
 
-    Durations are seconds or `timedelta`, and are kept in seconds.
+    Durations are seconds or `timedelta`, and are kept in seconds. A TypeError names the option that was probably meant.
     """
+
+    def __new__(cls, *_: Any, **options: Any) -> Self:
+        known = inspect.signature(cls.__init__).parameters
+        for name in options:
+            if name not in known:
+                raise TypeError(f"got an unexpected keyword argument {name!r}{did_you_mean(name, known)}")
+        return super().__new__(cls)
 
     def __init__(  # noqa: PLR0913 - each is a setting of its own
         self,

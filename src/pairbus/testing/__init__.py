@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pairbus.testing.broker_thread import BrokerThread, ServiceBusNamespace, ThreadClock
+    from pairbus.testing.broker_thread import BrokerThread, PairClock, ServiceBusNamespace, ThreadClock
     from pairbus.testing.nemesis import Nemesis, NemesisThread
     from pairbus.testing.outages import Outage, ThreadFaults
     from pairbus.testing.pairs import ServiceBusPair
@@ -21,6 +21,7 @@ __all__ = [
     "Nemesis",
     "NemesisThread",
     "Outage",
+    "PairClock",
     "SentMessage",
     "ServiceBusNamespace",
     "ServiceBusPair",
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "broker_thread": ("BrokerThread", "ServiceBusNamespace", "ThreadClock"),
+    "broker_thread": ("BrokerThread", "PairClock", "ServiceBusNamespace", "ThreadClock"),
     "nemesis": ("Nemesis", "NemesisThread"),
     "outages": ("Outage", "ThreadFaults"),
     "pairs": ("ServiceBusPair",),

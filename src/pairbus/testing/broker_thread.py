@@ -57,6 +57,33 @@ class ThreadClock:
         return self._run(self._clock.advance_to(when))
 
 
+class PairClock:
+    """The clocks of several namespaces, moved together."""
+
+    def __init__(self, *clocks: ThreadClock) -> None:
+        self._clocks = clocks
+
+    def __repr__(self) -> str:
+        return f"<PairClock {' '.join(map(repr, self._clocks))}>"
+
+    def now(self) -> datetime:
+        """Read the clock that is ahead, as a date in UTC."""
+        return max(clock.now() for clock in self._clocks)
+
+    @property
+    def offset(self) -> timedelta:
+        """Time by which the clock that is ahead is ahead of the machine's."""
+        return max(clock.offset for clock in self._clocks)
+
+    def advance(self, seconds: float | timedelta) -> datetime:
+        """Move each clock forward; all that became due has happened when the call returns."""
+        return max([clock.advance(seconds) for clock in self._clocks])
+
+    def advance_to(self, when: datetime) -> datetime:
+        """Move each clock to a later date, which has a time zone."""
+        return max([clock.advance_to(when) for clock in self._clocks])
+
+
 class ServiceBusNamespace:
     """One namespace of a broker in a thread. Every method may be called from any thread but the broker's own.
 

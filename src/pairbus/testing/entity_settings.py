@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.errors import did_you_mean
 
 DURATIONS = {
     "lock_duration": "lock_duration_ms",
@@ -56,7 +57,8 @@ def _values(kind: type[Any], settings: dict[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for word, value in settings.items():
         if word not in words:
-            raise TypeError(f"a {kind.KIND} has no setting {word!r}; the settings are {', '.join(words)}")
+            hint = did_you_mean(word, words) or ";"
+            raise TypeError(f"a {kind.KIND} has no setting {word!r}{hint} the settings are {', '.join(words)}")
         values[WORDS[word]] = _milliseconds(word, value) if word in DURATIONS else value
     return values
 

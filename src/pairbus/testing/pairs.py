@@ -6,7 +6,7 @@ from typing import Any
 
 from pairbus.client.client import PairedServiceBusClient as AioPairedServiceBusClient
 from pairbus.client.sync import PairedServiceBusClient
-from pairbus.testing.broker_thread import ServiceBusNamespace
+from pairbus.testing.broker_thread import PairClock, ServiceBusNamespace
 
 
 class ServiceBusPair:
@@ -15,6 +15,8 @@ class ServiceBusPair:
     def __init__(self, primary: ServiceBusNamespace, secondary: ServiceBusNamespace) -> None:
         self.primary = primary
         self.secondary = secondary
+        self.clock = PairClock(primary.clock, secondary.clock)
+        "The clocks of both namespaces; the intervals of clients follow the machine's clock."
         self._clients: list[PairedServiceBusClient] = []
 
     def __repr__(self) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from pairbus.testing.broker_thread import BrokerThread, ServiceBusNamespace, ThreadClock
+    from pairbus.testing.broker_thread import BrokerThread, PairClock, ServiceBusNamespace, ThreadClock
     from pairbus.testing.outages import Outage
     from pairbus.testing.pairs import ServiceBusPair
 
@@ -57,9 +57,13 @@ def servicebus_pair(servicebus_broker: BrokerThread) -> Iterator[ServiceBusPair]
 
 
 @pytest.fixture
-def clock(servicebus_namespace: ServiceBusNamespace) -> ThreadClock:
-    """The clock of `servicebus_namespace`: locks, times to live and schedules end when the test moves it."""
-    return servicebus_namespace.clock
+def clock(request: pytest.FixtureRequest) -> ThreadClock | PairClock:
+    """The clock of `servicebus_namespace`: locks, times to live and schedules end when the test moves it.
+
+    In a test that has `servicebus_pair` and no `servicebus_namespace`, it moves both namespaces of the pair.
+    """
+    found: ThreadClock | PairClock = _of_test(request).clock
+    return found
 
 
 @pytest.fixture
@@ -68,8 +72,12 @@ def outage(request: pytest.FixtureRequest) -> Callable[..., Outage]:
 
     In a test that has `servicebus_pair` and no `servicebus_namespace`, it is trouble of the pair's primary.
     """
-    if "servicebus_pair" in request.fixturenames and "servicebus_namespace" not in request.fixturenames:
-        pair: ServiceBusPair = request.getfixturevalue("servicebus_pair")
-        return pair.primary.outage
-    namespace: ServiceBusNamespace = request.getfixturevalue("servicebus_namespace")
-    return namespace.outage
+    found = _of_test(request)
+    begin: Callable[..., Outage] = getattr(found, "primary", found).outage
+    return begin
+
+
+def _of_test(request: pytest.FixtureRequest) -> Any:
+    """Return the pair of a test that has only a pair, or else its namespace."""
+    is_pair = "servicebus_pair" in request.fixturenames and "servicebus_namespace" not in request.fixturenames
+    return request.getfixturevalue("servicebus_pair" if is_pair else "servicebus_namespace")
