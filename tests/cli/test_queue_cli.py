@@ -361,7 +361,6 @@ def test_a_proxy_of_the_environment_is_not_asked_about_this_machine(
         (("delete", "absent", "--yes"), ["there is no queue 'absent' in", "pairbus queue list"]),
         (("create", "orders"), ["'orders' exists already"]),
         (("create", "a b"), ["'a b'", "are allowed"]),
-        (("create", "q", "--max-size-mb", "7"), ["MaxSizeInMegabytes"]),
     ],
 )
 def test_a_refusal_is_one_line_in_the_brokers_words(
