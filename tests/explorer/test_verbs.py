@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
@@ -100,8 +101,9 @@ async def test_search_looks_into_bodies_and_properties(choice: Choice, found: tu
 @pytest.mark.parametrize("condition", ["where", "text", "session", "numbers", "reasons"])
 def test_empty_condition_is_an_error_and_not_everything(condition: str) -> None:
     """A purge whose condition is a variable that nobody set must not delete the queue."""
+    conditions: dict[str, Any] = {condition: () if condition in {"numbers", "reasons"} else ""}
     with pytest.raises(ConfigError, match=f"{condition} is empty"):
-        Choice(**{condition: () if condition in {"numbers", "reasons"} else ""})
+        Choice(**conditions)
 
 
 async def test_missing_entity_is_named() -> None:
