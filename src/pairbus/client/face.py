@@ -19,7 +19,7 @@ from pairbus.client.sides import Side
 from pairbus.client.state import PairState
 from pairbus.pairing.failover import State
 from pairbus.pairing.life import LifeSide as SideName
-from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions, factory_of
+from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions, check_names, factory_of
 from pairbus.sdk import tracing
 from pairbus.sdk.clients import abandon_connections, when_closed
 from pairbus.sdk.receivers import skip_pings
@@ -102,6 +102,7 @@ class PairedClientFace(Generic[SenderT]):
 
     @classmethod
     def _of(cls, primary: Side, secondary: Side, options: Mapping[str, Any]) -> Self:
+        check_names(options)
         client = cls.__new__(cls)
         client._set_up(primary, secondary, SendAvailabilityPairedNamespaceOptions(None, secondary.client, **options))
         return client

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from os import PathLike, environ, fspath
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pairbus.errors import did_you_mean
 from pairbus.pairing.events import Event
@@ -95,15 +95,8 @@ class PairedNamespaceOptions:
 class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     """Options for sends that go on while the primary is away. A ValueError names option, value and accepted range.
 
-    Durations are seconds or `timedelta`, and are kept in seconds. A TypeError names the option that was probably meant.
+    Durations are seconds or `timedelta`, and are kept in seconds.
     """
-
-    def __new__(cls, *_: Any, **options: Any) -> Self:
-        known = inspect.signature(cls.__init__).parameters
-        for name in options:
-            if name not in known:
-                raise TypeError(f"got an unexpected keyword argument {name!r}{did_you_mean(name, known)}")
-        return super().__new__(cls)
 
     def __init__(  # noqa: PLR0913 - each is a setting of its own
         self,
@@ -181,6 +174,14 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
             f"<SendAvailabilityPairedNamespaceOptions failover_interval={self.failover_interval:g}s"
             f" backlog_queue_count={self.backlog_queue_count} enable_syphon={self.enable_syphon}>"
         )
+
+
+def check_names(options: Iterable[str]) -> None:
+    """Raise TypeError for a name that no option has; it names the option that was probably meant."""
+    known = inspect.signature(SendAvailabilityPairedNamespaceOptions).parameters
+    for name in options:
+        if name not in known:
+            raise TypeError(f"got an unexpected keyword argument {name!r}{did_you_mean(name, known)}")
 
 
 def factory_of(options: Any) -> Any:
