@@ -82,7 +82,7 @@ def test_misspelt_words_name_the_one_that_was_meant(servicebus_pair):
         (lambda: servicebus_pair.client(primary_kwargs={"http_proxi": {}}), "http_proxy"),
         (lambda: servicebus_pair.primary.create_queue("q", lock_duraton=5), "lock_duration"),
         (lambda: servicebus_pair.primary.outage("stal"), "stall"),
-        (lambda: servicebus_pair.primary.outage("stall", direcion="send"), "direction"),
+        (lambda: servicebus_pair.primary.outage("stall", directionn="send"), "direction"),
     ):
         with pytest.raises((TypeError, ValueError), match=f"did you mean '{meant}'"):
             call()
