@@ -107,6 +107,7 @@ CORES_OF_THE_BROKER = [
     "address",
     "admission",
     "box",
+    "budget",
     "commits",
     "deliveries",
     "draft",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,7 +15,7 @@ from pairbus.broker.line import CHUNK_MAX, READY_BYTES_MAX, READY_MAX, Line
 from pairbus.broker.locks import Locks
 from pairbus.broker.payloads import Payloads
 from pairbus.broker.queue import Draft, Outcome, Queue
-from pairbus.broker.store import Done, IndexRow, StoredMessage, Write, box_of
+from pairbus.broker.store import UNLIMITED, Done, IndexRow, Loaded, Write, box_of
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.errors import StoreError
 from tests.broker.locking import lock_next
@@ -126,10 +126,12 @@ def test_a_message_that_cannot_be_read_still_waits() -> None:
     class Unreadable(MemoryStore):
         broken = False
 
-        def load(self, box: int, numbers: object) -> tuple[list[StoredMessage], list[int]]:
+        def load(
+            self, box: int, numbers: Sequence[int], size_max: int = UNLIMITED, *, with_bodies: bool = True
+        ) -> Loaded:
             if self.broken:
                 raise StoreError("unreadable")
-            return super().load(box, numbers)  # type: ignore[arg-type]
+            return super().load(box, numbers, size_max, with_bodies=with_bodies)
 
     world = World()
     world.send(*numbered(3))

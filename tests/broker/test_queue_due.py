@@ -80,6 +80,8 @@ def test_many_locks_that_expire_together_are_all_freed() -> None:
     assert len(world.bodies()) == count
     world.now += 5_000
     world.queue.run_due(world.now)
+    assert world.queue.is_catching_up
+    world.store.commit()
     assert world.queue.next_due_ms() == world.now
     world.settle_down()
     assert len(world.bodies()) == count

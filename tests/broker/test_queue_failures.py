@@ -9,7 +9,7 @@ import pytest
 
 from pairbus.broker.entity import RETRY_PAUSE_MS
 from pairbus.broker.queue import Outcome
-from pairbus.broker.store import SCHEDULED, IndexRow, StoredMessage
+from pairbus.broker.store import SCHEDULED, UNLIMITED, IndexRow, Loaded
 from pairbus.errors import StoreError
 from tests.broker.queue_world import DISK_FULL, Answer, World
 
@@ -220,10 +220,10 @@ def fail_read(world: World, number: int) -> None:
     """Let one of the next reads of the store fail."""
     load, reads = world.store.load, itertools.count(1)
 
-    def failing(box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
+    def failing(box: int, numbers: Sequence[int], size_max: int = UNLIMITED, *, with_bodies: bool = True) -> Loaded:
         if next(reads) == number:
             raise DISK_FULL
-        return load(box, numbers)
+        return load(box, numbers, size_max, with_bodies=with_bodies)
 
     world.store.load = failing  # type: ignore[method-assign]
 

@@ -67,7 +67,7 @@ def test_store_that_cannot_be_read_costs_no_message(monkeypatch: pytest.MonkeyPa
     world.offer(*sent)
     world.store.commit()
 
-    def fail(box: int, numbers: object) -> object:
+    def fail(box: int, numbers: object, size_max: int, **_: object) -> object:
         raise StoreError("unreadable")
 
     with monkeypatch.context() as patch:

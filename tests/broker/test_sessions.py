@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.broker.box import Lock
+from pairbus.broker.budget import Budget
 from pairbus.broker.due import SLACK
 from pairbus.broker.holds import Hold
 from pairbus.broker.line import CHUNK_MAX, Surroundings
@@ -408,7 +409,14 @@ def test_numbers_stay_sorted_however_they_come_and_go() -> None:
 
 
 def index() -> Sessions:
-    around = Surroundings(lambda numbers: [], lambda n: n, lambda: CHUNK_MAX, lambda messages, now_ms: None)
+    around = Surroundings(
+        lambda numbers: ([], []),
+        lambda numbers: ([], []),
+        lambda n: n,
+        lambda: CHUNK_MAX,
+        lambda messages, now_ms: None,
+        Budget().ready,
+    )
     return Sessions(around, lambda: None)
 
 

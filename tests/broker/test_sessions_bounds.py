@@ -13,7 +13,7 @@ from pairbus.broker.entity import RETRY_PAUSE_MS
 from pairbus.broker.queue import Outcome
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.sessions import Sessions
-from pairbus.broker.store import StoredMessage
+from pairbus.broker.store import UNLIMITED, Loaded
 from pairbus.errors import StoreError
 from tests.broker.queue_world import DISK_FULL, Answer
 from tests.broker.test_sessions import MINUTE_MS, Receiver, SessionWorld
@@ -33,7 +33,7 @@ def unreadable(world: SessionWorld) -> None:
     """Let the next read of the store fail."""
     load = world.store.load
 
-    def fails(box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
+    def fails(box: int, numbers: Sequence[int], size_max: int = UNLIMITED, *, with_bodies: bool = True) -> Loaded:
         world.store.load = load  # type: ignore[method-assign]
         raise StoreError("unreadable")
 

@@ -16,7 +16,7 @@ from pairbus.broker.entity import RETRY_PAUSE_MS
 from pairbus.broker.publication import FILTER_FAILED, Publication
 from pairbus.broker.queue import Outcome
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.store import Insert, StoredMessage
+from pairbus.broker.store import UNLIMITED, Insert, Loaded, StoredMessage
 from pairbus.broker.subscription import Rule
 from pairbus.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
 from tests.broker.queue_world import DISK_FULL, PENDING, Answer
@@ -266,7 +266,7 @@ def test_scheduled_messages_that_cannot_be_read_are_tried_again() -> None:
     world.send(draft("later", scheduled_ms=world.now + 100))
     load = world.store.load
 
-    def failing(box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
+    def failing(box: int, numbers: Sequence[int], size_max: int = UNLIMITED, *, with_bodies: bool = True) -> Loaded:
         world.store.load = load  # type: ignore[method-assign]
         raise DISK_FULL
 

@@ -23,7 +23,7 @@ from pairbus.broker import (
     TopicDescription,
 )
 from pairbus.broker.dispatch import Dispatcher
-from pairbus.broker.store import StoredMessage
+from pairbus.broker.store import UNLIMITED, Loaded
 from pairbus.errors import StoreError
 from tests.store.common import unreadable
 
@@ -122,12 +122,12 @@ async def test_session_that_cannot_be_read_holds_up_no_other(
     store = world.broker.namespace("contoso").store
     load = store.load
 
-    def fail_once(box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
-        messages, damaged = load(box, numbers)
-        if any(message.session_id == "bad" for message in messages):
+    def fail_once(box: int, numbers: Sequence[int], size_max: int = UNLIMITED, *, with_bodies: bool = True) -> Loaded:
+        loaded = load(box, numbers, size_max, with_bodies=with_bodies)
+        if any(message.session_id == "bad" for message in loaded.messages):
             monkeypatch.setattr(store, "load", load)
             raise StoreError("disk I/O error")
-        return messages, damaged
+        return loaded
 
     async with world.client.get_queue_sender("talks") as sender:
         await sender.send_messages([ServiceBusMessage(name, session_id=name) for name in ("bad", "good")])

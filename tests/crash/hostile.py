@@ -113,8 +113,8 @@ async def ask_and_never_read(enemy: Enemy, amount: int, stop: asyncio.Event) -> 
         await stop.wait()
 
 
-async def peek_and_never_read(enemy: Enemy, requests: int, stop: asyncio.Event) -> None:
-    """Requests whose answers are a megabyte each."""
+async def peek_and_never_read(enemy: Enemy, requests: int, stop: asyncio.Event, *, credit_of: int = 10_000) -> None:
+    """Requests whose answers are a megabyte each. Without credit they are never sent; then the client does read."""
     address = f"{enemy.queue}/$management"
     request = Message(
         properties=Properties(message_id="1", reply_to="x"),
@@ -123,12 +123,14 @@ async def peek_and_never_read(enemy: Enemy, requests: int, stop: asyncio.Event) 
         has_value=True,
     ).encode()
     async with enemy.dialled() as (reader, writer):
-        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        dropping = None if credit_of else asyncio.create_task(_drop(reader))
+        if credit_of:
+            reader._transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(enemy.hello())
         target = Target(address=address)
         asking = Attach(name="ask", handle=0, role=False, source=Source(address="x"), target=target)
         writer.write(
-            frame(0, asking.encode()) + frame(0, enemy.receiving_link(1, address)) + frame(0, credit(1, 10_000))
+            frame(0, asking.encode()) + frame(0, enemy.receiving_link(1, address)) + frame(0, credit(1, credit_of))
         )
         with suppress(*LOST, asyncio.TimeoutError):
             async with asyncio.timeout(5):
@@ -136,6 +138,8 @@ async def peek_and_never_read(enemy: Enemy, requests: int, stop: asyncio.Event) 
                     writer.write(_transfer(number, request))
                     await writer.drain()
         await stop.wait()
+        if dropping is not None:
+            dropping.cancel()
 
 
 # ── floods ──

@@ -37,7 +37,7 @@ from tests.store.common import BOX, DEAD, Opened, commit, everything, fields, fu
 async def test_a_message_comes_back_with_every_field_as_it_was_written(opened: Opened) -> None:
     """A field that is not kept would change the message over a restart."""
     assert await commit(opened.store, Insert(BOX, [full_message(7), message(8)])) is None
-    loaded, damaged = opened.store.load(BOX, [7, 8])
+    loaded, damaged, _ = opened.store.load(BOX, [7, 8])
     assert [fields(each) for each in loaded] == [fields(full_message(7)), fields(message(8))]
     assert damaged == []
     store, recovered = await opened.reopen()
@@ -51,7 +51,7 @@ async def test_what_a_caller_changes_after_writing_is_not_written(opened: Opened
     opened.store.write(Insert(BOX, [mine]))
     mine.delivery_count = 9
     await commit(opened.store)
-    [stored], _ = opened.store.load(BOX, [1])
+    [stored] = opened.store.load(BOX, [1]).messages
     assert stored.delivery_count == 0
     stored.state = DEFERRED
     assert opened.store.load(BOX, [1])[0][0].state == ACTIVE
@@ -60,7 +60,7 @@ async def test_what_a_caller_changes_after_writing_is_not_written(opened: Opened
 async def test_reads_see_only_what_is_committed(opened: Opened) -> None:
     """A message that is delivered before its commit could be lost after its completion."""
     opened.store.write(Insert(BOX, [message(1)]))
-    assert opened.store.load(BOX, [1]) == ([], [])
+    assert opened.store.load(BOX, [1]) == ([], [], [])
     assert opened.store.seq_of(BOX, 1) == 0
     await commit(opened.store)
     assert [each.seq for each in opened.store.load(BOX, [1])[0]] == [1]
@@ -71,18 +71,18 @@ async def test_load_gives_the_wanted_numbers_ascending_and_skips_absent_ones(ope
     """Dense, scattered, repeated and unordered requests take different ways through SQLite."""
     await commit(opened.store, Insert(BOX, [message(seq) for seq in range(1, 1001) if seq % 7]))
     for wanted in ([3], [7], [9, 8, 8], list(range(1, 400)), list(range(1, 1000, 13)), [1, 7, 1000, 5000], [14, 6, 8]):
-        loaded, damaged = opened.store.load(BOX, wanted)
+        loaded, damaged, _ = opened.store.load(BOX, wanted)
         assert [each.seq for each in loaded] == sorted({seq for seq in wanted if seq % 7 and seq <= 1000})
         assert damaged == []
     assert opened.store.load(BOX, [6, 8, 700])[0][0].seq == 6
-    assert opened.store.load(BOX, []) == ([], [])
-    assert opened.store.load(99, [1]) == ([], [])
+    assert opened.store.load(BOX, []) == ([], [], [])
+    assert opened.store.load(99, [1]) == ([], [], [])
 
 
 async def test_an_absent_number_between_wanted_ones_brings_no_neighbour(opened: Opened) -> None:
     """Numbers 1 and 3 are asked for as a range; the 2 between them was not asked for."""
     await commit(opened.store, Insert(BOX, [message(2)]))
-    assert opened.store.load(BOX, [1, 3]) == ([], [])
+    assert opened.store.load(BOX, [1, 3]) == ([], [], [])
 
 
 async def test_rows_of_another_box_are_never_loaded(opened: Opened) -> None:

@@ -92,7 +92,7 @@ def check_opening(folder: Path, held: dict[int, set[int]]) -> str:
         rows = list(store.index())
         for box in BOXES:
             seqs = [row.n for row in rows if row.box == box]
-            messages, damaged = store.load(box, seqs)
+            messages, damaged, _ = store.load(box, seqs)
             unreadable += damaged
             assert [fields(each) for each in messages] == [fields(sample_message(each.seq)) for each in messages]
             assert [each.seq for each in messages] == [seq for seq in seqs if seq not in damaged]

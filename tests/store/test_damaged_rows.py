@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.broker.store import (
+    UNLIMITED,
     Delete,
     DropEntity,
     EraseEntity,
@@ -47,7 +48,7 @@ async def test_a_message_damaged_while_running_is_reported_and_never_returned(
         vandal.execute("UPDATE messages SET box = ? WHERE n = 13", (BOX,))
     vandal.close()
     with caplog.at_level(logging.ERROR, "pairbus.broker.store"):
-        loaded, damaged = store.load(BOX, [*range(1, 14), 900])
+        loaded, damaged, _ = store.load(BOX, [*range(1, 14), 900])
     assert [each.seq for each in loaded] == [1, 2, 4, 6, 9, 10, 11, 12]
     assert damaged == [3, 5, 8, 13, 900]
     assert "3, 5, 8, 13, 900" in caplog.text
@@ -80,7 +81,7 @@ async def test_disk_that_fails_for_a_moment_damages_no_message(tmp_path: Path) -
             with pytest.raises(StoreError, match="disk I/O error") as failed:
                 read()
             assert not isinstance(failed.value, StoreDamaged)
-    loaded, damaged = store.load(BOX, [11, 12])
+    loaded, damaged, _ = store.load(BOX, [11, 12])
     assert ([each.body for each in loaded], damaged) == ([b"own body", b"shared"], [])
     assert (store.seq_of(BOX, 12), store.payloads_of([11, 12]), store.load_state(20)) == (2, [1], b"state")
     await store.close()
@@ -110,13 +111,15 @@ class BadSectors:
         monkeypatch.setattr(read_failures, "monotonic", lambda: self.now)
         rows, run = StoreReader._rows, SharedBodies._read_run
 
-        def read_rows(reader: StoreReader, ordered: list[int], *columns: str) -> list[StoredRow]:
+        def read_rows(
+            reader: StoreReader, ordered: list[int], columns: str, size_max: int = UNLIMITED
+        ) -> tuple[list[StoredRow], list[int]]:
             self._check(ordered[0], ordered[-1])
-            return rows(reader, ordered, *columns)
+            return rows(reader, ordered, columns, size_max)
 
-        def read_run(bodies: SharedBodies, first: int, last: int) -> dict[int, bytes]:
+        def read_run(bodies: SharedBodies, first: int, last: int, size_max: int) -> tuple[dict[int, bytes], int]:
             self._check(first, last)
-            return run(bodies, first, last)
+            return run(bodies, first, last, size_max)
 
         monkeypatch.setattr(StoreReader, "_rows", read_rows)
         monkeypatch.setattr(SharedBodies, "_read_run", read_run)
@@ -157,7 +160,7 @@ async def test_rows_on_a_bad_sector_hold_up_the_others_for_minutes_only(
     sectors.numbers = {first, first + 1}
     sectors.fail_for(2 * LASTING_S, five_rows)
     assert "until the next start" in caplog.text
-    loaded, damaged = five_rows.load(BOX, range(11, 16))
+    loaded, damaged, _ = five_rows.load(BOX, range(11, 16))
     assert ([each.n for each in loaded], damaged) == ([11, 14, 15], [12, 13])
     sectors.numbers = set()
     assert len(five_rows.load(BOX, range(11, 16))[0]) == 5
@@ -202,7 +205,7 @@ async def test_damage_of_a_payload_is_damage_of_every_message_that_shares_it(tmp
     with sqlite3.connect(tmp_path / "messages.db") as vandal:
         vandal.execute("UPDATE payloads SET body = zeroblob(length(body)) WHERE id = 1")
     vandal.close()
-    loaded, damaged = store.load(BOX, range(10, 14))
+    loaded, damaged, _ = store.load(BOX, range(10, 14))
     assert ([(each.n, each.body) for each in loaded], damaged) == ([(11, b"odd" * 9), (13, b"odd" * 9)], [10, 12])
     await store.close()
 

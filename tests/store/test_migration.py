@@ -72,7 +72,7 @@ def check_content(store: SqliteStore, folder: Path) -> None:
     rows = list(store.index())
     for queue_id in (1, 2, 3):
         for kind, box in enumerate((box_of(queue_id), dead_box_of(queue_id))):
-            messages, damaged = store.load(box, [row.n for row in rows if row.box == box])
+            messages, damaged, _ = store.load(box, [row.n for row in rows if row.box == box])
             assert [row_of(message) for message in messages] == known[f"{queue_id} {kind}"]
             assert damaged == []
     assert {str(each.entity_id): each.last_seq for each in recovered.entities} == known["last_seq"]

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.broker.store import (
+    UNLIMITED,
     Delete,
     Insert,
     PutEntity,
@@ -373,7 +374,7 @@ def test_after_a_kill_every_group_that_was_told_committed_is_there(tmp_path: Pat
         assert seqs == [seq for seq in range(1, last + 1) if seq % GROUP != 1]
         assert recovered.damage == []
         assert last >= max(told, default=0)
-        loaded, damaged = reader_of.load(BOX, seqs)
+        loaded, damaged, _ = reader_of.load(BOX, seqs)
         assert damaged == []
         assert all(each.body == body_of(each.seq) for each in loaded)
         asyncio.run(reader_of.close())
@@ -495,9 +496,9 @@ def test_shared_bodies_are_read_once_and_kept_within_bounds(tmp_path: Path) -> N
         row = (number, 7, payload_crc(number, 7, body), body)
         connection.execute("INSERT INTO payloads VALUES (?, ?, ?, ?)", row)
     bodies = SharedBodies(connection, tmp_path)
-    first = bodies.find({1, 2})
+    first, _ = bodies.find({1, 2}, UNLIMITED)
     connection.execute("DELETE FROM payloads WHERE id = 2")
-    assert bodies.find({2, 9})[2] is first[2]
-    bodies.find({3, 4, 5, 6})
+    assert bodies.find({2, 9}, UNLIMITED)[0][2] is first[2]
+    bodies.find({3, 4, 5, 6}, UNLIMITED)
     assert (list(bodies._kept), bodies._kept_bytes) == ([3, 4, 5, 6], KEPT_BYTES_MAX)
     connection.close()

@@ -27,11 +27,13 @@ from pairbus.amqp.connection import Trace
 from pairbus.broker.admin.app import admin_app
 from pairbus.broker.admin.metrics import MetricsPage
 from pairbus.broker.admin.settings import in_words_of_the_service
+from pairbus.broker.budget import Budget
 from pairbus.broker.certificate import ca_path, server_context
 from pairbus.broker.config import load_config
 from pairbus.broker.config_entities import SubscriptionConfig
 from pairbus.broker.control import SOCKET_NAME, ControlSocket, control_of
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.machine_memory import MemoryReturn, usable_bytes
 from pairbus.broker.meter import NamespaceMeter
 from pairbus.broker.metrics import namespace_families
 from pairbus.broker.namespace import Namespace
@@ -160,6 +162,8 @@ class Broker:
         self._strictness = strict
         self._record_sends = record_sends
         self._make_page = page
+        self._budget = Budget(usable_bytes() // 2)
+        self._memory_return: MemoryReturn | None = None
         self._pages: dict[str, BrokerPage] = {}
         if now_ms is None:
             now_ms, steady_ms = wall_ms, machine_steady_ms
@@ -216,6 +220,8 @@ class Broker:
     async def start(self) -> None:
         """Recover every namespace, then listen. When one namespace cannot be served, none is."""
         loop = asyncio.get_running_loop()
+        self._memory_return = MemoryReturn(loop)
+        self._memory_return.start()
         if self._meter is not None:
             if self._meter.is_dir():
                 tighten_folder(self._meter, lambda path: path.suffix == SUFFIX)
@@ -239,6 +245,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop accepting, finish commits, tell the clients, close the stores."""
+        if self._memory_return is not None:
+            self._memory_return.stop()
         for namespace in self._namespaces.values():
             namespace.changes.close()  # before the sockets: an open stream would keep them from closing
         control, self._control = self._control, None
@@ -314,6 +322,7 @@ class Broker:
             strictness=self._strictness,
             operations_per_s=options.operations_per_s,
             recorder=Recorder() if self._record_sends else None,
+            budget=self._budget,
         )
         self._namespaces[options.name.lower()] = namespace  # before it can fail: `stop` then releases its store
         for sentence in namespace.recover():

@@ -59,7 +59,7 @@ class Admission(Generic[A]):
         self._accepted = accepted
         self._admitted = admitted
         self._size = size
-        self._duplicates = DuplicateWindow()
+        self._duplicates = DuplicateWindow(entity.budget.index.share())
         self.successor: Admission[A] | None = None
         "Way into the empty entity that has replaced this one in a reset; None: no reset has."
         self.recorder: Recorder | None = None
@@ -89,6 +89,12 @@ class Admission(Generic[A]):
                 RESOURCE_LIMIT_EXCEEDED,
                 f"The messaging entity '{entity.path}' has reached its maximum size of {self._size_max >> 20} MB"
                 f" ({self._size()} bytes are in use).",
+            )
+        if entity.budget.index.is_full:
+            raise Refusal(
+                RESOURCE_LIMIT_EXCEEDED,
+                f"The broker takes no messages now: what it keeps in memory for waiting messages and ids has reached "
+                f"{entity.budget.index.limit >> 20} MB.",
             )
 
     def is_claimed(self, drafts: Sequence[Draft]) -> bool:
@@ -235,7 +241,8 @@ class Admission(Generic[A]):
         self._entity.store.write(Forget(self._entity.entity_id, until_ms))
 
     def ends(self) -> list[int]:
-        """Return when each remembered id expires, ascending."""
+        """Return when each remembered id expires, ascending. For the end of the entity."""
+        self._duplicates.discharge()
         return self._duplicates.ends()
 
 

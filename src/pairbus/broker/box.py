@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import nsmallest
 
+from pairbus.broker.budget import WAITING_COST, Budget, Share
 from pairbus.broker.commits import Commits
 from pairbus.broker.holds import Holds
 from pairbus.broker.line import CHUNK_MAX, READY_BYTES_MAX, Line, Surroundings
@@ -45,6 +46,7 @@ class Box:
         commits: Commits,
         payloads: Payloads,
         *,
+        budget: Budget,
         on_expired: Callable[[list[StoredMessage], int], None],
         on_freed: Callable[[Box], None] | None = None,
     ) -> None:
@@ -69,7 +71,8 @@ class Box:
         self._store = store
         self._commits = commits
         self._payloads = payloads
-        around = Surroundings(self._load, self._seq_of, self.chunk_size, on_expired)
+        self._index = budget.index.share()
+        around = Surroundings(self._load, self._load_heads, self._seq_of, self.chunk_size, on_expired, budget.ready)
         self._line: Line | Sessions
         self._plain: Line | None = None
         "Line of a box without sessions."
@@ -127,6 +130,7 @@ class Box:
     def admit(self, messages: Sequence[StoredMessage]) -> None:
         """Take committed messages that are new in this box and ACTIVE."""
         self.active_count += len(messages)
+        self._index.take(WAITING_COST * len(messages))
         self._line.admit(messages)
 
     def accept(self, messages: Sequence[StoredMessage]) -> None:
@@ -139,7 +143,7 @@ class Box:
 
     def share(self, message: StoredMessage) -> None:
         """Count the payload that a new committed message of this box shares."""
-        self.shared_bytes += len(message.body)
+        self.shared_bytes += self._payloads.size_of(message.payload) or 0
         self._payloads.hold(message.payload)
 
     def give_back(self, message: StoredMessage) -> None:
@@ -172,8 +176,9 @@ class Box:
         self.size_bytes -= sum([message.size for message in messages])
         sharing = [message for message in messages if message.payload]
         if sharing:
-            self.shared_bytes -= sum([len(message.body) for message in sharing])
+            self.shared_bytes -= sum([self._payloads.size_of(message.payload) or 0 for message in sharing])
             self._payloads.release([message.payload for message in sharing])
+        self._index.give(WAITING_COST * len(messages))
         active_count = [message.state for message in messages].count(ACTIVE)
         self.active_count -= active_count
         self.deferred_count -= len(messages) - active_count
@@ -186,29 +191,31 @@ class Box:
         """Return whether `lock_next` is worth a call. It may still find that all messages have expired."""
         return self.receivable and self._line.available(now_ms)
 
-    def lock_next(self, limit: int, now_ms: int, session: MessageSession | None = None) -> list[Lock]:
+    def lock_next(
+        self, limit: int, now_ms: int, session: MessageSession | None = None, share: Share | None = None
+    ) -> list[Lock]:
         """Lock the first waiting messages, at most `limit`; of the session, where the box has sessions. An empty list:
-        no message waits.
+        no message waits. `share` is what the receiver holds of the budget.
 
         StoreError: the messages could not be read; they still wait.
         """
         messages = self._next(limit, now_ms, session)
-        return self.locks.make(messages, now_ms) if messages else []
+        return self.locks.make(messages, now_ms, share) if messages else []
 
     def take_next(
         self, now_ms: int, done: Callable[[StoredMessage | None], None], session: MessageSession | None = None
-    ) -> bool:
-        """Receive and delete one message; False when no message waits (`done` is not called).
+    ) -> StoredMessage | None:
+        """Receive and delete one message, and return it; None when no message waits (`done` is not called).
 
         Otherwise `done(message)` follows when the deletion is durable: at most once. `done(None)` means that the
         store failed and the message waits again; the receiver's credit is not used up, so try again later.
         """
         messages = self._next(1, now_ms, session)
         if not messages:
-            return False
+            return None
         self._store.write(deletion(self, messages))
         self._commits.then(self._taken, messages[0], done)
-        return True
+        return messages[0]
 
     def _taken(
         self, message: StoredMessage, done: Callable[[StoredMessage | None], None], error: StoreError | None
@@ -249,7 +256,8 @@ class Box:
     def withdraw_these(self, numbers: Sequence[int]) -> list[StoredMessage]:
         """Return messages of a box without sessions, by row numbers that `waiting_numbers` has just named.
 
-        They belong to the caller until it gives them back, or forgets them and trims. Damaged ones are missing.
+        They belong to the caller until it gives them back, or forgets them and trims. Damaged ones are missing; the
+        last ones still wait when those before them have a megabyte.
         StoreError: they could not be read; they still wait.
         """
         assert self._plain is not None
@@ -264,16 +272,47 @@ class Box:
         assert self.sessions is not None and session is not None, "a receiver of this box holds a session"
         return self.sessions.next(session, limit, now_ms)
 
-    def _load(self, numbers: Sequence[int]) -> list[StoredMessage]:
-        messages, _ = self._store.load(self.number, numbers)
-        self.active_count -= len(numbers) - len(messages)  # damaged ones are left out: the store reports them
-        return messages
+    def _load(self, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
+        messages, _, rest = self._store.load(self.number, numbers, READY_BYTES_MAX)
+        self._leave_out(len(numbers) - len(rest) - len(messages))
+        return messages, rest
+
+    def _load_heads(self, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
+        messages, rest = self.heads(numbers)
+        self._leave_out(len(numbers) - len(rest) - len(messages))
+        return messages, rest
+
+    def _leave_out(self, damaged: int) -> None:
+        """Count damaged messages no more: the store reports them."""
+        if damaged:
+            self.active_count -= damaged
+            self._index.give(WAITING_COST * damaged)
+
+    def heads(self, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
+        """Return (messages of the box without their bodies, until their heads have a megabyte; the other numbers).
+
+        StoreError: they cannot be read now.
+        """
+        messages, _, rest = self._store.load(self.number, numbers, READY_BYTES_MAX, with_bodies=False)
+        for message in messages:
+            if message.payload:
+                message.size += self._payloads.size_of(message.payload) or 0
+        return messages, rest
+
+    def recovered(self) -> None:
+        """Count the messages of the index against the budget, when all of it was read."""
+        self._index.take(WAITING_COST * (self.active_count + self.deferred_count))
+
+    def discharge(self) -> None:
+        """Count the messages against the budget no more: the box has come to its end."""
+        self._index.close()
 
     def _seq_of(self, n: int) -> int:
         return self._store.seq_of(self.number, n)
 
     def chunk_size(self) -> int:
-        """Return how many messages make a megabyte at the average size of this box."""
+        """Return how many messages make a megabyte at the average size of this box: a guess that saves work, no
+        limit."""
         count = self.active_count + self.deferred_count + self.scheduled_count
         return max(1, min(CHUNK_MAX, READY_BYTES_MAX * count // (self.size_bytes + 1)))
 
@@ -319,9 +358,10 @@ class Box:
     def next_expiry_ms(self) -> int | None:
         return self._line.next_expiry_ms()
 
-    def withdraw_expired(self, now_ms: int) -> list[StoredMessage]:
-        """Return some waiting messages whose time to live is over; the caller then gives them back or trims."""
-        return self._line.withdraw_expired(now_ms)
+    def withdraw_expired(self, now_ms: int, size_max: int) -> list[StoredMessage]:
+        """Return some waiting messages whose time to live is over, perhaps without their bodies; the caller then gives
+        them back or trims. The last one reaches `size_max` bytes."""
+        return self._line.withdraw_expired(now_ms, size_max)
 
     def trim(self) -> None:
         """Forget withdrawn messages for good."""

@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from pairbus.broker.budget import REMEMBERED_COST, Share
+
 PURGE_MAX = 1000  # ids forgotten in one call: below a millisecond
 PURGE_PAUSE_MS = 1000  # one `Forget` write a second is enough
 
@@ -25,7 +27,9 @@ class Claim:
 
 
 class DuplicateWindow:
-    def __init__(self) -> None:
+    def __init__(self, index: Share) -> None:
+        """Make a window. `index` is where the ids count against the budget."""
+        self._index = index
         # Ordered by insertion, which is the order of the ends unless the window was changed. Then some ids are kept
         # longer than needed, but none counts longer, because every look compares the end.
         self._until_ms: OrderedDict[str, int] = OrderedDict()
@@ -38,6 +42,7 @@ class DuplicateWindow:
     def recover(self, remembered: Iterable[tuple[str, int]]) -> None:
         for message_id, until_ms in sorted(remembered, key=lambda pair: pair[1]):
             self._until_ms[message_id] = until_ms
+        self._index.take(REMEMBERED_COST * len(self._until_ms))
 
     def claim_on(self, ids: Iterable[str]) -> Claim | None:
         """Return the first claim that holds one of these ids."""
@@ -62,11 +67,13 @@ class DuplicateWindow:
         return claim
 
     def resolve(self, claim: Claim, *, committed: bool) -> None:
+        before = len(self._until_ms)
         for message_id, until_ms in claim.ids:
             del self._claims[message_id]
             if committed:
                 self._until_ms[message_id] = until_ms
                 self._until_ms.move_to_end(message_id)
+        self._index.take(REMEMBERED_COST * (len(self._until_ms) - before))
 
     def next_ms(self) -> int | None:
         """Return when `purge` has work to do."""
@@ -83,6 +90,7 @@ class DuplicateWindow:
                 self._purge_ms = now_ms + PURGE_PAUSE_MS
                 break
             self._until_ms.popitem(last=False)
+            self._index.give(REMEMBERED_COST)
             last_ms = max(until_ms, last_ms or 0)
         return last_ms
 
@@ -93,6 +101,10 @@ class DuplicateWindow:
             until_ms = self.purge(now_ms)
             assert until_ms is not None, "the first end was due"
             forget(until_ms)
+
+    def discharge(self) -> None:
+        """Count the ids against the budget no more: their entity has come to its end."""
+        self._index.close()
 
     def ends(self) -> list[int]:
         """Return when each id expires, ascending."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from pairbus.broker.box import Box
+from pairbus.broker.budget import Budget
 from pairbus.broker.commits import Commits
 from pairbus.broker.description import UNLIMITED_MS
 from pairbus.broker.payloads import Payloads
@@ -39,6 +41,7 @@ class Entity:
         settings: Settings,
         store: Store,
         payloads: Payloads,
+        budget: Budget,
         *,
         now_ms: int,
         last_seq: int,
@@ -48,6 +51,9 @@ class Entity:
         self.entity_id = entity_id
         self.store = store
         self.payloads = payloads
+        self.budget = budget
+        self.moving = budget.moving.share()
+        "Bytes of messages that an uncommitted batch of due work moves."
         self.commits = Commits(store)
         self.accessed_ms = now_ms
         self.last_seq = last_seq
@@ -114,6 +120,18 @@ class Entity:
     def pause(self, now_ms: int) -> None:
         """Try due work again later, because it failed."""
         self.paused_until_ms = now_ms + RETRY_PAUSE_MS
+
+    def may_move(self, box: Box, now_ms: int) -> bool:
+        """Return whether a batch of messages may be moved now; otherwise due work goes on when there is room."""
+        if self.moving.may_take:
+            return True
+        self.pause(now_ms)
+        self.moving.when_free(partial(self._resume, box))
+        return False
+
+    def _resume(self, box: Box) -> None:
+        self.paused_until_ms = 0
+        self.announce(box)
 
     def go_on(self, box: Box, now_ms: int, error: StoreError | None) -> None:
         """Go on after a batch of due work: with the rest, or with a pause when the store failed."""

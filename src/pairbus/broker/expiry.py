@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pairbus.broker.box import Box, deletion
+from pairbus.broker.budget import MOVE_BYTES
 from pairbus.broker.entity import Entity
 from pairbus.broker.settlement import MessageChange, Settlement, reason
 from pairbus.broker.store import StoredMessage
@@ -28,7 +29,10 @@ class Expiry:
 
     def run(self, now_ms: int) -> None:
         """Withdraw a batch of expired messages. StoreError: they cannot be read now, and still wait."""
-        if not self.is_busy and (expired := self._main.withdraw_expired(now_ms)):
+        next_ms = self._main.next_expiry_ms()
+        if self.is_busy or next_ms is None or next_ms > now_ms or not self._entity.may_move(self._main, now_ms):
+            return
+        if expired := self._main.withdraw_expired(now_ms, MOVE_BYTES):
             self.is_busy = True
             self._expire(expired, now_ms, is_batch=True)
 
@@ -41,6 +45,7 @@ class Expiry:
         if self.dead_letters:
             patch = reason("TTLExpiredException", "The message expired and was dead lettered.")
             changes = [self._settlement.to_dead_letters(message, patch) for message in messages]
+            self._entity.moving.take(sum([message.size for message in messages]))
         else:
             self._entity.store.write(deletion(self._main, messages))
         self._entity.commits.then(self._expired, (messages, changes, is_batch), now_ms)
@@ -52,6 +57,8 @@ class Expiry:
         error: StoreError | None,
     ) -> None:
         messages, changes, is_batch = subject
+        if changes is not None:
+            self._entity.moving.give(sum([message.size for message in messages]))
         if error is not None:
             for message in messages:
                 self._main.give_back(message)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from pairbus.amqp.errors import NOT_FOUND, RESOURCE_LIMIT_EXCEEDED
 from pairbus.amqp.types import encode_string, encode_symbol
 from pairbus.broker.box import Box, deletion
+from pairbus.broker.budget import Share
 from pairbus.broker.deliveries import with_patch, without_pair
 from pairbus.broker.draft import Draft
 from pairbus.broker.messages import DEAD_LETTER_SOURCE
@@ -39,7 +40,7 @@ logger = logging.getLogger("pairbus.broker")
 
 HOPS_MAX = 4
 BATCH_MAX = 100
-BATCH_BYTES = 4 << 20  # a batch is in memory until its commit; the message that reaches this size is its last
+BATCH_BYTES = 2 << 20  # a batch is in memory until its commit; the message that reaches this size is its last
 PAUSE_S = 1.0  # before forwarding is tried again after the store failed, or a dead letter found no destination
 TOO_MANY_HOPS = "MaxTransferHopCountExceeded"
 _REASONS = {
@@ -63,8 +64,10 @@ class BoxForwarder:
         find: Callable[[str], Queue | Topic | None],
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
+        moving: Share,
     ) -> None:
-        """Make a forwarder. `path` names the destination, which `find` looks up."""
+        """Make a forwarder. `path` names the destination, which `find` looks up; `moving` is where a batch counts."""
+        self._moving = moving
         self.source = source
         self.box = box
         self.path = path
@@ -99,8 +102,9 @@ class BoxForwarder:
         return self._is_scheduled or self._is_busy
 
     def stop(self) -> None:
-        """Stop forwarding; a batch that is being committed still counts."""
+        """Stop forwarding; a batch that is being committed is still told to the source."""
         self._is_over = True
+        self._moving.close()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -108,6 +112,9 @@ class BoxForwarder:
         """Forward one batch; the next follows its commit."""
         self._is_scheduled = False
         if self._is_busy or self._is_over or self.source.closed:
+            return
+        if not self._moving.may_take:
+            self._moving.when_free(self.wake)
             return
         now_ms = self._now_ms()
         try:
@@ -143,7 +150,8 @@ class BoxForwarder:
                 found = self.box.withdraw_these(numbers[:count])
                 messages += found
                 size += sum(message.size for message in found)
-                del numbers[:count]
+                reached = found[-1].n if found else numbers[:count][-1]
+                numbers = [n for n in numbers if n > reached]
         except StoreError:
             self._give_back(messages)
             raise
@@ -176,8 +184,11 @@ class BoxForwarder:
             if not is_claimed:
                 leaving = deletion(self.box, messages)
                 self._is_busy = True
+                self._moving.take(sum([message.size for message in messages]))
                 destination.forward(drafts, now_ms, leaving, partial(self._forwarded, messages))
         except BaseException:  # a bug, which the loop reports; nothing was written, and the messages are tried again
+            if self._is_busy:
+                self._moving.give(sum([message.size for message in messages]))
             self._is_busy = False
             self._give_back(messages)
             self._pause()
@@ -227,6 +238,7 @@ class BoxForwarder:
 
     def _forwarded(self, messages: list[StoredMessage], error: StoreError | None) -> None:
         self._is_busy = False
+        self._moving.give(sum([message.size for message in messages]))
         if error is not None:
             self._give_back(messages)
             self._pause()

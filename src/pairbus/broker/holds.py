@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import chain
 from typing import Protocol
 
+from pairbus.broker.budget import Share
 from pairbus.broker.due import Agenda
-from pairbus.broker.locks import Lock, LockTokens
+from pairbus.broker.locks import Lock, LockTokens, give_room, take_room
 from pairbus.broker.refusal import session_cannot_be_locked
 from pairbus.broker.sessions import MessageSession, Sessions
 from pairbus.broker.store import StoredMessage
@@ -46,8 +47,8 @@ class SessionLock(Lock):
 
     __slots__ = ("hold",)
 
-    def __init__(self, token: bytes, message: StoredMessage, hold: Hold) -> None:
-        super().__init__(token, message, hold.until_ms)
+    def __init__(self, token: bytes, message: StoredMessage, hold: Hold, share: Share | None) -> None:
+        super().__init__(token, message, hold.until_ms, share)
         self.hold = hold
 
 
@@ -121,6 +122,7 @@ class Holds:
         hold.locks = {}
         for lock in locks:
             del self._locks[lock.token]
+        give_room(locks)
         return locks
 
     # ── message locks ──
@@ -134,22 +136,25 @@ class Holds:
 
     def clear(self) -> None:
         """Forget all holds, at the end of a box."""
+        give_room(list(self._locks.values()))
         self._locks.clear()
         self._orphans.clear()
 
-    def make(self, messages: Sequence[StoredMessage], now_ms: int) -> list[Lock]:
-        """Lock each of these messages for the holder of its session."""
+    def make(self, messages: Sequence[StoredMessage], now_ms: int, share: Share | None = None) -> list[Lock]:
+        """Lock each of these messages for the holder of its session, which has this share of the budget."""
         locks: list[Lock] = []
         for token, message in zip(self.new_tokens(len(messages)), messages, strict=True):
             hold = self._sessions.make(message.session_id).hold
             assert hold is not None, "messages of a session go to its holder"
-            lock = SessionLock(token, message, hold)
+            lock = SessionLock(token, message, hold, share)
             self._locks[token] = hold.locks[token] = lock
             locks.append(lock)
+        take_room(locks)
         return locks
 
     def _put(self, lock: SessionLock) -> None:
         lock.until_ms = lock.hold.until_ms
+        take_room((lock,))
         self._locks[lock.token] = lock.hold.locks[lock.token] = lock
 
     def renew(self, lock: Lock, now_ms: int) -> int:
@@ -162,6 +167,7 @@ class Holds:
         assert isinstance(lock, SessionLock)
         del self._locks[lock.token]
         del lock.hold.locks[lock.token]
+        give_room((lock,))
 
     def release(self, tokens: Sequence[bytes], now_ms: int) -> tuple[list[Lock], list[bytes]]:
         """Take the locks out and return (those held, the tokens that are lost). The caller has the messages now."""
@@ -185,13 +191,17 @@ class Holds:
             else:
                 self._put(lock)
 
-    def lapse(self, now_ms: int, limit: int) -> list[Lock]:
-        """End the holds that have expired, about `limit` locks of them; the messages belong to the caller."""
+    def lapse(self, now_ms: int, limit: int, size_max: int) -> list[Lock]:
+        """End the holds that have expired, one after the other until they have `limit` locks or `size_max` bytes of
+        messages; the messages belong to the caller. A session ends whole."""
         ended: list[Lock] = [*self._orphans]
         self._orphans = []
-        while len(ended) < limit and (due := self._agenda.pop_due(now_ms, 1)):
+        size = sum([lock.message.size for lock in ended])
+        while len(ended) < limit and size < size_max and (due := self._agenda.pop_due(now_ms, 1)):
             [hold] = due
-            ended += self._end(hold)
+            locks = self._end(hold)
+            ended += locks
+            size += sum([lock.message.size for lock in locks])
             self._sessions.offer(hold.session)
             hold.holder.session_lost()
         return ended

@@ -1,7 +1,8 @@
 """The waiting messages of a box without sessions, in one line.
 
 Laws.
- 1. A waiting message costs one integer. Only `_ready` holds loaded messages, and it is bounded.
+ 1. A waiting message costs one integer. Only `_ready` holds loaded messages; it is bounded, and the sum over all boxes
+    is (budget.py): when another box needs the room, they become numbers in `_returned` again.
  2. Messages are handed out in the order of their numbers. `_ready` is ascending, every number in it is below every
     number in `_waiting`; `_returned` holds messages that came back, or came late, and is compared at every step.
  3. In a box whose messages expire, `_waiting` is left only at its front, or, after a commit, by way of `_gone`. So a
@@ -18,6 +19,7 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import NamedTuple
 
+from pairbus.broker.budget import READY_COST, Shelf
 from pairbus.broker.due import SLACK, ExpiryHeap
 from pairbus.broker.store import StoredMessage
 from pairbus.errors import StoreError
@@ -33,14 +35,19 @@ BATCH_BYTES = 64 << 10
 class Surroundings(NamedTuple):
     """The parts of a box that a line calls."""
 
-    load: Callable[[Sequence[int]], list[StoredMessage]]
-    "Reads messages that wait, ascending; damaged ones are missing. StoreError: they cannot be read now."
+    load: Callable[[Sequence[int]], tuple[list[StoredMessage], list[int]]]
+    """Reads messages that wait, ascending, until they have a megabyte; returns them and the numbers of the rest.
+    Damaged ones are missing. StoreError: they cannot be read now."""
+    load_heads: Callable[[Sequence[int]], tuple[list[StoredMessage], list[int]]]
+    "Reads them without their bodies."
     seq_of: Callable[[int], int]
     "Reads the sequence number of a row."
     chunk_size: Callable[[], int]
     "Returns how many messages to read at once."
     on_expired: Callable[[list[StoredMessage], int], None]
     "Takes messages that a search found to have expired, at this time."
+    ready: Shelf
+    "Room for loaded messages of all boxes."
 
 
 def pick(
@@ -61,6 +68,16 @@ def pick(
         else:
             found.append(message)
     return found, expired, size
+
+
+def up_to(messages: list[StoredMessage], size_max: int) -> tuple[list[StoredMessage], list[StoredMessage]]:
+    """Return (the first messages, until they have `size_max` bytes; the others)."""
+    size = 0
+    for place, message in enumerate(messages, 1):
+        size += message.size
+        if size >= size_max:
+            return messages[:place], messages[place:]
+    return messages, []
 
 
 class Line:
@@ -97,11 +114,13 @@ class Line:
                     waiting.append(message.n)
                 else:
                     heappush(self._returned, message.n)
-            elif not self._keep_loaded(message):
+            elif self._returned or not self._keep_loaded(message):  # behind numbers it would not be next
                 if self._ready and message.n < self._ready[-1].n:
                     heappush(self._returned, message.n)
                 else:
                     waiting.append(message.n)
+        if not waiting:
+            self._note_ready()
 
     def give_back(self, message: StoredMessage) -> None:
         """Take back a message that had left, in its old place in the order."""
@@ -111,14 +130,34 @@ class Line:
             self._gone.discard(message.n)  # its removal failed; its number never left `_waiting`
         elif self._waiting or not self._keep_loaded(message):
             heappush(self._returned, message.n)
+        else:
+            self._note_ready()
 
     def _keep_loaded(self, message: StoredMessage) -> bool:
         ready = self._ready
         if len(ready) >= READY_MAX or self._ready_bytes >= READY_BYTES_MAX or (ready and message.n < ready[-1].n):
             return False
+        if not message.body and not message.is_whole:
+            return False
         ready.append(message)
         self._ready_bytes += message.size
         return True
+
+    # ── loaded messages ──
+
+    def held_bytes(self) -> int:
+        """Return what the loaded messages take in memory."""
+        return self._ready_bytes + READY_COST * len(self._ready)
+
+    def _note_ready(self) -> None:
+        self._around.ready.hold(self, self._ready_bytes + READY_COST * len(self._ready))
+
+    def give_up(self) -> None:
+        """Unload the loaded messages: only their numbers are kept."""
+        self._returned += [message.n for message in self._ready]
+        heapify(self._returned)
+        self._ready.clear()
+        self._ready_bytes = 0
 
     def _expect_expiry(self, message: StoredMessage) -> None:
         self._expiry.add(message.expires_ms, message.n)
@@ -154,6 +193,7 @@ class Line:
             if expired:
                 expired_count += len(expired)
                 self._around.on_expired(expired, now_ms)
+        self._note_ready()
         return found  # none: the queue announces the box again when the expired ones are removed
 
     def _load_chunk(self) -> bool:
@@ -177,25 +217,30 @@ class Line:
         if not numbers:
             return False
         try:
-            messages = self._around.load(numbers)
+            messages, rest = self._around.load(numbers)
         except StoreError:
             for n in numbers:
                 heappush(returned, n)
             raise
+        for n in rest:
+            heappush(returned, n)
         ready.extendleft(reversed(messages))
         self._ready_bytes += sum(message.size for message in messages)
         return True
 
     def withdraw(self, numbers: Sequence[int]) -> list[StoredMessage]:
-        """Take out messages of any place in the line; `numbers` are some that `numbers_from` has just named.
+        """Take out messages of any place in the line; `numbers` are some that `numbers_from` has just named. The last
+        ones stay when those before them have a megabyte.
 
         The caller gives them back, or trims when they have left for good. StoreError: they still wait.
         """
         wanted = set(numbers)
         found = [message for message in self._ready if message.n in wanted]
         unloaded = wanted.difference([message.n for message in found])
-        loaded = self._around.load(sorted(unloaded)) if unloaded else []
-        self._remove(found, unloaded)
+        loaded, rest = self._around.load(sorted(unloaded)) if unloaded else ([], [])
+        if rest:
+            found = [message for message in found if message.n < rest[0]]
+        self._remove(found, unloaded.difference(rest))
         messages = sorted(found + loaded, key=lambda message: message.n)
         self._expiry.live -= sum([message.expires_ms > 0 for message in messages])
         return messages
@@ -206,6 +251,7 @@ class Line:
             gone = {message.n for message in found}
             self._ready = deque(message for message in self._ready if message.n not in gone)
             self._ready_bytes -= sum(message.size for message in found)
+            self._note_ready()
         returned = unloaded.intersection(self._returned)
         if returned:
             self._returned = [n for n in self._returned if n not in returned]
@@ -266,6 +312,8 @@ class Line:
             found += [message.n for message in self._ready]
             found += self._returned
             self._ready.clear()
+            self._ready_bytes = 0
+            self._note_ready()
             self._returned.clear()
         return found
 
@@ -274,25 +322,30 @@ class Line:
     def next_expiry_ms(self) -> int | None:
         return self._expiry.next_ms()
 
-    def withdraw_expired(self, now_ms: int) -> list[StoredMessage]:
-        """Return some waiting messages whose time to live is over; the caller then gives them back or trims."""
+    def withdraw_expired(self, now_ms: int, size_max: int) -> list[StoredMessage]:
+        """Return some waiting messages whose time to live is over, perhaps without their bodies; the caller then gives
+        them back or trims. The last one reaches `size_max` bytes."""
         next_ms = self._expiry.next_ms()
         if next_ms is None or next_ms > now_ms:
             return []
         waits = self._waits()
-        due = {n for n in self._expiry.pop_due(now_ms, self._around.chunk_size()) if waits(n)}
+        due = {n for n in self._expiry.pop_due(now_ms, CHUNK_MAX) if waits(n)}
         if not due:
             return []
         self._expiry.live -= len(due)
         found = [message for message in self._ready if message.n in due]
         unloaded = due.difference(message.n for message in found)
         try:
-            loaded = self._around.load(sorted(unloaded)) if unloaded else []
+            loaded, rest = self._around.load_heads(sorted(unloaded)) if unloaded else ([], [])
         except StoreError:
             for n in due:
                 self._expiry.add(now_ms, n)
             raise
-        self._remove(found, unloaded)
+        loaded, later = up_to(loaded, size_max)
+        rest += [message.n for message in later]
+        for n in rest:
+            self._expiry.add(now_ms, n)
+        self._remove(found, unloaded.difference(rest))
         return found + loaded
 
     def _waits(self) -> Callable[[int], bool]:

@@ -6,6 +6,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
+from pairbus.broker.budget import LOCK_COST, Share
 from pairbus.broker.store import StoredMessage
 
 TOKENS = 256  # made at once
@@ -14,15 +15,42 @@ TOKENS = 256  # made at once
 class Lock:
     """Lock on one message, held by one receiver until `until_ms` (0: it was received and deleted, there is no lock)."""
 
-    __slots__ = ("message", "token", "until_ms")
+    __slots__ = ("cost", "message", "share", "token", "until_ms")
 
-    def __init__(self, token: bytes, message: StoredMessage, until_ms: int) -> None:
+    def __init__(self, token: bytes, message: StoredMessage, until_ms: int, share: Share | None = None) -> None:
         self.token = token
         self.message = message
+        "Once it is delivered, without its body."
         self.until_ms = until_ms
+        self.share = share
+        "What the receiver holds of the budget; None: the lock does not count."
+        self.cost = LOCK_COST + message.size - len(message.body)
 
     def __repr__(self) -> str:
         return f"<Lock {self.token.hex()} of {self.message.seq} until {self.until_ms}>"
+
+
+def take_room(locks: Sequence[Lock]) -> None:
+    """Count locks against the budget."""
+    _move_room(locks, 1)
+
+
+def give_room(locks: Sequence[Lock]) -> None:
+    """Count locks against the budget no more."""
+    _move_room(locks, -1)
+
+
+def _move_room(locks: Sequence[Lock], sign: int) -> None:
+    """Locks that come and go together are mostly of one receiver."""
+    share, cost = None, 0
+    for lock in locks:
+        if lock.share is not share:
+            if share is not None:
+                share.take(cost) if sign > 0 else share.give(cost)
+            share, cost = lock.share, 0
+        cost += lock.cost
+    if share is not None:
+        share.take(cost) if sign > 0 else share.give(cost)
 
 
 class LockTokens:
@@ -62,13 +90,15 @@ class Locks:
         return iter(self._locks.values())
 
     def clear(self) -> None:
+        give_room(list(self))
         self._locks.clear()
 
-    def make(self, messages: Sequence[StoredMessage], now_ms: int) -> list[Lock]:
-        """Lock each of these messages."""
+    def make(self, messages: Sequence[StoredMessage], now_ms: int, share: Share | None = None) -> list[Lock]:
+        """Lock each of these messages, for a receiver with this share of the budget."""
         until_ms = now_ms + self.duration_ms
         tokens = self.new_tokens(len(messages))
-        locks = [Lock(token, message, until_ms) for token, message in zip(tokens, messages, strict=True)]
+        locks = [Lock(token, message, until_ms, share) for token, message in zip(tokens, messages, strict=True)]
+        take_room(locks)
         self._expect(until_ms)
         self._locks.update(zip(tokens, locks, strict=True))
         return locks
@@ -87,6 +117,7 @@ class Locks:
     def remove(self, lock: Lock) -> None:
         """Take out a lock that is held. Its message now belongs to the caller."""
         del self._locks[lock.token]
+        give_room((lock,))
 
     def release(self, tokens: Sequence[bytes], now_ms: int) -> tuple[list[Lock], list[bytes]]:
         """Take the locks out and return (those held, the tokens that are lost). The caller has the messages now."""
@@ -102,28 +133,41 @@ class Locks:
             else:
                 self._hold(lock)  # it has expired, and `lapse` counts that
                 lost.append(token)
+        give_room(held)
         return held, lost
 
     def restore(self, locks: Iterable[Lock]) -> None:
         """Put locks back whose ending write failed: they run on, or have expired meanwhile."""
         for lock in locks:
+            take_room((lock,))
             self._hold(lock)
 
-    def lapse(self, now_ms: int, limit: int) -> list[Lock]:
-        """Remove and return up to `limit` locks that have expired; their messages belong to the caller."""
+    def lapse(self, now_ms: int, limit: int, size_max: int) -> list[Lock]:
+        """Remove and return up to `limit` locks that have expired, until their messages have `size_max` bytes; the
+        messages belong to the caller."""
         locks = self._locks
+        ended: list[Lock] = []
+        size = 0
         if not self._mixed_until_ms:
-            ended: list[Lock] = []
-            while locks and len(ended) < limit and next(iter(locks.values())).until_ms <= now_ms:
-                ended.append(locks.popitem(last=False)[1])
+            while locks and len(ended) < limit and size < size_max and next(iter(locks.values())).until_ms <= now_ms:
+                lock = locks.popitem(last=False)[1]
+                ended.append(lock)
+                size += lock.message.size
+            give_room(ended)
             return ended
         if self._soonest_ms > now_ms:
             return []
-        ended = [lock for lock in locks.values() if lock.until_ms <= now_ms][:limit]
+        for lock in locks.values():
+            if lock.until_ms <= now_ms:
+                ended.append(lock)
+                size += lock.message.size
+                if len(ended) == limit or size >= size_max:
+                    break
         for lock in ended:
             del locks[lock.token]
+        give_room(ended)
         self._soonest_ms = min((lock.until_ms for lock in locks.values()), default=0)
-        if self._mixed_until_ms <= now_ms and len(ended) < limit:
+        if self._mixed_until_ms <= now_ms and len(ended) < limit and size < size_max:
             self._mixed_until_ms = 0
         return ended
 

@@ -14,6 +14,7 @@ from pairbus.amqp.link import Link
 from pairbus.broker.admin import D, QueueInfo, SubscriptionInfo, TopicInfo
 from pairbus.broker.administration import Administration, id_of
 from pairbus.broker.box import Box
+from pairbus.broker.budget import Budget
 from pairbus.broker.catalog import (
     Catalog,
     CatalogEntity,
@@ -48,6 +49,7 @@ from pairbus.broker.peer import Peer
 from pairbus.broker.queue import Queue
 from pairbus.broker.recorder import Recorder
 from pairbus.broker.refusal import Refusal, entity_not_found
+from pairbus.broker.requests import AnswerTurns
 from pairbus.broker.reset import EntityFate, checked_entities, empty_all, relink
 from pairbus.broker.session_links import Applicant, SessionDispatcher
 from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
@@ -89,8 +91,11 @@ class Namespace:
         strictness: Strictness = LENIENT,
         operations_per_s: float | None = None,
         recorder: Recorder | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.name = name
+        self.budget = budget or Budget()
+        "Bytes that the namespaces of this process may have in memory."
         self.strictness = strictness
         self.store = store
         self.keys = keys
@@ -107,6 +112,7 @@ class Namespace:
         self.links: set[Link] = set()
         "Links to entities; they are told when their queue is deleted or disabled."
         self._loop = loop
+        self.answer_turns = AnswerTurns(loop)
         self.faults = NamespaceFaults(self, loop, operations_per_s=operations_per_s)
         "Faults that are switched on."
         self.catalog = Catalog()
@@ -303,6 +309,7 @@ class Namespace:
             now_ms=self.now_ms(),
             last_seq=last_seq,
             on_ready=lambda box: self._on_ready(holder, box),
+            budget=self.budget,
         )
         if self.recorder is not None and not isinstance(holder, Subscription):
             holder.record_sends(self.recorder)
@@ -331,7 +338,14 @@ class Namespace:
                 self._forwarders.pop(box).stop()
             if path is not None and box not in self._forwarders:
                 self._forwarders[box] = BoxForwarder(
-                    holder, box, path, self.store, find=self._destination, loop=self._loop, now_ms=self.now_ms
+                    holder,
+                    box,
+                    path,
+                    self.store,
+                    find=self._destination,
+                    loop=self._loop,
+                    now_ms=self.now_ms,
+                    moving=self.budget.moving.share(),
                 )
             if path is not None:
                 self._forwarders[box].wake()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from pairbus.amqp.link import SenderLink, SentDelivery, ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES, RELEASED_BYTES, Accepted, Modified, Rejected, Released
 from pairbus.amqp.session import Session
 from pairbus.broker.box import Box
+from pairbus.broker.budget import DELIVERY_COST, LOCK_COST
 from pairbus.broker.catalog import Receivable
 from pairbus.broker.deliveries import encode_delivery, patch_of
 from pairbus.broker.holds import Hold
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pairbus.broker")
 
 SETTLED_BY_SENDER = 1  # snd-settle-mode of receive-and-delete
+DELIVERED_COST = LOCK_COST + DELIVERY_COST
 UNSETTLED_MAX = 32_768  # deliveries per session that the client has not settled: 250 B each, 8 MB
-TAKEN_CHUNKS_MAX = 4  # chunks of a megabyte, deleted by receive-and-delete and not yet sent: they are in memory alone
+TAKEN_BYTES_MAX = 4 << 20  # deleted by receive-and-delete and not yet sent on one link: they are in memory alone
 LOST_SESSION_GRACE_S = 1.0
 """Time from the end of a session's lock to the detach of its link: a receiver that waits as long as the lock lasts then
 ends its wait before it hears of the loss. It gets no message of the session any more, and others may have it."""
@@ -58,8 +61,11 @@ class Outlet:
         "Delivery count of the receiver when it gave credit, for the meter; None: it has asked for no message."
         self._unsettled: set[bytes] | None = None if self._unsettled_max is None else set()
         "Lock tokens of deliveries that the client has not settled on this link, where their number is limited."
-        self._on_their_way = 0
-        "Messages whose deletion is being committed; they will need credit when they leave."
+        self._taken_sizes: deque[int] = deque()
+        "Bytes of each message whose deletion is being committed; they will need credit when they leave."
+        self._taken_bytes = 0
+        self._unsettled_count = 0
+        "Deliveries that the client has not settled: they count against the budget."
 
     def __repr__(self) -> str:
         return f"<Outlet {self.queue.path} {self.link!r}>"
@@ -72,12 +78,18 @@ class Outlet:
 
     @property
     def room(self) -> int:
-        """Number of messages that this receiver can get now."""
-        if self.peer.is_choked or (self.hold is not None and self.hold.is_over):
+        """Number of messages that this receiver can get now. When the budget has no room, it is woken later."""
+        peer = self.peer
+        is_over = self.hold is not None and self.hold.is_over
+        if peer.is_choked or is_over or self._taken_bytes >= TAKEN_BYTES_MAX:
             return 0
-        room = min(self.link.room - self._on_their_way, UNSETTLED_MAX - self.link.session.sent_unsettled)
-        if self._on_their_way:
-            room = min(room, TAKEN_CHUNKS_MAX * self.box.chunk_size() - self._on_their_way)
+        free = peer.locked.room
+        if free <= 0:
+            peer.locked.when_free(peer.wake_receivers)
+            return 0
+        room = min(self.link.room - len(self._taken_sizes), UNSETTLED_MAX - self.link.session.sent_unsettled)
+        if room * DELIVERED_COST * 2 > free:  # what is taken is no longer free: the share may grow by half of that
+            room = min(room, 1 + free // (DELIVERED_COST * 2))
         if self._unsettled is not None and self._unsettled_max is not None:
             room = min(room, max(1, self._unsettled_max + 1 - len(self._unsettled)))
         return max(room, 0)
@@ -86,15 +98,23 @@ class Outlet:
         """Deliver some messages of the box, `limit` at most, and return how many. 0: it has none."""
         session = None if self.hold is None else self.hold.session
         if self._takes_for_good:
-            if not box.take_next(now_ms, self._taken, session):
+            message = box.take_next(now_ms, self._taken, session)
+            if message is None:
                 return 0
-            self._on_their_way += 1
+            self._taken_sizes.append(message.size)
+            self._taken_bytes += message.size
+            self.peer.locked.take(message.size)
             return 1
-        locks = box.lock_next(limit, now_ms, session)
+        share = self.peer.locked
+        locks = box.lock_next(limit, now_ms, session, share)
         if not locks:
             return 0
         payloads = [encode_delivery(lock.message, lock.until_ms, lock.token) for lock in locks]
+        for lock in locks:
+            lock.message.body = b""  # as `drop_body`: it is in the store, and each message passes here
         tokens = [lock.token for lock in locks]
+        self._unsettled_count += len(locks)
+        share.take(DELIVERY_COST * len(locks))
         self.link.send_run(payloads, tokens)
         self._delivered([len(payload) for payload in payloads])
         if self.link.drain and not self.link.credit:
@@ -121,7 +141,9 @@ class Outlet:
 
     def _taken(self, message: StoredMessage | None) -> None:
         """Deliver a message whose deletion is durable; None: it could not be deleted and stays."""
-        self._on_their_way -= 1
+        size = self._taken_sizes.popleft()
+        self._taken_bytes -= size
+        self.peer.locked.give(size)
         if message is None:
             self.peer.namespace.wake_later(self.box)
             return
@@ -160,7 +182,7 @@ class Outlet:
         Not before the messages themselves: some wait for a commit, or for the window of the session.
         """
         link = self.link
-        if link.drain and link.is_open and not self._on_their_way and not link.session.has_waiting:
+        if link.drain and link.is_open and not self._taken_sizes and not link.session.has_waiting:
             self._ask_is_over(link.delivery_count)
             link.drained()
             self.peer.flush_soon()
@@ -196,10 +218,17 @@ class Outlet:
     # ── settlements ──
 
     def settle(self, session: Session, deliveries: list[SentDelivery], settled: bool, state: Any, now_ms: int) -> None:
+        self._give_room(len(deliveries))
         faults = self.peer.namespace.faults
         if faults.acts:
             deliveries = faults.operations.settlements(self, session, deliveries, settled, state)
         self._settle(session, deliveries, settled, state, now_ms)
+
+    def _give_room(self, count: int) -> None:
+        """Count deliveries against the budget no more."""
+        count = min(count, self._unsettled_count)
+        self._unsettled_count -= count
+        self.peer.locked.give(DELIVERY_COST * count)
 
     def refuse(self, session: Session, delivery: SentDelivery, settled: bool, refusal: Refusal) -> None:
         """Refuse a settlement; the message stays locked."""
@@ -313,6 +342,7 @@ class Outlet:
             self.peer.flush_soon()
 
     def close(self) -> None:
+        self._give_room(self._unsettled_count)
         self.meter_deliveries()
         self._ask_is_over(self.link.delivery_count)
         self.peer.namespace.faults.held.forget(self)

@@ -6,7 +6,7 @@ detach is answered behind the same barrier: when a client gets the answer, all i
 
 Memory. A client that sends faster than the disk takes it is not read from (`holds`, `lets_go`); a client that does not
 read the messages that it asked for gets no more (`is_choked`), and if it still sends requests, it is not read from
-either.
+either. The sums over all clients are in budget.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from pairbus.amqp.connection import Connection, Trace
-from pairbus.amqp.errors import CONNECTION_FORCED, DETACH_FORCED, UNAUTHORIZED_ACCESS
+from pairbus.amqp.errors import CONNECTION_FORCED, DETACH_FORCED, RESOURCE_LIMIT_EXCEEDED, UNAUTHORIZED_ACCESS
 from pairbus.amqp.events import (
     AmqpEvent,
     ConnectionClosed,
@@ -40,6 +40,7 @@ from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.link import Link
 from pairbus.amqp.performatives import Error, Rejected
 from pairbus.amqp.sasl import SaslServer
+from pairbus.broker.budget import Shelf
 from pairbus.broker.cbs import GRANTS_MAX, CbsNode, Grants
 from pairbus.broker.inlet import Inlet
 from pairbus.broker.outlet import Outlet
@@ -73,6 +74,28 @@ class PeerWire(Protocol):
     def abort(self) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
+    def get_write_buffer_size(self) -> int: ...
+
+
+class Unfinished:
+    """Bytes of messages of which only a part has come from one client."""
+
+    def __init__(self, peer: Peer, shelf: Shelf) -> None:
+        self.size = 0
+        self._peer = peer
+        self._shelf = shelf
+
+    def note(self, size: int) -> None:
+        self.size = size
+        self._shelf.hold(self, size)
+
+    def held_bytes(self) -> int:
+        return self.size
+
+    def give_up(self) -> None:
+        """End the connection, because memory is short and nothing has come for longer than from others."""
+        text = f"{self.size} bytes of unfinished messages were dropped: the broker has no more memory for such."
+        self._peer.close(RESOURCE_LIMIT_EXCEEDED, text)
 
 
 class Peer:
@@ -93,11 +116,21 @@ class Peer:
         self._wire = wire
         self._loop = loop
         self._cbs = CbsNode(namespace.keys, self.grants, self._reschedule_tick, namespace.real_ms)
+        budget = namespace.budget
+        self.locked = budget.locked.share()
+        "Locks and unsettled deliveries of this client."
+        self._arriving = budget.arriving.share()
+        self._leaving = budget.leaving
+        self._is_leaving = False
+        "True while bytes of this client count as leaving."
+        self.answer_bytes = 0
+        "Bytes of answers that wait until the client gives credit or reads."
+        self._unfinished = Unfinished(self, budget.unfinished)
         self._held_bytes = self._held_count = 0
         self._unflushed_bytes = self._unread_bytes = 0
         self._is_flush_scheduled = False
         self._pauses: set[str] = set()
-        "Reasons why the client is not read from: `held`, `unread`, `stopping`, `frozen`, `thin line`."
+        "Reasons why the client is not read from: `held`, `unread`, `turn`, `stopping`, `frozen`, `thin line`."
         self._runs: list[Inlet | Outlet] = []
         self._started_s = loop.time()
         self._frozen_by: set[int] = set()
@@ -153,6 +186,8 @@ class Peer:
             _HANDLERS[type(event)](self, event)
         if self._runs:
             self._submit_runs(now_ms)
+        if self._connection.partial_bytes != self._unfinished.size:
+            self._unfinished.note(self._connection.partial_bytes)
         self.flush()
 
     def has_run(self, link_end: Inlet | Outlet) -> None:
@@ -186,6 +221,9 @@ class Peer:
         self.is_over = True
         self._timer.cancel()
         self._leave()
+        self._leaving.hold(self, 0)
+        self._unfinished.note(0)
+        self._arriving.close()
         self.namespace.faults.contact.forget(self)
         self.namespace.peers.discard(self)
 
@@ -223,17 +261,43 @@ class Peer:
                 self._unread_bytes += len(data)
                 if self._unread_bytes > UNREAD_BYTES_MAX:
                     self._pause("unread")
+            self._note_leaving()
+
+    def _note_leaving(self) -> None:
+        size = self.held_bytes()
+        if size or self._is_leaving:
+            self._is_leaving = size > 0
+            self._leaving.hold(self, size)
+
+    def held_bytes(self) -> int:
+        """Return the bytes that the client has not read, and those of answers that wait."""
+        return self._wire.get_write_buffer_size() + self.answer_bytes
+
+    def give_up(self) -> None:
+        """Cut the client, because memory is short and it has not read for longer than others."""
+        logger.warning("%s: cut, because %d bytes wait for it and it does not read", self, self.held_bytes())
+        self.cut()
 
     def holds(self, size: int, count: int) -> None:
         self._held_bytes += size
         self._held_count += count
-        if self._held_bytes > HELD_BYTES_MAX or self._held_count > HELD_COUNT_MAX:
+        self._arriving.take(size)
+        if self._held_bytes > HELD_BYTES_MAX or self._held_count > HELD_COUNT_MAX or not self._arriving.may_take:
             self._pause("held")
+            self._read_when_free()
 
     def lets_go(self, size: int, count: int) -> None:
         self._held_bytes -= size
         self._held_count -= count
-        if self._pauses and self._held_bytes <= HELD_BYTES_MAX // 2 and self._held_count <= HELD_COUNT_MAX // 2:
+        self._arriving.give(size)
+        if "held" in self._pauses:
+            self._read_when_free()
+
+    def _read_when_free(self) -> None:
+        """Read again when enough of what the client sent is committed, and the budget has room."""
+        if not self._arriving.may_take:
+            self._arriving.when_free(self._read_when_free)
+        elif self._held_bytes <= HELD_BYTES_MAX // 2 and self._held_count <= HELD_COUNT_MAX // 2:
             self._resume("held")
 
     def stop_reading(self) -> None:
@@ -241,6 +305,13 @@ class Peer:
 
     def stop_reading_until_read(self) -> None:
         self._pause("unread")
+
+    def stop_reading_until_turn(self) -> None:
+        self._pause("turn")
+
+    def read_in_turn(self) -> None:
+        """Read again: no request waits for its turn."""
+        self._resume("turn")
 
     def _pause(self, why: str) -> None:
         if not self._pauses and not self.is_over:
@@ -475,11 +546,20 @@ class Peer:
                 self.namespace.links.discard(link)
                 link.context.close()
 
+    def wake_receivers(self) -> None:
+        """Note that receivers may get messages again: the budget has room."""
+        if not self.is_over:
+            for link in self.links():
+                if isinstance(link.context, Outlet):
+                    link.context.wake()
+
     def _wake_links(self) -> None:
         now_ms = self.namespace.now_ms()
         for link in self.links():
             if isinstance(link.context, Outlet):
                 link.context.wake()
+            elif isinstance(link.context, ResponseLink):
+                link.context.pump()
             elif isinstance(link.context, RequestLink):
                 link.context.resume(now_ms)
 

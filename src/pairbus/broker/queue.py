@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 
 from pairbus.broker.admission import Admission
 from pairbus.broker.box import Box
+from pairbus.broker.budget import Budget
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.draft import Draft
 from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
@@ -50,6 +51,7 @@ class Queue(ReceivingEntity[QueueDescription]):
         now_ms: int,
         last_seq: int = 0,
         on_ready: Callable[[Box], None],
+        budget: Budget | None = None,
     ) -> None:
         """Make the queue. `on_ready(box)` is called when a message may have become available, or `next_due_ms` may have
         changed, in a commit or an `update`. After a call of its own (a lock, `run_due`) the caller asks for
@@ -62,6 +64,7 @@ class Queue(ReceivingEntity[QueueDescription]):
             description,
             store,
             payloads.forwarded(),
+            budget or Budget(),
             now_ms=now_ms,
             last_seq=last_seq,
             on_ready=on_ready,
@@ -69,7 +72,7 @@ class Queue(ReceivingEntity[QueueDescription]):
         )
         self._receiving = Receiving(entity, description, lambda session_id: self._schedule.numbers(session_id))
         self._show(self._receiving)
-        self._schedule = Schedule(entity, self.main, self._activate)
+        self._schedule = Schedule(entity, self.main, self._activate, with_bodies=False)
         self._admission: Admission[list[StoredMessage]] = Admission(
             entity,
             accept=self._accept,
@@ -112,6 +115,7 @@ class Queue(ReceivingEntity[QueueDescription]):
 
     def recovered(self, now_ms: int) -> None:
         """Note that the index was read to its end."""
+        self._receiving.recovered()
         self._admission.recover()
         self.touch(now_ms)
 
@@ -132,6 +136,7 @@ class Queue(ReceivingEntity[QueueDescription]):
 
     def remains(self) -> Remains:
         """Return the rows to sweep once the drop is committed."""
+        self._receiving.discharge()
         drains = [(self.main.number, self._schedule.drain), *self._receiving.drains()]
         ends, row_bytes = self._admission.ends(), self._receiving.row_bytes()
         states = self._receiving.state_rows()
@@ -233,7 +238,7 @@ class Queue(ReceivingEntity[QueueDescription]):
     @property
     def is_catching_up(self) -> bool:
         """True while a batch of due work is being committed; the next one follows by itself."""
-        return self._receiving.expiry.is_busy or self._schedule.is_busy
+        return self._receiving.is_catching_up or self._schedule.is_busy
 
     def run_due(self, now_ms: int) -> None:
         """Do a bounded part of the due work: locks and times to live that end, scheduled messages, old message ids."""

@@ -10,7 +10,7 @@ from pairbus.broker.entity import Entity, Settings
 from pairbus.broker.expiry import Expiry
 from pairbus.broker.session_service import SessionService
 from pairbus.broker.settlement import Settlement
-from pairbus.broker.store import ACTIVE, TRANSFER, StoredMessage, box_of, dead_box_of, transfer_box_of
+from pairbus.broker.store import ACTIVE, TRANSFER, UNLIMITED, StoredMessage, box_of, dead_box_of, transfer_box_of
 from pairbus.broker.sweep import Drain
 from pairbus.errors import StoreError
 
@@ -58,6 +58,7 @@ class Receiving:
             entity.store,
             entity.commits,
             entity.payloads,
+            budget=entity.budget,
             on_expired=self.expiry.met,
             on_freed=entity.announce if has_sessions else None,
         )
@@ -146,8 +147,10 @@ class Receiving:
             numbers = box.numbers_from(from_n, count_max, others, session_id)
             if not numbers:
                 break
-            from_n = numbers[-1] + 1
-            for message in self._entity.store.load(box.number, numbers)[0]:
+            left = UNLIMITED if size_max is None else size_max - size
+            messages, _, rest = self._entity.store.load(box.number, numbers, left)
+            from_n = rest[0] if rest else numbers[-1] + 1
+            for message in messages:
                 over = message.state == ACTIVE and 0 < message.expires_ms <= now_ms
                 if not over or message.n in locked:
                     seen.append(message)
@@ -163,7 +166,23 @@ class Receiving:
             box.accessed_ms += ms
 
     def next_due_ms(self) -> list[int | None]:
-        return [*(box.locks.next_lapse_ms() for box in self.boxes), self.expiry.next_ms()]
+        lapses = [box.locks.next_lapse_ms() for box in self.boxes]
+        if self.settlement.is_lapsing:
+            lapses = [None if at_ms is None else max(at_ms, self._entity.look_again_ms) for at_ms in lapses]
+        return [*lapses, self.expiry.next_ms()]
+
+    @property
+    def is_catching_up(self) -> bool:
+        """True while a batch of due work is being committed; the next one follows by itself."""
+        return self.expiry.is_busy or self.settlement.is_lapsing
+
+    def recovered(self) -> None:
+        for box in self.boxes:
+            box.recovered()
+
+    def discharge(self) -> None:
+        for box in self.boxes:
+            box.discharge()
 
     def lapse(self, now_ms: int) -> None:
         for box in self.boxes:

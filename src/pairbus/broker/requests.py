@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, ProtocolError
+from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, RESOURCE_LIMIT_EXCEEDED, ProtocolError
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import ReceiverLink, SenderLink, address_of
 from pairbus.amqp.message import Message, Properties
@@ -25,6 +25,11 @@ CREDIT = 100
 SERVER_TIMEOUT = "com.microsoft:server-timeout"
 SERVER_TIMEOUT_MAX_MS = 24 * 60 * 60 * 1000  # longer times mean: no time-out
 UNSENT_MAX = 256  # answers that wait for credit on one link; a client that asks on without reading loses the rest
+UNSENT_BYTES_MAX = 1 << 20
+"""Bytes of answers that wait on one connection: then its requests are refused. So it may have these, the answers to
+requests whose commits were under way, and one more; the sum over all connections is the account `leaving`."""
+
+TURN_BYTES_MAX = 1 << 20  # bytes of answers in one turn of the event loop: about 5 ms of work
 
 SendReply = Callable[[dict[str, Any], Any], None]
 "(application properties, body value): sends the answer to one request."
@@ -51,6 +56,44 @@ class Node(Protocol):
     def on_request(self, request: Message, reply: SendReply, now_ms: int) -> None: ...
 
 
+class AnswerTurns:
+    """Bytes of answers in one turn of the event loop, of all clients: when they are many, requests wait for the next.
+
+    A hundred clients that ask for a megabyte each would otherwise keep all others waiting for a second.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._left = TURN_BYTES_MAX
+        self._is_scheduled = False
+        self._waiting: deque[RequestLink] = deque()
+
+    @property
+    def is_over(self) -> bool:
+        """True until the next turn."""
+        return self._left <= 0
+
+    def count(self, size: int) -> None:
+        self._left -= size
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._begin)
+
+    def line_up(self, link: RequestLink) -> None:
+        """Let a link whose requests wait go on in its turn."""
+        if link not in self._waiting:
+            self._waiting.append(link)
+
+    def _begin(self) -> None:
+        self._is_scheduled = False
+        self._left = TURN_BYTES_MAX
+        while self._waiting and not self.is_over:
+            link = self._waiting.popleft()
+            link.resume(link.peer.namespace.now_ms())
+        if self._waiting:
+            self.count(0)
+
+
 class RequestLink:
     """Link on which the client sends requests."""
 
@@ -59,25 +102,33 @@ class RequestLink:
         self.link = link
         self.node = node
         self._waiting: deque[Delivery] = deque()
-        "Requests of a client that does not read: their answers would only wait in memory."
+        "Requests of a client that does not read, whose answers would only wait in memory; or that wait for their turn."
 
     def on_delivery(self, delivery: Delivery, now_ms: int) -> None:
-        if self.peer.is_choked:
-            self._waiting.append(delivery)
-            self.peer.stop_reading_until_read()
-        else:
-            self._answer(delivery, now_ms)
+        self._waiting.append(delivery)
+        self.resume(now_ms)
 
     def resume(self, now_ms: int) -> None:
-        """Go on because the client reads again."""
-        while self._waiting and not self.peer.is_choked:
+        """Answer the requests that wait, while the client reads and the turn is not over."""
+        turns = self.peer.namespace.answer_turns
+        while self._waiting and not self.peer.is_choked and not turns.is_over:
             self._answer(self._waiting.popleft(), now_ms)
-        if self._waiting:
+        if not self._waiting or self.peer.is_over:
+            self.peer.read_in_turn()
+        elif self.peer.is_choked:
             self.peer.stop_reading_until_read()
+        else:
+            self.peer.stop_reading_until_turn()
+            turns.line_up(self)
 
     def _answer(self, delivery: Delivery, now_ms: int) -> None:
         outcome = ACCEPTED_BYTES
         try:
+            if self.peer.answer_bytes > UNSENT_BYTES_MAX:
+                raise ProtocolError(
+                    RESOURCE_LIMIT_EXCEEDED,
+                    f"{self.peer.answer_bytes} bytes of answers wait for credit: read them, then ask again.",
+                )
             if delivery.too_large:
                 limit = self.link.max_message_size
                 raise ProtocolError(
@@ -176,18 +227,28 @@ class ResponseLink:
         self.link = link
         self.node = node
         self.reply_address = address_of(link.remote_attach.target) if link.remote_attach is not None else None
-        self._unsent: deque[bytes] = deque(maxlen=UNSENT_MAX)
+        self._unsent: deque[bytes] = deque()
         self._tag = 0
 
     def send(self, payload: bytes) -> None:
         self._unsent.append(payload)
+        self.peer.namespace.answer_turns.count(len(payload))
+        self.peer.answer_bytes += len(payload)
         self.pump()
+        if len(self._unsent) > UNSENT_MAX:
+            self._next()
+
+    def _next(self) -> bytes:
+        payload = self._unsent.popleft()
+        self.peer.answer_bytes -= len(payload)
+        return payload
 
     def pump(self) -> None:
-        while self._unsent and self.link.sendable:
+        while self._unsent and self.link.sendable and not self.peer.is_choked:
             self._tag += 1
-            self.link.send(self._unsent.popleft(), self._tag.to_bytes(4, "big"), settled=True)
+            self.link.send(self._next(), self._tag.to_bytes(4, "big"), settled=True)
             self.peer.flush_soon()
 
     def close(self) -> None:
-        self._unsent.clear()
+        while self._unsent:
+            self._next()

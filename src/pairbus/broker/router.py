@@ -97,6 +97,7 @@ def _management(peer: Peer, address: LinkAddress) -> ManagementNode:
         find=lambda: find(peer, address),
         allows=lambda right: peer.allows(address.text, right),
         is_mine=lambda holder: isinstance(holder, Outlet) and holder.peer is peer,
+        locked=peer.locked,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from pairbus.broker.box import CHUNK_MAX, Box
+from pairbus.broker.budget import MOVE_BYTES, SCHEDULED_COST
 from pairbus.broker.due import Agenda
 from pairbus.broker.entity import Entity, EntityDone
 from pairbus.broker.refusal import refusal_of
@@ -31,12 +32,24 @@ class Schedule:
     that is committed or has failed.
     """
 
-    def __init__(self, entity: Entity, box: Box, activate: Callable[[list[StoredMessage], int], None]) -> None:
+    def __init__(
+        self,
+        entity: Entity,
+        box: Box,
+        activate: Callable[[list[StoredMessage], int], None],
+        *,
+        with_bodies: bool,
+    ) -> None:
+        """Make a schedule. `with_bodies`: `activate` needs the bodies."""
+        self._with_bodies = with_bodies
+        self._index = entity.budget.index.share()
         self._entity = entity
         self._box = box
         self._activate = activate
         self._waiting: dict[int, WaitingMessage] = {}
         self._agenda: Agenda[int] = Agenda()
+        self._moved_bytes = 0
+        "Bytes of the batch that is under way."
         self.is_busy = False
         "True while a batch is under way: a million messages that fall due together are not loaded together."
 
@@ -53,6 +66,7 @@ class Schedule:
         """Return every row number, and forget them. Only for the end of the entity."""
         found = [waiting.n for waiting in self._waiting.values()]
         self._waiting.clear()
+        self._index.close()
         return found
 
     def recover(self, row: IndexRow) -> bool:
@@ -78,6 +92,7 @@ class Schedule:
     def _await(self, seq: int, waiting: WaitingMessage) -> None:
         self._waiting[seq] = waiting
         self._agenda.set(seq, waiting.at_ms)
+        self._index.take(SCHEDULED_COST)
 
     # ── cancelling ──
 
@@ -93,6 +108,7 @@ class Schedule:
         cancelled = [(seq, self._waiting.pop(seq)) for seq in seqs]
         for seq in seqs:
             self._agenda.set(seq, None)
+        self._index.give(SCHEDULED_COST * len(seqs))
         numbers = [waiting.n for _, waiting in cancelled]
         payloads = [waiting.payload for _, waiting in cancelled if waiting.payload]
         self._entity.store.write(Delete(self._box.number, numbers, payloads))
@@ -121,18 +137,17 @@ class Schedule:
 
     def run(self, now_ms: int) -> None:
         """Activate a batch of the messages whose time has come. StoreError: they cannot be read now, and still wait."""
-        seqs = [] if self.is_busy else self._agenda.pop_due(now_ms, CHUNK_MAX)
+        seqs = self._due(now_ms)
         if not seqs:
             return
         try:
-            numbers = sorted(self._waiting[seq].n for seq in seqs)
-            loaded = {message.seq: message for message in self._entity.store.load(self._box.number, numbers)[0]}
+            loaded = self._loaded([self._waiting[seq].n for seq in seqs])
         except StoreError:
             for seq in seqs:
                 self._agenda.set(seq, self._waiting[seq].at_ms)
             raise
-        for seq in seqs:
-            del self._waiting[seq]
+        size = sum([self._waiting.pop(seq).size for seq in seqs])
+        self._index.give(SCHEDULED_COST * len(seqs))
         self._box.scheduled_count -= len(seqs) - len(loaded)  # damaged ones: the store reports them
         messages = [loaded[seq] for seq in seqs if seq in loaded]
         try:
@@ -143,10 +158,36 @@ class Schedule:
             self._entity.pause(now_ms)
             raise
         self.is_busy = True
+        self._moved_bytes = size
+        self._entity.moving.take(size)
+
+    def _due(self, now_ms: int) -> list[int]:
+        """Take messages whose time has come from the agenda: the store writes their bodies again, so few large ones."""
+        next_ms = self._agenda.next_ms()
+        if self.is_busy or next_ms is None or next_ms > now_ms or not self._entity.may_move(self._box, now_ms):
+            return []
+        seqs: list[int] = []
+        size = 0
+        while len(seqs) < CHUNK_MAX and size < MOVE_BYTES and (due := self._agenda.pop_due(now_ms, 1)):
+            seqs += due
+            size += self._waiting[due[0]].size
+        return seqs
+
+    def _loaded(self, numbers: list[int]) -> dict[int, StoredMessage]:
+        """Read messages by their row numbers; their sizes are limited already, those of their heads too."""
+        if self._with_bodies:
+            messages = self._entity.store.load(self._box.number, numbers).messages
+        else:
+            messages, rest = self._box.heads(numbers)
+            while rest:
+                more, rest = self._box.heads(rest)
+                messages += more
+        return {message.seq: message for message in messages}
 
     def activated(self, messages: list[StoredMessage], now_ms: int, error: StoreError | None) -> None:
         """End `activate`: the messages are no longer scheduled, or, after an error, scheduled again."""
         self.is_busy = False
+        self._entity.moving.give(self._moved_bytes)
         self._entity.touch(now_ms)
         for message in messages:
             if error is None:

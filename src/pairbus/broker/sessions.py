@@ -24,8 +24,9 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from pairbus.broker.budget import READY_COST
 from pairbus.broker.due import SLACK, ExpiryHeap
-from pairbus.broker.line import EXPIRED_MAX, READY_BYTES_MAX, READY_MAX, Surroundings, pick
+from pairbus.broker.line import CHUNK_MAX, EXPIRED_MAX, READY_BYTES_MAX, READY_MAX, Surroundings, pick, up_to
 from pairbus.broker.row_numbers import Numbers
 from pairbus.broker.store import StoredMessage
 from pairbus.errors import StoreError
@@ -112,6 +113,8 @@ class Sessions:
         "Sorted ids, as of the last list of sessions."
         self._new_ids: list[str] | None = None
         "Ids of sessions that were made since; None: nobody has listed sessions."
+        self._with_loaded: set[MessageSession] = set()
+        "Sessions that may have loaded messages."
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -161,11 +164,13 @@ class Sessions:
             session = self.make(message.session_id)
             session.count += 1
             self._put(session, message)
+        self._note_loaded()
 
     def give_back(self, message: StoredMessage) -> None:
         """Take back a message that had left, in its old place in the order."""
         session = self.make(message.session_id)
         self._put(session, message)
+        self._note_loaded()
         self._tell_if_free(session)
 
     def _tell_if_free(self, session: MessageSession) -> None:
@@ -186,12 +191,14 @@ class Sessions:
     def _keep_loaded(self, session: MessageSession, message: StoredMessage) -> bool:
         """Insert a message among the loaded ones; False: no room, and the session is unloaded if law 4 asks for it."""
         loaded = session.loaded
-        if self._loaded >= READY_MAX or self._loaded_bytes >= READY_BYTES_MAX:
+        is_whole = bool(message.body) or message.is_whole
+        if self._loaded >= READY_MAX or self._loaded_bytes >= READY_BYTES_MAX or not is_whole:
             if loaded and loaded[-1].n > message.n:
                 self.unload(session)
             return False
         if loaded is None:
             loaded = session.loaded = deque()
+            self._with_loaded.add(session)
         if not loaded or loaded[-1].n < message.n:
             loaded.append(message)
         elif loaded[0].n > message.n:
@@ -305,6 +312,7 @@ class Sessions:
             if expired:
                 expired_count += len(expired)
                 self._around.on_expired(expired, now_ms)
+        self._note_loaded()
         return found  # none: the entity announces the box again when the expired ones are removed
 
     def _load(self, session: MessageSession) -> bool:
@@ -313,13 +321,16 @@ class Sessions:
         if not numbers:
             return False
         try:
-            messages = self._around.load(numbers)
+            messages, rest = self._around.load(numbers)
         except StoreError:
-            for n in numbers:
+            for n in reversed(numbers):
                 session.line.add(n)
             raise
-        session.count -= len(numbers) - len(messages)
+        for n in reversed(rest):
+            session.line.add(n)
+        session.count -= len(numbers) - len(rest) - len(messages)
         session.loaded = deque(messages)
+        self._with_loaded.add(session)
         self._loaded += len(messages)
         self._loaded_bytes += sum(message.size for message in messages)
         return True
@@ -327,10 +338,25 @@ class Sessions:
     def unload(self, session: MessageSession) -> None:
         """Unload the messages of the session: only their numbers are kept."""
         loaded, session.loaded = session.loaded, None
+        self._with_loaded.discard(session)
         for message in reversed(loaded or ()):
             session.line.add(message.n)
             self._loaded -= 1
             self._loaded_bytes -= message.size
+        if loaded:
+            self._note_loaded()
+
+    def held_bytes(self) -> int:
+        """Return what the loaded messages take in memory."""
+        return self._loaded_bytes + READY_COST * self._loaded
+
+    def _note_loaded(self) -> None:
+        self._around.ready.hold(self, self._loaded_bytes + READY_COST * self._loaded)
+
+    def give_up(self) -> None:
+        """Unload every session."""
+        for session in list(self._with_loaded):
+            self.unload(session)
 
     # ── looking ──
 
@@ -413,23 +439,30 @@ class Sessions:
         counts = Counter(entry[1] for entry in self._expiry.due(now_ms) if _waits(entry))
         return {session for session, count in counts.items() if count == session.waiting}
 
-    def withdraw_expired(self, now_ms: int) -> list[StoredMessage]:
-        """Return some waiting messages whose time to live is over; the caller may give them back."""
+    def withdraw_expired(self, now_ms: int, size_max: int) -> list[StoredMessage]:
+        """Return some waiting messages whose time to live is over, without their bodies; the caller may give them back.
+        The last one reaches `size_max` bytes."""
         next_ms = self._expiry.next_ms()
         if next_ms is None or next_ms > now_ms:
             return []
-        due = [entry for entry in self._expiry.pop_due(now_ms, self._around.chunk_size()) if _waits(entry)]
+        due = [entry for entry in self._expiry.pop_due(now_ms, CHUNK_MAX) if _waits(entry)]
         self._expiry.live -= len(due)
         for _, session in due:
             self.unload(session)
         if not due:
             return []
         try:
-            messages = self._around.load(sorted(n for n, _ in due))
+            messages, unread = self._around.load_heads(sorted(n for n, _ in due))
         except StoreError:
             for entry in due:
                 self._expiry.add(now_ms, entry)
             raise
+        messages, later = up_to(messages, size_max)
+        rest = {*unread, *(message.n for message in later)}
+        for entry in due:
+            if entry[0] in rest:
+                self._expiry.add(now_ms, entry)
+        due = [entry for entry in due if entry[0] not in rest]
         for n, session in due:
             session.line.discard(n)
         intact = {message.n for message in messages}

@@ -14,6 +14,7 @@ from typing import Any
 from pairbus.amqp.errors import NOT_ALLOWED
 from pairbus.amqp.types import encode_pair
 from pairbus.broker.box import CHUNK_MAX, Box, deletion
+from pairbus.broker.budget import MOVE_BYTES, Share
 from pairbus.broker.entity import Entity, EntityDone
 from pairbus.broker.locks import Lock
 from pairbus.broker.refusal import ARGUMENT_ERROR, MESSAGE_NOT_FOUND, Refusal, lock_lost, refusal_of, unreadable
@@ -22,7 +23,7 @@ from pairbus.broker.store import ACTIVE, DEFERRED, StoredMessage, Update
 from pairbus.errors import StoreError
 
 DEFERRED_SIZE_MAX = 32 << 20  # bytes of deferred messages received together: they are all in memory, and in one answer
-DELETED_SIZE_MAX = 32 << 20  # bytes of waiting messages that one request deletes: they are in memory until the commit
+DELETED_SIZE_MAX = 32 << 20  # bytes of waiting messages that one request deletes: each is read on the event loop
 PATCH_SIZE_MAX = 64 * 1024  # changed properties of one message; the service allows 64 KB of properties in all
 
 
@@ -49,6 +50,8 @@ class Settlement:
         self._dead = dead
         self._store = entity.store
         self._commits = entity.commits
+        self.is_lapsing = False
+        "True while the ends of some locks are being committed: those of a million locks are not written together."
 
     # ── settling ──
 
@@ -174,6 +177,7 @@ class Settlement:
                     break
                 found += next_one
                 size += next_one[0].size
+                next_one[0].drop_body()
         except (Refusal, StoreError) as error:
             for message in found:
                 box.give_back(message)
@@ -202,10 +206,17 @@ class Settlement:
     # ── deferred messages ──
 
     def receive_deferred(
-        self, box: Box, seqs: Sequence[int], now_ms: int, lock: bool, done: Callable[[Refusal | list[Lock]], None]
+        self,
+        box: Box,
+        seqs: Sequence[int],
+        now_ms: int,
+        lock: bool,
+        done: Callable[[Refusal | list[Lock]], None],
+        *,
+        share: Share | None = None,
     ) -> None:
         """Receive all of the deferred messages or none, in the order asked for. Without `lock` they are deleted before
-        they are handed out."""
+        they are handed out. `share` is what the receiver holds of the budget; until the answer the bodies count too."""
         self._entity.accessed_ms = now_ms
         seqs = list(dict.fromkeys(seqs))
         try:
@@ -215,8 +226,10 @@ class Settlement:
             self._entity.answer_later(refusal, done)
             return
         box.take_deferred(messages)
+        if share is not None:
+            done = _answered_with(share, sum([message.size for message in messages]), done)
         if lock:
-            self._entity.answer_later(box.locks.make(messages, now_ms), done)
+            self._entity.answer_later(box.locks.make(messages, now_ms, share), done)
             return
         self._store.write(deletion(box, messages))
         tokens = box.locks.new_tokens(len(messages))
@@ -227,19 +240,18 @@ class Settlement:
         unknown = [seq for seq in seqs if seq not in box.deferred]
         loaded: dict[int, StoredMessage] = {}
         if not unknown:
-            ordered, step, size = sorted(box.deferred[seq] for seq in seqs), box.chunk_size(), 0
-            for at in range(0, len(ordered), step):
-                try:
-                    messages, _ = self._store.load(box.number, ordered[at : at + step])
-                except StoreError as error:
-                    raise unreadable(error) from error
-                size += sum(message.size for message in messages)
-                if size > DEFERRED_SIZE_MAX and len(seqs) > 1:
+            ordered = sorted(box.deferred[seq] for seq in seqs)
+            try:
+                heads, unread = box.heads(ordered)
+                if len(seqs) > 1 and (unread or sum([head.size for head in heads]) > DEFERRED_SIZE_MAX):
                     text = (
                         f"The deferred messages asked for have more than {DEFERRED_SIZE_MAX >> 20} MB: ask for fewer."
                     )
                     raise Refusal(ARGUMENT_ERROR, text)
-                loaded.update((message.seq, message) for message in messages)
+                messages = self._store.load(box.number, ordered).messages
+            except StoreError as error:
+                raise unreadable(error) from error
+            loaded.update((message.seq, message) for message in messages)
             unknown = [seq for seq in seqs if seq not in loaded]  # damaged
         if unknown:
             raise not_found(unknown, "deferred", self._entity.path)
@@ -316,13 +328,21 @@ class Settlement:
             box.defer(after)
 
     def lapse(self, box: Box, now_ms: int) -> None:
-        """Count locks that have expired as deliveries, like abandoning."""
-        changes = [self._change(box, lock.message, Outcome.ABANDON, b"") for lock in box.locks.lapse(now_ms, CHUNK_MAX)]
-        if changes:
-            box.lapsed_count += len(changes)
+        """Count some locks that have expired as deliveries, like abandoning: the store writes the bodies again."""
+        next_ms = box.locks.next_lapse_ms()
+        if self.is_lapsing or next_ms is None or next_ms > now_ms or not self._entity.may_move(box, now_ms):
+            return
+        locks = box.locks.lapse(now_ms, CHUNK_MAX, MOVE_BYTES)
+        if locks:
+            self.is_lapsing = True
+            box.lapsed_count += len(locks)
+            changes = [self._change(box, lock.message, Outcome.ABANDON, b"") for lock in locks]
+            self._entity.moving.take(sum([change[0].size for change in changes]))
             self._commits.then(self._lapsed, box, changes)
 
     def _lapsed(self, box: Box, changes: list[MessageChange], error: StoreError | None) -> None:
+        self.is_lapsing = False
+        self._entity.moving.give(sum([change[0].size for change in changes]))
         for change in changes:
             if error is None:
                 self.apply(box, change)
@@ -331,6 +351,19 @@ class Settlement:
         self._entity.announce(box)
         if any(to_box is not box for _, _, to_box in changes):
             self._entity.announce(self._dead)
+
+
+def _answered_with(
+    share: Share, size: int, done: Callable[[Refusal | list[Lock]], None]
+) -> Callable[[Refusal | list[Lock]], None]:
+    """Count bytes against the budget until the answer was given."""
+    share.take(size)
+
+    def answered(result: Refusal | list[Lock]) -> None:
+        share.give(size)
+        done(result)
+
+    return answered
 
 
 def reason(name: str, description: str) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pairbus.broker.box import Box
+from pairbus.broker.budget import Budget
 from pairbus.broker.description import RuleDescription, SubscriptionDescription
 from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
 from pairbus.broker.payloads import Payloads
@@ -51,6 +52,7 @@ class Subscription(ReceivingEntity[SubscriptionDescription]):
         now_ms: int,
         last_seq: int = 0,
         on_ready: Callable[[Box], None],
+        budget: Budget | None = None,
     ) -> None:
         """Make a subscription. `on_ready`: as for a queue."""
         self.subscription_id = subscription_id
@@ -63,6 +65,7 @@ class Subscription(ReceivingEntity[SubscriptionDescription]):
             description,
             store,
             payloads,
+            budget or Budget(),
             now_ms=now_ms,
             last_seq=last_seq,
             on_ready=on_ready,
@@ -129,11 +132,13 @@ class Subscription(ReceivingEntity[SubscriptionDescription]):
 
     def recovered(self, now_ms: int) -> None:
         """Note that the index was read to its end."""
+        self._receiving.recovered()
         self.touch(now_ms)
 
     def remains(self) -> Remains:
         """Return the rows to sweep once the drop is committed."""
         receiving = self._receiving
+        receiving.discharge()
         return Remains(
             self.subscription_id, receiving.drains(), row_bytes=receiving.row_bytes(), states=receiving.state_rows()
         )
@@ -148,7 +153,7 @@ class Subscription(ReceivingEntity[SubscriptionDescription]):
     @property
     def is_catching_up(self) -> bool:
         """True while a batch of due work is being committed; the next one follows by itself."""
-        return self._receiving.expiry.is_busy
+        return self._receiving.is_catching_up
 
     def run_due(self, now_ms: int) -> None:
         """Do a bounded part of the due work: locks and times to live that end."""

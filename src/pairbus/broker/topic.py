@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from pairbus.broker.admission import Admission
 from pairbus.broker.box import Box, deletion
+from pairbus.broker.budget import Budget
 from pairbus.broker.description import TopicDescription
 from pairbus.broker.draft import Draft
 from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
@@ -37,6 +38,7 @@ class Topic:
         now_ms: int,
         last_seq: int = 0,
         on_ready: Callable[[Box], None],
+        budget: Budget | None = None,
     ) -> None:
         """Make a topic. `on_ready` is called when `next_due_ms` may have changed without a call."""
         self.topic_id = topic_id
@@ -50,14 +52,15 @@ class Topic:
             description,
             store,
             payloads,
+            budget := budget or Budget(),
             now_ms=now_ms,
             last_seq=last_seq,
             on_ready=on_ready,
             run_due=self.run_due,
         )
-        self.box = Box(box_of(topic_id), store, entity.commits, payloads, on_expired=_never_expires)
+        self.box = Box(box_of(topic_id), store, entity.commits, payloads, budget=budget, on_expired=_never_expires)
         "Box of scheduled messages; no client ever receives from it."
-        self._schedule = Schedule(entity, self.box, self._activate)
+        self._schedule = Schedule(entity, self.box, self._activate, with_bodies=True)
         self._pending_bytes = 0
         "Bytes of copies that are written and not yet committed."
         self._admission: Admission[Publication] = Admission(

@@ -31,6 +31,9 @@ class WebSocketWire:
             self.peer.pause_writing()
         self._has_work.set()
 
+    def get_write_buffer_size(self) -> int:
+        return self._unsent_size + (0 if self._transport is None else self._transport.get_write_buffer_size())
+
     def close(self) -> None:
         self._is_closing = True
         self._has_work.set()

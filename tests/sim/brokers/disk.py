@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from pairbus.broker.session_service import state_size
 from pairbus.broker.store import (
+    UNLIMITED,
     Done,
     Hindrance,
     IndexRow,
     Insert,
     InsertPayload,
+    Loaded,
     Move,
     PayloadRow,
     PutEntity,
@@ -206,8 +208,8 @@ class DiskStore:
     def load_state(self, n: int) -> bytes | None:
         return self._platter.load_state(n)
 
-    def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
-        return self._platter.load(box, numbers)
+    def load(self, box: int, numbers: Sequence[int], size_max: int = UNLIMITED, *, with_bodies: bool = True) -> Loaded:
+        return self._platter.load(box, numbers, size_max, with_bodies=with_bodies)
 
     def seq_of(self, box: int, n: int) -> int:
         return self._platter.seq_of(box, n)

@@ -15,7 +15,14 @@ from pairbus.broker.management.node import Answer, Fields, ManagementNode, Opera
 from pairbus.broker.management.sessions import held
 from pairbus.broker.messages import draft_of
 from pairbus.broker.queue import Outcome, Queue
-from pairbus.broker.refusal import ARGUMENT_ERROR, MESSAGE_NOT_FOUND, Refusal, dead_letters_take_no_sends, lock_lost
+from pairbus.broker.refusal import (
+    ARGUMENT_ERROR,
+    MESSAGE_NOT_FOUND,
+    SERVER_BUSY,
+    Refusal,
+    dead_letters_take_no_sends,
+    lock_lost,
+)
 from pairbus.broker.settlement import not_found
 from pairbus.broker.subscription import Subscription
 from pairbus.broker.topic import Topic
@@ -101,23 +108,24 @@ def _cancel_scheduled(node: ManagementNode, fields: Fields, answer: Answer, now_
 
 def _receive_deferred(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
     node.queue.check_receive()
+    if not node.locked.may_take:
+        raise Refusal(SERVER_BUSY, "This connection has too many locked messages: settle some of them first.")
 
     def received(result: Refusal | list[Lock]) -> None:
         node.changed()
         if isinstance(result, Refusal):
             answer.refuse(result)
         else:
-            answer.ok(
+            messages = [
                 {
-                    "messages": [
-                        {
-                            "lock-token": UUID(bytes_le=lock.token),
-                            "message": encode_delivery(lock.message, lock.until_ms, lock.token if holds else b""),
-                        }
-                        for lock in result
-                    ]
+                    "lock-token": UUID(bytes_le=lock.token),
+                    "message": encode_delivery(lock.message, lock.until_ms, lock.token if holds else b""),
                 }
-            )
+                for lock in result
+            ]
+            for lock in result:
+                lock.message.drop_body()
+            answer.ok({"messages": messages})
 
     holds, numbers = fields.integer("receiver-settle-mode", 1) == 1, fields.many("sequence-numbers", int)
     hold = held(node, fields, now_ms)
@@ -125,7 +133,7 @@ def _receive_deferred(node: ManagementNode, fields: Fields, answer: Answer, now_
         strange = [seq for seq in numbers if seq not in (hold.session.deferred or {})]
         if strange:
             raise not_found(strange, f"deferred (in session '{hold.session.id}')", node.path)
-    node.queue.receive_deferred(node.box, numbers, now_ms, holds, received)
+    node.queue.receive_deferred(node.box, numbers, now_ms, holds, received, share=node.locked)
 
 
 def _delete(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:

@@ -25,6 +25,7 @@ from pairbus.amqp.errors import (
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Int, Symbol
 from pairbus.broker.box import Box
+from pairbus.broker.budget import Share
 from pairbus.broker.queue import Queue
 from pairbus.broker.refusal import (
     ARGUMENT_ERROR,
@@ -137,9 +138,10 @@ class ManagementNode:
         find: Callable[[], RequestTarget],
         allows: Callable[[str], bool],
         is_mine: Callable[[object], bool],
+        locked: Share,
     ) -> None:
         """Make the node. `find` looks the entity up and raises a Refusal when it does not exist; `is_mine` tells
-        whether the holder of a session is a link of this peer."""
+        whether the holder of a session is a link of this peer; `locked` is what the peer holds of the budget."""
         self.address = address
         self.namespace = namespace
         self.target = find()
@@ -147,6 +149,7 @@ class ManagementNode:
         self._find = find
         self._allows = allows
         self.is_mine = is_mine
+        self.locked = locked
 
     @property
     def path(self) -> str:

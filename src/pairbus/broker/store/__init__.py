@@ -40,6 +40,7 @@ Two implementations keep one contract test: `memory.MemoryStore` (the oracle, an
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -148,10 +149,22 @@ class StoredMessage:
         self.size = len(body) + len(annotations) + len(patch)
         "Bytes of body, annotations and patch: needed several times for each message."
 
+    @property
+    def is_whole(self) -> bool:
+        """False when the body was dropped, or never read: then `body` is empty, and only the store has it."""
+        return bool(self.body) or self.size == len(self.annotations) + len(self.patch)
+
+    def drop_body(self) -> None:
+        """Let go of the body once it has been delivered; `size` stays. Only for one who alone has the message."""
+        self.body = b""
+
     def revised(self, **changes: Any) -> StoredMessage:
         """Return a copy with other values: messages are shared by queues, stores and connections, and never changed."""
         values = {name: getattr(self, name) for name in self.__slots__ if name != "size"}
-        return StoredMessage(**(values | changes))
+        after = StoredMessage(**(values | changes))
+        if "body" not in changes:
+            after.size += self.size - len(self.body) - len(self.annotations) - len(self.patch)  # of a dropped body
+        return after
 
     def __repr__(self) -> str:
         return f"<StoredMessage {self.seq} state={self.state} {self.size} B>"
@@ -330,8 +343,21 @@ class StateRow(NamedTuple):
     size: int
 
 
+class Loaded(NamedTuple):
+    """Messages that were read."""
+
+    messages: list[StoredMessage]
+    "Intact messages, ascending."
+    damaged: list[int]
+    "Numbers of damaged ones."
+    rest: list[int]
+    "Numbers that were not looked at, because those before them have enough bytes; ascending."
+
+
 PayloadRow = tuple[int, int, int]
 "(payload, topic id, size)"
+
+UNLIMITED = sys.maxsize
 
 Done = Callable[[StoreError | None], None]
 
@@ -402,10 +428,12 @@ class Store(Protocol):
         """
         ...
 
-    def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
-        """Return (the intact messages of `box` among `numbers`, ascending; the numbers of those that are damaged).
+    def load(self, box: int, numbers: Sequence[int], size_max: int = UNLIMITED, *, with_bodies: bool = True) -> Loaded:
+        """Return the messages of `box` among `numbers`, in ascending order, until they have `size_max` bytes: so at
+        most one message is read beyond.
 
-        A number that no row of the box has is in neither list. StoreError: the rows cannot be read now.
+        Without bodies only the heads count and are read; the `size` of a message then lacks a payload that it shares.
+        A number that no row of the box has is in no list. StoreError: the rows cannot be read now.
         """
         ...
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pairbus.broker.store.read_failures import ReadFailures
-from pairbus.broker.store.records import payload_crc
+from pairbus.broker.store.records import Bodies, payload_crc
 from pairbus.broker.store.schema import READ_ERRORS, store_error
 from pairbus.errors import StoreError
 
@@ -33,15 +33,17 @@ class SharedBodies:
         "Bodies in the order in which they were read."
         self._kept_bytes = 0
 
-    def find(self, wanted: set[int]) -> dict[int, bytes]:
-        """Return the wanted payloads that are there and intact. StoreError: they cannot be read now."""
+    def find(self, wanted: set[int], size_max: int) -> Bodies:
+        """Return the wanted payloads that are there and intact, and those not looked at, because the others that were
+        read have `size_max` bytes. StoreError: they cannot be read now."""
         kept = self._kept
         found = {payload: kept[payload] for payload in wanted if payload in kept}
+        unread: set[int] = set()
         if len(found) < len(wanted):
-            read = self._read(wanted.difference(found))
+            read, unread = self._read(wanted.difference(found), size_max)
             self._keep(read)
             found |= read
-        return found
+        return found, unread
 
     def _keep(self, bodies: dict[int, bytes]) -> None:
         kept = self._kept
@@ -50,24 +52,37 @@ class SharedBodies:
         while self._kept_bytes > KEPT_BYTES_MAX:
             self._kept_bytes -= len(kept.pop(next(iter(kept))))
 
-    def _read(self, wanted: Iterable[int]) -> dict[int, bytes]:
+    def _read(self, wanted: Iterable[int], size_max: int) -> tuple[dict[int, bytes], set[int]]:
         found: dict[int, bytes] = {}
+        unread: set[int] = set()
+        left = size_max
         for first, last in _runs_of(sorted(wanted)):
+            if left <= 0:
+                unread.update(range(first, last + 1))
+                continue
             try:
-                found |= self._read_run(first, last)
-                self._failures.succeeded(range(first, last + 1))
+                bodies, end = self._read_run(first, last, left)
+                self._failures.succeeded(range(first, end))
             except READ_ERRORS as error:
-                found |= self._read_one_by_one(range(first, last + 1))
+                bodies, end = self._read_one_by_one(range(first, last + 1), left)
                 logger.error("%s: payloads were read one by one after an error: %s", self._path, error)
-        return found
+            found |= bodies
+            left -= sum(map(len, bodies.values()))
+            unread.update(range(end, last + 1))
+        return found, unread
 
-    def _read_one_by_one(self, numbers: range) -> dict[int, bytes]:
+    def _read_one_by_one(self, numbers: range, size_max: int) -> tuple[dict[int, bytes], int]:
         found: dict[int, bytes] = {}
         passing: StoreError | None = None
         is_any_lost = False
+        left = size_max
         for payload in numbers:
+            if left <= 0:
+                return found, payload
             try:
-                found |= self._read_run(payload, payload)
+                bodies, _ = self._read_run(payload, payload, left)
+                found |= bodies
+                left -= sum(map(len, bodies.values()))
                 self._failures.succeeded([payload])
             except READ_ERRORS as error:
                 if self._failures.is_lost(payload, error):
@@ -79,17 +94,22 @@ class SharedBodies:
                     break
         if passing is not None:
             raise passing
-        return found
+        return found, numbers.stop
 
-    def _read_run(self, first: int, last: int) -> dict[int, bytes]:
+    def _read_run(self, first: int, last: int, size_max: int) -> tuple[dict[int, bytes], int]:
+        """Return (the intact bodies until they have `size_max` bytes, the first number that was not looked at)."""
         read = self._connection.execute(
-            "SELECT id, topic, crc, body FROM payloads WHERE id BETWEEN ? AND ?", (first, last)
+            "SELECT id, topic, crc, body FROM payloads WHERE id BETWEEN ? AND ? ORDER BY id", (first, last)
         )
-        return {
-            payload: body
-            for payload, topic_id, crc, body in read
-            if type(body) is bytes and type(topic_id) is int and payload_crc(payload, topic_id, body) == crc
-        }
+        found: dict[int, bytes] = {}
+        left = size_max
+        for payload, topic_id, crc, body in read:
+            if type(body) is bytes and type(topic_id) is int and payload_crc(payload, topic_id, body) == crc:
+                found[payload] = body
+                left -= len(body)
+                if left <= 0:
+                    return found, int(payload) + 1
+        return found, last + 1
 
 
 def _runs_of(ordered: list[int]) -> list[tuple[int, int]]:

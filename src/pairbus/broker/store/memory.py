@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from pairbus.broker.store import (
+    UNLIMITED,
     Delete,
     Done,
     DropEntity,
@@ -19,6 +20,7 @@ from pairbus.broker.store import (
     IndexRow,
     Insert,
     InsertPayload,
+    Loaded,
     Move,
     PayloadRow,
     PutEntity,
@@ -61,6 +63,12 @@ def _snapshot(op: Write) -> Write:
             return Remember(entity_id, list(ids))
         case _:
             return op
+
+
+def _head(message: StoredMessage) -> StoredMessage:
+    head = message.revised()
+    head.drop_body()
+    return head
 
 
 class MemoryStore:
@@ -167,10 +175,19 @@ class MemoryStore:
             self._room_check = RoomCheck()
         self.after_commit(partial(self._room_check.tell, done))
 
-    def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
+    def load(self, box: int, numbers: Sequence[int], size_max: int = UNLIMITED, *, with_bodies: bool = True) -> Loaded:
         self._check_open()
-        rows = [self._rows.get(n) for n in sorted(set(numbers))]
-        return [self._whole(row[1]) for row in rows if row is not None and row[0] == box], []
+        messages: list[StoredMessage] = []
+        ordered, size = sorted(set(numbers)), 0
+        for place, n in enumerate(ordered):
+            if size >= size_max:
+                return Loaded(messages, [], ordered[place:])
+            row = self._rows.get(n)
+            if row is not None and row[0] == box:
+                message = self._whole(row[1]) if with_bodies else _head(row[1])
+                messages.append(message)
+                size += message.size if with_bodies else message.size - len(row[1].body)
+        return Loaded(messages, [], [])
 
     def _whole(self, message: StoredMessage) -> StoredMessage:
         body = self._payloads[message.payload][1] if message.payload else message.body

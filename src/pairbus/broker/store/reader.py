@@ -6,19 +6,21 @@ unless it lasts for minutes (see read_failures.py).
 from __future__ import annotations
 
 import logging
+import sqlite3
+from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from pairbus.broker.store import (
-    StoredMessage,
-    states,
-)
+from pairbus.broker.store import UNLIMITED, Loaded, states
 from pairbus.broker.store.bodies import SharedBodies
 from pairbus.broker.store.progress import PacedTelling
 from pairbus.broker.store.read_failures import ReadFailures
 from pairbus.broker.store.records import (
     COLUMNS,
+    HEAD_COLUMNS,
     StoredRow,
+    heads_of,
     index_row_of,
     messages_of,
 )
@@ -49,24 +51,30 @@ class StoreReader:
         except READ_ERRORS as error:
             raise store_error(error, self._path) from error
 
-    def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
+    def load(self, box: int, numbers: Sequence[int], size_max: int = UNLIMITED, *, with_bodies: bool = True) -> Loaded:
         if not numbers:
-            return [], []
+            return Loaded([], [], [])
         ordered = sorted(set(numbers))
+        columns = COLUMNS if with_bodies else HEAD_COLUMNS
         bad: list[int] = []
         try:
-            rows = self._rows(ordered)
-            self._failures.succeeded(ordered)
+            rows, rest = self._rows(ordered, columns, size_max)
+            self._failures.succeeded(ordered[: len(ordered) - len(rest)])
         except READ_ERRORS as error:
-            rows, bad = self._rows_one_by_one(ordered)
+            rows, bad, rest = self._rows_one_by_one(ordered, columns, size_max)
             logger.error("%s: %s was read row by row after an error: %s", self._path, box_name(box), error)
         if ordered[-1] - ordered[0] + 1 != len(ordered):  # a range may include other numbers
             wanted = set(ordered)
             rows = [row for row in rows if row[0] in wanted]
-        messages, altered = messages_of(box, [row for row in rows if row[1] == box], self._bodies.find)
+        rows = [row for row in rows if row[1] == box]
+        if with_bodies:
+            messages, altered, unread = messages_of(box, rows, partial(self._bodies.find, size_max=size_max))
+            rest = unread + rest
+        else:
+            messages, altered = heads_of(box, rows)
         bad += altered
         self._log_damaged(box, bad)
-        return messages, sorted(bad)
+        return Loaded(messages, sorted(bad), rest)
 
     def seq_of(self, box: int, n: int) -> int:
         try:
@@ -83,36 +91,49 @@ class StoreReader:
         if not numbers:
             return []
         try:
-            rows = self._rows(sorted(numbers), "n, box, head, head_crc, 0, x''")
+            rows, _ = self._rows(sorted(numbers), HEAD_COLUMNS)
         except READ_ERRORS as error:
             raise store_error(error, self._path) from error
         wanted = set(numbers)
         found = [index_row_of(n, box, head, crc, 0) for n, box, head, crc, _, _ in rows if n in wanted]
         return [row.payload for row in found if row is not None and row.payload]
 
-    def _rows(self, ordered: list[int], columns: str = COLUMNS) -> list[StoredRow]:
-        """Return the rows with these numbers, and perhaps some between them, ascending."""
+    def _rows(self, ordered: list[int], columns: str, size_max: int = UNLIMITED) -> tuple[list[StoredRow], list[int]]:
+        """Return (the rows with these numbers, and perhaps some between them, ascending, until they have `size_max`
+        bytes; the numbers that were not reached)."""
         first, last = ordered[0], ordered[-1]
+        rows: list[StoredRow] = []
         if last - first < 2 * len(ordered):
             sql = f"SELECT {columns} FROM messages WHERE n BETWEEN ? AND ? ORDER BY n"
-            return self._connection.execute(sql, (first, last)).fetchall()
-        rows: list[StoredRow] = []
+            left = _fetch(self._connection.execute(sql, (first, last)), rows, size_max)
+            return rows, _beyond(rows, ordered, left)
+        left = size_max
         for at in range(0, len(ordered), MAX_ROWS):
             part = ordered[at : at + MAX_ROWS]
             size = padded_size(len(part))
             part += part[-1:] * (size - len(part))
             sql = f"SELECT {columns} FROM messages WHERE n IN ({','.join('?' * size)}) ORDER BY n"
-            rows += self._connection.execute(sql, part).fetchall()
-        return rows
+            left = _fetch(self._connection.execute(sql, part), rows, left)
+            if left <= 0:
+                break
+        return rows, _beyond(rows, ordered, left)
 
-    def _rows_one_by_one(self, ordered: list[int]) -> tuple[list[StoredRow], list[int]]:
-        """Return the rows that can be read, and the numbers that are given up. StoreError: some may be read later."""
+    def _rows_one_by_one(
+        self, ordered: list[int], columns: str, size_max: int
+    ) -> tuple[list[StoredRow], list[int], list[int]]:
+        """Return the rows that can be read, the numbers that are given up, and those that were not reached. StoreError:
+        some may be read later."""
         rows: list[StoredRow] = []
         lost: list[int] = []
         passing: StoreError | None = None
-        for n in ordered:
+        left = size_max
+        for place, n in enumerate(ordered):
+            if left <= 0:
+                return rows, lost, ordered[place:]
             try:
-                rows += self._rows([n])
+                found, _ = self._rows([n], columns)
+                left -= sum(map(_size_of, found))
+                rows += found
                 self._failures.succeeded([n])
             except READ_ERRORS as error:
                 if self._failures.is_lost(n, error):
@@ -123,8 +144,34 @@ class StoreReader:
                     break
         if passing is not None:
             raise passing
-        return rows, lost
+        return rows, lost, []
 
     def _log_damaged(self, box: int, numbers: list[int]) -> None:
         if numbers:
             logger.error("%s: damaged messages of %s: rows %s", self._path, box_name(box), some_of(numbers))
+
+
+def _fetch(cursor: sqlite3.Cursor, rows: list[StoredRow], size_max: int) -> int:
+    """Add rows until they have `size_max` bytes, and return how many bytes are left; every loaded message passes here.
+
+    SQLite hands over one row at a time, so what is not fetched is not in memory.
+    """
+    add, left = rows.append, size_max
+    for row in cursor:
+        add(row)
+        try:
+            left -= len(row[5]) + len(row[2])
+        except TypeError:  # a damaged row, which may have numbers there
+            continue
+        if left <= 0:
+            break
+    return left
+
+
+def _size_of(row: StoredRow) -> int:
+    return len(row[5]) + len(row[2]) if type(row[5]) is bytes and type(row[2]) is bytes else 0
+
+
+def _beyond(rows: list[StoredRow], ordered: list[int], left: int) -> list[int]:
+    """Return the numbers behind the last row, when reading ended before them."""
+    return ordered[bisect_right(ordered, rows[-1][0]) :] if left <= 0 else []

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 from zlib import crc32
 
@@ -30,6 +31,8 @@ StoredRow = tuple[Any, Any, Any, Any, Any, Any]
 
 COLUMNS = "n, box, head, head_crc, body_crc, body"
 COLUMN_COUNT = 6
+HEAD_COLUMNS = "n, box, head, head_crc, length(body), x''"
+"Columns of a row without its body; SQLite knows the length without reading it."
 NO_CRC = crc32(b"")
 
 
@@ -103,10 +106,15 @@ def pack_rows(box: int, messages: Sequence[StoredMessage]) -> list[Any]:
     return flat
 
 
+Bodies = tuple[Mapping[int, bytes], AbstractSet[int]]
+"(bodies by the numbers of their payloads, payloads that were not looked at because the others have enough bytes)"
+
+
 def messages_of(
-    box: int, rows: Iterable[StoredRow], payloads: Callable[[set[int]], Mapping[int, bytes]]
-) -> tuple[list[StoredMessage], list[int]]:
-    """Return (the messages of the intact rows of the box, the numbers of the damaged ones).
+    box: int, rows: Iterable[StoredRow], payloads: Callable[[set[int]], Bodies]
+) -> tuple[list[StoredMessage], list[int], list[int]]:
+    """Return (the messages of the intact rows of the box, the numbers of the damaged ones, the numbers behind the first
+    message whose payload was not looked at).
 
     `payloads` finds the intact bodies among these numbers; a row whose payload is missing is damaged.
     Every delivered message passes here: hence a loop with local names and a bare object instead of a call for each.
@@ -155,25 +163,47 @@ def messages_of(
         message.size = len(body) + len(head) - annotations_at
         messages.append(message)
     if wanted:
-        messages = _with_bodies(messages, payloads(wanted), damaged)
-    return messages, damaged
+        found, unread = payloads(wanted)
+        if messages[0].payload in unread:  # at least one message is read
+            found, unread = payloads({messages[0].payload})[0], unread | wanted
+        return _with_bodies(messages, found, unread, damaged)
+    return messages, damaged, []
 
 
 def _with_bodies(
-    messages: list[StoredMessage], payloads: Mapping[int, bytes], damaged: list[int]
-) -> list[StoredMessage]:
+    messages: list[StoredMessage], payloads: Mapping[int, bytes], unread: AbstractSet[int], damaged: list[int]
+) -> tuple[list[StoredMessage], list[int], list[int]]:
     """Put the payloads into the messages that share one; a message whose payload is missing is damaged."""
     whole: list[StoredMessage] = []
-    for message in messages:
+    for place, message in enumerate(messages):
         if message.payload:
             body = payloads.get(message.payload)
+            if body is None and message.payload in unread:
+                return whole, damaged, [later.n for later in messages[place:]]
             if body is None:
                 damaged.append(message.n)
                 continue
             message.body = body
             message.size += len(body)
         whole.append(message)
-    return whole
+    return whole, damaged, []
+
+
+def heads_of(box: int, rows: Iterable[StoredRow]) -> tuple[list[StoredMessage], list[int]]:
+    """Return messages without bodies from rows with `HEAD_COLUMNS`, and the numbers of the damaged ones."""
+    sizes: dict[int, Any] = {}
+    heads: list[StoredRow] = []
+    for n, number, head, crc, size, _ in rows:
+        sizes[n] = size or 0
+        heads.append((n, number, head, crc, NO_CRC, b""))
+    messages, damaged, _ = messages_of(box, heads, _no_bodies)
+    for message in messages:
+        message.size += sizes[message.n]
+    return messages, damaged
+
+
+def _no_bodies(payloads: set[int]) -> Bodies:
+    return dict.fromkeys(payloads, b""), frozenset()
 
 
 def index_rows_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[IndexRow], list[tuple[int, Any]]]:

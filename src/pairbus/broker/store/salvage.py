@@ -272,7 +272,7 @@ def _insert(
             by_box.setdefault(row[1], []).append(row)
     ops = []
     for box, each in by_box.items():
-        messages, _ = messages_of(box, each, lambda _: payloads)
+        messages, _, _ = messages_of(box, each, lambda _: (payloads, frozenset()))
         ops.append(Insert(box, messages))
         copied[entity_of(box)] = copied.get(entity_of(box), 0) + len(messages)
     committer.commit_all(*ops)

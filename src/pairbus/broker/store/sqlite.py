@@ -17,7 +17,17 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from pairbus.broker.store import Done, Hindrance, IndexRow, PayloadRow, RecoveredStore, StateRow, StoredMessage, Write
+from pairbus.broker.store import (
+    UNLIMITED,
+    Done,
+    Hindrance,
+    IndexRow,
+    Loaded,
+    PayloadRow,
+    RecoveredStore,
+    StateRow,
+    Write,
+)
 from pairbus.broker.store.breakage import Breakage
 from pairbus.broker.store.commit_times import CommitTimes
 from pairbus.broker.store.committer import Committer, Totals
@@ -286,8 +296,8 @@ class SqliteStore:
         self._last_n += count
         return first
 
-    def load(self, box: int, numbers: Sequence[int]) -> tuple[list[StoredMessage], list[int]]:
-        return self._open_reader.load(box, numbers)
+    def load(self, box: int, numbers: Sequence[int], size_max: int = UNLIMITED, *, with_bodies: bool = True) -> Loaded:
+        return self._open_reader.load(box, numbers, size_max, with_bodies=with_bodies)
 
     def seq_of(self, box: int, n: int) -> int:
         return self._open_reader.seq_of(box, n)

@@ -1,0 +1,178 @@
+"""The bytes that the broker may have in memory: one budget for all namespaces of a process.
+
+    account     limit   held by                                             when it is full
+    ready       64 MB   boxes: messages loaded before their turn            the box that used its own last unloads them
+    locked     128 MB   clients: locks and unsettled deliveries             the client waits until some are settled
+    arriving    64 MB   clients: messages received and not yet committed    the client is not read from
+    unfinished 128 MB   clients: messages of which only a part has come     the client that stood still longest is cut
+    leaving     64 MB   clients: bytes written and not read, and answers    the client that stood still longest is cut
+    moving       8 MB   entities: bodies that an uncommitted write carries  the next batch waits for the commit
+    sum        456 MB
+    index      half of the machine's memory: what is kept for each waiting message and id; then sends are refused
+
+Law. A client takes more while it has less than is free. So one greedy client gets half of an account, two get a third
+each, and there is always room for one more; nobody counts clients. The check comes before the size is known, so every
+client may go beyond by one piece: a message, or a read of 256 KB.
+
+Bodies of locked messages are not in memory: the store has them, and only their heads are kept.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+MB = 1 << 20
+READY_MAX_BYTES = 64 * MB
+LOCKED_MAX_BYTES = 128 * MB
+ARRIVING_MAX_BYTES = 64 * MB
+UNFINISHED_MAX_BYTES = 128 * MB  # a message may have 100 MB
+LEAVING_MAX_BYTES = 64 * MB
+MOVING_MAX_BYTES = 8 * MB
+MOVE_BYTES = 2 * MB  # bodies that one batch of due work moves; one message may be larger
+INDEX_MAX_BYTES = 4096 * MB  # where nobody says how much memory there is
+
+# Measured (tests/broker/test_memory_costs.py), beside the bytes of bodies, annotations and changed properties.
+READY_COST = 520  # one loaded message
+LOCK_COST = 800  # one lock, with the head of its message
+DELIVERY_COST = 230  # one delivery that the client has not settled
+WAITING_COST = 48  # one waiting message that is not loaded
+SCHEDULED_COST = 520  # one scheduled message
+REMEMBERED_COST = 240  # one id of duplicate detection
+
+
+class Account:
+    """Bytes of one kind, of all clients together; each client or entity has a `Share`."""
+
+    __slots__ = ("_waiting", "limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._waiting: dict[Share, Callable[[], None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Account {self.used} of {self.limit} B, {len(self._waiting)} wait>"
+
+    def share(self) -> Share:
+        return Share(self)
+
+    @property
+    def is_full(self) -> bool:
+        return self.used >= self.limit
+
+    def wake(self) -> None:
+        """Call those who wait and may take again."""
+        ready = [share for share in self._waiting if share.may_take]
+        for share in ready:
+            self._waiting.pop(share)()
+
+
+class Share:
+    """Bytes that one client or entity holds of an account."""
+
+    __slots__ = ("_account", "used")
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self.used = 0
+
+    def __repr__(self) -> str:
+        return f"<Share {self.used} B of {self._account!r}>"
+
+    @property
+    def room(self) -> int:
+        """Bytes by which what is free exceeds the share; 0 or less: it may not take more."""
+        account = self._account
+        return account.limit - account.used - self.used
+
+    @property
+    def may_take(self) -> bool:
+        """True while the share is smaller than what is free."""
+        return self.room > 0
+
+    def take(self, size: int) -> None:
+        self.used += size
+        self._account.used += size
+
+    def give(self, size: int) -> None:
+        self.used -= size
+        account = self._account
+        account.used -= size
+        if account._waiting:
+            account.wake()
+
+    def close(self) -> None:
+        """Return everything, at the end of a client or an entity; what it still takes or gives counts nowhere."""
+        self._account._waiting.pop(self, None)
+        self.give(self.used)
+        self._account = Account(0)
+
+    def when_free(self, call: Callable[[], None]) -> None:
+        """Call once when the share may take again; nothing is taken before."""
+        self._account._waiting[self] = call
+
+
+class Holder(Protocol):
+    """One who can give up what he holds."""
+
+    def held_bytes(self) -> int:
+        """Return what is held now: some of it may have gone without notice."""
+        ...
+
+    def give_up(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+class Shelf:
+    """Bytes of one kind that their holders can give up: when they are too many, the least recently used go first."""
+
+    __slots__ = ("_holders", "limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._holders: OrderedDict[Holder, int] = OrderedDict()
+        "What each holds, those first that changed longest ago."
+
+    def __repr__(self) -> str:
+        return f"<Shelf {self.used} of {self.limit} B, {len(self._holders)} holders>"
+
+    def hold(self, holder: Holder, size: int) -> None:
+        """Note what a holder holds from now on; 0: nothing. Others may be told to give up theirs."""
+        holders = self._holders
+        if size:
+            self.used += size - holders.get(holder, 0)
+            holders[holder] = size
+            holders.move_to_end(holder)
+            if self.used > self.limit:
+                self._make_room()
+        elif holder in holders:
+            self.used -= holders.pop(holder)
+
+    def _make_room(self) -> None:
+        """Measure again, then let the first ones go; the last one has just asked and keeps what it has."""
+        for holder in list(self._holders):
+            size = holder.held_bytes()
+            self.used += size - self._holders[holder]
+            self._holders[holder] = size
+        while self.used > self.limit and len(self._holders) > 1:
+            holder, size = self._holders.popitem(last=False)
+            self.used -= size
+            if size:
+                holder.give_up()
+
+
+class Budget:
+    """The accounts of one process."""
+
+    def __init__(self, index_bytes: int = INDEX_MAX_BYTES) -> None:
+        self.ready = Shelf(READY_MAX_BYTES)
+        self.locked = Account(LOCKED_MAX_BYTES)
+        self.arriving = Account(ARRIVING_MAX_BYTES)
+        self.unfinished = Shelf(UNFINISHED_MAX_BYTES)
+        self.leaving = Shelf(LEAVING_MAX_BYTES)
+        self.moving = Account(MOVING_MAX_BYTES)
+        self.index = Account(index_bytes)
