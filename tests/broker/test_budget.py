@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.broker.budget import Account, Shelf
+from pairbus.broker.budget import MemoryAccount, Shelf
 
 
 def test_share_takes_while_it_has_less_than_is_free() -> None:
     """One greedy client gets half of an account, not all of it."""
-    account = Account(100)
+    account = MemoryAccount(100)
     greedy = account.share()
     while greedy.may_take:
         greedy.take(1)
@@ -19,7 +19,7 @@ def test_share_takes_while_it_has_less_than_is_free() -> None:
 @pytest.mark.parametrize("greedy", [1, 10, 99])
 def test_greedy_clients_leave_room_for_one_more(greedy: int) -> None:
     """However many take all they can, the next one may take as well, and the sum stays below the limit."""
-    account = Account(1_000_000)
+    account = MemoryAccount(1_000_000)
     shares = [account.share() for _ in range(greedy)]
     while takers := [share for share in shares if share.may_take]:
         for share in takers:
@@ -34,7 +34,7 @@ def test_greedy_clients_leave_room_for_one_more(greedy: int) -> None:
 
 def test_share_that_waits_is_called_once_when_it_may_take() -> None:
     """A call that came too early, or twice, would wake a client for nothing."""
-    account, calls = Account(100), list[str]()
+    account, calls = MemoryAccount(100), list[str]()
     first, second = account.share(), account.share()
     first.take(100)
     second.when_free(lambda: calls.append("second"))
@@ -47,7 +47,7 @@ def test_share_that_waits_is_called_once_when_it_may_take() -> None:
 
 def test_closed_share_counts_nowhere() -> None:
     """A commit that ends after its client is gone gives back what was given back already."""
-    account = Account(100)
+    account = MemoryAccount(100)
     share = account.share()
     share.take(70)
     share.close()

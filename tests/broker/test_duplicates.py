@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.broker.budget import Budget
+from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.duplicates import PURGE_MAX, PURGE_PAUSE_MS, DuplicateWindow
 from pairbus.broker.queue import Draft
 from pairbus.broker.refusal import Refusal
@@ -12,7 +12,7 @@ from tests.broker.queue_world import DISK_FULL, Answer, World
 
 
 def window_with(*ids: tuple[str, int]) -> DuplicateWindow:
-    window = DuplicateWindow(Budget().index.share())
+    window = DuplicateWindow(MemoryBudget().index.share())
     window.resolve(window.claim(ids), committed=True)
     return window
 

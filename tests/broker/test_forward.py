@@ -16,7 +16,7 @@ from pairbus.amqp.errors import INTERNAL_ERROR
 from pairbus.amqp.message import MESSAGE_ANNOTATIONS, sections
 from pairbus.amqp.types import decode, encode_pair
 from pairbus.broker.box import Box
-from pairbus.broker.budget import Budget
+from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.deliveries import encode_delivery
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.draft import Draft
@@ -92,7 +92,7 @@ class Chain:
             source = self.queues[name]
             box = source.dead if self.dead else source.main
             options: dict[str, Any] = {"find": self.queues.get, "loop": self.loop, "now_ms": lambda: self.now}
-            options["moving"] = Budget().moving.share()
+            options["moving"] = MemoryBudget().moving.share()
             self.forwarders.append(BoxForwarder(source, box, path, self.store, **options))
 
     def _wake(self, box: Box) -> None:
@@ -243,7 +243,7 @@ def test_too_many_hops_end_in_the_dead_letter_queue() -> None:
             find=lambda path: chain.queues[path],
             loop=cast(Any, chain.loop),
             now_ms=lambda: chain.now,
-            moving=Budget().moving.share(),
+            moving=MemoryBudget().moving.share(),
         )
     )
     chain.send("a", "1")
@@ -489,7 +489,7 @@ def test_forwarded_copy_counts_towards_its_queue_alone() -> None:
 
     queue = opened(world.payloads)
     options: dict[str, Any] = {"find": lambda path: queue, "loop": loop, "now_ms": lambda: world.now}
-    options["moving"] = Budget().moving.share()
+    options["moving"] = MemoryBudget().moving.share()
     forwarder = BoxForwarder(world["a"], world["a"].main, "q", world.store, **options)
     world.send(draft("x" * 200))
     forwarder.run()
@@ -546,7 +546,7 @@ def test_forward_without_inserts_is_made_once_beside_a_send_that_finds_no_room(t
         assert await commit(store) is None
         source = namespace.catalog.subscription("t", "s1")
         options: dict[str, Any] = {"find": lambda path: end, "loop": hand, "now_ms": lambda: now}
-        options["moving"] = Budget().moving.share()
+        options["moving"] = MemoryBudget().moving.share()
         forwarder = BoxForwarder(source, source.main, "end", store, **options)
         store.hindrance = hinder
         forwarder.run()

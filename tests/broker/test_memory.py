@@ -11,7 +11,7 @@ import pytest
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Timestamp
 from pairbus.broker import Broker, NamespaceOptions
-from pairbus.broker.budget import MOVE_BYTES, READY_COST, Budget
+from pairbus.broker.budget import MOVE_BYTES, READY_COST, MemoryBudget
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.outlet import Outlet
@@ -39,7 +39,7 @@ def encoded(message_id: str, size: int, *, due_ms: int = 0) -> bytes:
 # ── boxes ──
 
 
-def queues_with(budget: Budget, count: int, store: MemoryStore) -> list[Queue]:
+def queues_with(budget: MemoryBudget, count: int, store: MemoryStore) -> list[Queue]:
     queues = []
     for number in range(1, count + 1):
         description = QueueDescription(f"q{number}", lock_duration_ms=60_000)
@@ -51,7 +51,7 @@ def queues_with(budget: Budget, count: int, store: MemoryStore) -> list[Queue]:
 
 def test_loaded_messages_of_many_queues_share_one_limit() -> None:
     """A thousand queues with a megabyte each would be a gigabyte; all messages are received all the same."""
-    budget, store = Budget(), MemoryStore()
+    budget, store = MemoryBudget(), MemoryStore()
     budget.ready.limit = 200 * KB
     queues = queues_with(budget, 40, store)
     for queue in queues:
@@ -174,7 +174,7 @@ def test_full_index_refuses_sends_and_lets_receivers_go_on() -> None:
 @dataclass
 class Served:
     namespace: Namespace
-    budget: Budget
+    budget: MemoryBudget
     connection: ClientConnection
     other: ClientConnection
     enemy: Enemy

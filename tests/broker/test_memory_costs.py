@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from pairbus.amqp.link import SentDelivery
-from pairbus.broker.budget import DELIVERY_COST, LOCK_COST, READY_COST, REMEMBERED_COST, SCHEDULED_COST, Budget
+from pairbus.broker.budget import DELIVERY_COST, LOCK_COST, READY_COST, REMEMBERED_COST, SCHEDULED_COST, MemoryBudget
 from pairbus.broker.duplicates import DuplicateWindow
 from pairbus.broker.locks import Locks
 from pairbus.broker.schedule import WaitingMessage
@@ -98,7 +98,7 @@ def test_scheduled_message_costs_what_is_counted() -> None:
 
 def test_remembered_id_costs_what_is_counted() -> None:
     """Ids may be kept for seven days; what was forgotten counts no more."""
-    budget = Budget()
+    budget = MemoryBudget()
     window = DuplicateWindow(budget.index.share())
 
     def remembered() -> DuplicateWindow:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.broker.box import Lock
-from pairbus.broker.budget import Budget
+from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.due import SLACK
 from pairbus.broker.holds import Hold
 from pairbus.broker.line import CHUNK_MAX, Surroundings
@@ -415,7 +415,7 @@ def index() -> Sessions:
         lambda n: n,
         lambda: CHUNK_MAX,
         lambda messages, now_ms: None,
-        Budget().ready,
+        MemoryBudget().ready,
     )
     return Sessions(around, lambda: None)
 

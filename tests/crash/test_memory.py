@@ -137,7 +137,7 @@ async def test_prefetch_that_nobody_settles_stays_in_the_store(tmp_path: Path) -
 
 
 async def test_a_thousand_queues_keep_one_share_of_memory(tmp_path: Path) -> None:
-    """What is loaded before its turn is limited for all queues together."""
+    """Messages that are loaded before their turn are limited for all queues together."""
     async with limited(tmp_path) as world:
         for first in range(0, 1_000, 50):
             names = [f"q{number}" for number in range(first, first + 50)]

@@ -27,7 +27,7 @@ from pairbus.amqp.connection import Trace
 from pairbus.broker.admin.app import admin_app
 from pairbus.broker.admin.metrics import MetricsPage
 from pairbus.broker.admin.settings import in_words_of_the_service
-from pairbus.broker.budget import Budget
+from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.certificate import ca_path, server_context
 from pairbus.broker.config import load_config
 from pairbus.broker.config_entities import SubscriptionConfig
@@ -162,7 +162,7 @@ class Broker:
         self._strictness = strict
         self._record_sends = record_sends
         self._make_page = page
-        self._budget = Budget(usable_bytes() // 2)
+        self._budget = MemoryBudget(usable_bytes() // 2)
         self._memory_return: MemoryReturn | None = None
         self._pages: dict[str, BrokerPage] = {}
         if now_ms is None:

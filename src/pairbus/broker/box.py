@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import nsmallest
 
-from pairbus.broker.budget import WAITING_COST, Budget, Share
+from pairbus.broker.budget import WAITING_COST, MemoryBudget, Share
 from pairbus.broker.commits import Commits
 from pairbus.broker.holds import Holds
 from pairbus.broker.line import CHUNK_MAX, READY_BYTES_MAX, Line, Surroundings
@@ -46,7 +46,7 @@ class Box:
         commits: Commits,
         payloads: Payloads,
         *,
-        budget: Budget,
+        budget: MemoryBudget,
         on_expired: Callable[[list[StoredMessage], int], None],
         on_freed: Callable[[Box], None] | None = None,
     ) -> None:

@@ -1,4 +1,4 @@
-"""The bytes that the broker may have in memory: one budget for all namespaces of a process.
+"""The bytes that the broker may have in memory: one memory budget for all namespaces of a process.
 
     account     limit   held by                                             when it is full
     ready       64 MB   boxes: messages loaded before their turn            the box that used its own last unloads them
@@ -42,7 +42,7 @@ SCHEDULED_COST = 520  # one scheduled message
 REMEMBERED_COST = 240  # one id of duplicate detection
 
 
-class Account:
+class MemoryAccount:
     """Bytes of one kind, of all clients together; each client or entity has a `Share`."""
 
     __slots__ = ("_waiting", "limit", "used")
@@ -53,7 +53,7 @@ class Account:
         self._waiting: dict[Share, Callable[[], None]] = {}
 
     def __repr__(self) -> str:
-        return f"<Account {self.used} of {self.limit} B, {len(self._waiting)} wait>"
+        return f"<MemoryAccount {self.used} of {self.limit} B, {len(self._waiting)} wait>"
 
     def share(self) -> Share:
         return Share(self)
@@ -74,7 +74,7 @@ class Share:
 
     __slots__ = ("_account", "used")
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: MemoryAccount) -> None:
         self._account = account
         self.used = 0
 
@@ -107,14 +107,14 @@ class Share:
         """Return everything, at the end of a client or an entity; what it still takes or gives counts nowhere."""
         self._account._waiting.pop(self, None)
         self.give(self.used)
-        self._account = Account(0)
+        self._account = MemoryAccount(0)
 
     def when_free(self, call: Callable[[], None]) -> None:
         """Call once when the share may take again; nothing is taken before."""
         self._account._waiting[self] = call
 
 
-class Holder(Protocol):
+class MemoryHolder(Protocol):
     """One who can give up what he holds."""
 
     def held_bytes(self) -> int:
@@ -134,13 +134,13 @@ class Shelf:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._holders: OrderedDict[Holder, int] = OrderedDict()
-        "What each holds, those first that changed longest ago."
+        self._holders: OrderedDict[MemoryHolder, int] = OrderedDict()
+        "Bytes of each holder; those that changed longest ago are first."
 
     def __repr__(self) -> str:
         return f"<Shelf {self.used} of {self.limit} B, {len(self._holders)} holders>"
 
-    def hold(self, holder: Holder, size: int) -> None:
+    def hold(self, holder: MemoryHolder, size: int) -> None:
         """Note what a holder holds from now on; 0: nothing. Others may be told to give up theirs."""
         holders = self._holders
         if size:
@@ -165,14 +165,14 @@ class Shelf:
                 holder.give_up()
 
 
-class Budget:
+class MemoryBudget:
     """The accounts of one process."""
 
     def __init__(self, index_bytes: int = INDEX_MAX_BYTES) -> None:
         self.ready = Shelf(READY_MAX_BYTES)
-        self.locked = Account(LOCKED_MAX_BYTES)
-        self.arriving = Account(ARRIVING_MAX_BYTES)
+        self.locked = MemoryAccount(LOCKED_MAX_BYTES)
+        self.arriving = MemoryAccount(ARRIVING_MAX_BYTES)
         self.unfinished = Shelf(UNFINISHED_MAX_BYTES)
         self.leaving = Shelf(LEAVING_MAX_BYTES)
-        self.moving = Account(MOVING_MAX_BYTES)
-        self.index = Account(index_bytes)
+        self.moving = MemoryAccount(MOVING_MAX_BYTES)
+        self.index = MemoryAccount(index_bytes)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from pairbus.broker.box import Box
-from pairbus.broker.budget import Budget
+from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.commits import Commits
 from pairbus.broker.description import UNLIMITED_MS
 from pairbus.broker.payloads import Payloads
@@ -41,7 +41,7 @@ class Entity:
         settings: Settings,
         store: Store,
         payloads: Payloads,
-        budget: Budget,
+        budget: MemoryBudget,
         *,
         now_ms: int,
         last_seq: int,

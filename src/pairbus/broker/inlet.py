@@ -172,13 +172,13 @@ class Inlet:
         except Refusal as refusal:
             self._answer(ids, refusal, sizes)
         else:
-            self.peer.holds(size, len(ids))
+            self.peer.arrivals.take(size, len(ids))
 
     def _ponged(self, ids: list[int], size: int, sizes: Sizes, error: StoreError | None) -> None:
         self._committed(ids, size, sizes, None if error is None else refusal_of(error))
 
     def _committed(self, ids: list[int], size: int, sizes: Sizes, refusal: Refusal | None) -> None:
-        self.peer.lets_go(size, len(ids))
+        self.peer.arrivals.give(size, len(ids))
         self._answer(ids, refusal, sizes)
 
     def _answer(self, ids: list[int], refusal: Refusal | None, sizes: Sizes) -> None:
@@ -212,19 +212,19 @@ class Inlet:
         """Keep the delivery unread until `resume`."""
         self._stalled_bytes += len(delivery.payload)
         self._stalled_count += 1
-        self.peer.holds(len(delivery.payload), 1)
+        self.peer.arrivals.take(len(delivery.payload), 1)
 
     def resume(self, delivery: Delivery) -> None:
         """Go on with a delivery after a stall, as if it came now."""
         self._stalled_bytes -= len(delivery.payload)
         self._stalled_count -= 1
-        self.peer.lets_go(len(delivery.payload), 1)
+        self.peer.arrivals.give(len(delivery.payload), 1)
         self._take([delivery], self.peer.namespace.now_ms())
         self.peer.namespace.changed(self.queue)
         self.peer.flush_soon()
 
     def close(self) -> None:
         """Drop deliveries that a stall keeps: their sender no longer waits for an answer."""
-        self.peer.lets_go(self._stalled_bytes, self._stalled_count)
+        self.peer.arrivals.give(self._stalled_bytes, self._stalled_count)
         self._stalled_bytes = self._stalled_count = 0
         self.peer.namespace.faults.held.forget(self)

@@ -23,7 +23,7 @@ class Lock:
         "Once it is delivered, without its body."
         self.until_ms = until_ms
         self.share = share
-        "What the receiver holds of the budget; None: the lock does not count."
+        "The receiver's share of the budget; None: the lock does not count."
         self.cost = LOCK_COST + message.size - len(message.body)
 
     def __repr__(self) -> str:

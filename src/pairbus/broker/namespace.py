@@ -14,7 +14,7 @@ from pairbus.amqp.link import Link
 from pairbus.broker.admin import D, QueueInfo, SubscriptionInfo, TopicInfo
 from pairbus.broker.administration import Administration, id_of
 from pairbus.broker.box import Box
-from pairbus.broker.budget import Budget
+from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.catalog import (
     Catalog,
     CatalogEntity,
@@ -91,10 +91,10 @@ class Namespace:
         strictness: Strictness = LENIENT,
         operations_per_s: float | None = None,
         recorder: Recorder | None = None,
-        budget: Budget | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         self.name = name
-        self.budget = budget or Budget()
+        self.budget = budget or MemoryBudget()
         "Bytes that the namespaces of this process may have in memory."
         self.strictness = strictness
         self.store = store

@@ -4,7 +4,7 @@ Order. An acceptance, the answer to a settlement and the answer to a request lea
 are done in the order in which they were asked for, so the frames of a connection keep the order of their causes. A
 detach is answered behind the same barrier: when a client gets the answer, all its requests on that link are decided.
 
-Memory. A client that sends faster than the disk takes it is not read from (`holds`, `lets_go`); a client that does not
+Memory. A client that sends faster than the disk takes it is not read from (`arrivals`); a client that does not
 read the messages that it asked for gets no more (`is_choked`), and if it still sends requests, it is not read from
 either. The sums over all clients are in budget.py.
 """
@@ -16,11 +16,11 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pairbus.amqp.connection import Connection, Trace
-from pairbus.amqp.errors import CONNECTION_FORCED, DETACH_FORCED, RESOURCE_LIMIT_EXCEEDED, UNAUTHORIZED_ACCESS
+from pairbus.amqp.errors import CONNECTION_FORCED, DETACH_FORCED, UNAUTHORIZED_ACCESS
 from pairbus.amqp.events import (
     AmqpEvent,
     ConnectionClosed,
@@ -40,10 +40,10 @@ from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.link import Link
 from pairbus.amqp.performatives import Error, Rejected
 from pairbus.amqp.sasl import SaslServer
-from pairbus.broker.budget import Shelf
 from pairbus.broker.cbs import GRANTS_MAX, CbsNode, Grants
 from pairbus.broker.inlet import Inlet
 from pairbus.broker.outlet import Outlet
+from pairbus.broker.peer_memory import Arrivals, PeerWire, Unfinished
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.requests import RequestLink, ResponseLink
 from pairbus.broker.router import attach_link, right_of
@@ -56,46 +56,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pairbus.broker")
 
-HELD_BYTES_MAX = 16 << 20  # per connection, of messages received but not yet committed
-HELD_COUNT_MAX = 8192
 UNFLUSHED_BYTES_MAX = 256 << 10  # written in one turn before the socket is asked whether it takes more
 UNREAD_BYTES_MAX = 4 << 20  # written to a client that does not read: after that it is not read from
 TOKEN_DEADLINE_S = 20.0  # the real service drops a connection that shows no token for 20 s
 TICK_S = 5.0
 TICK_MIN_S = 0.01
 LINGER_S = 2.0  # after our close, time for the client to read it and close too
-
-
-class PeerWire(Protocol):
-    """Transport as a peer needs it: TCP, TLS or a web socket."""
-
-    def write(self, data: bytes) -> None: ...
-    def close(self) -> None: ...
-    def abort(self) -> None: ...
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
-    def get_write_buffer_size(self) -> int: ...
-
-
-class Unfinished:
-    """Bytes of messages of which only a part has come from one client."""
-
-    def __init__(self, peer: Peer, shelf: Shelf) -> None:
-        self.size = 0
-        self._peer = peer
-        self._shelf = shelf
-
-    def note(self, size: int) -> None:
-        self.size = size
-        self._shelf.hold(self, size)
-
-    def held_bytes(self) -> int:
-        return self.size
-
-    def give_up(self) -> None:
-        """End the connection, because memory is short and nothing has come for longer than from others."""
-        text = f"{self.size} bytes of unfinished messages were dropped: the broker has no more memory for such."
-        self._peer.close(RESOURCE_LIMIT_EXCEEDED, text)
 
 
 class Peer:
@@ -119,14 +85,13 @@ class Peer:
         budget = namespace.budget
         self.locked = budget.locked.share()
         "Locks and unsettled deliveries of this client."
-        self._arriving = budget.arriving.share()
+        self.arrivals = Arrivals(budget.arriving.share(), lambda: self._pause("held"), lambda: self._resume("held"))
         self._leaving = budget.leaving
         self._is_leaving = False
         "True while bytes of this client count as leaving."
         self.answer_bytes = 0
         "Bytes of answers that wait until the client gives credit or reads."
         self._unfinished = Unfinished(self, budget.unfinished)
-        self._held_bytes = self._held_count = 0
         self._unflushed_bytes = self._unread_bytes = 0
         self._is_flush_scheduled = False
         self._pauses: set[str] = set()
@@ -223,7 +188,7 @@ class Peer:
         self._leave()
         self._leaving.hold(self, 0)
         self._unfinished.note(0)
-        self._arriving.close()
+        self.arrivals.close()
         self.namespace.faults.contact.forget(self)
         self.namespace.peers.discard(self)
 
@@ -261,13 +226,10 @@ class Peer:
                 self._unread_bytes += len(data)
                 if self._unread_bytes > UNREAD_BYTES_MAX:
                     self._pause("unread")
-            self._note_leaving()
-
-    def _note_leaving(self) -> None:
-        size = self.held_bytes()
-        if size or self._is_leaving:
-            self._is_leaving = size > 0
-            self._leaving.hold(self, size)
+            unread = self.held_bytes()
+            if unread or self._is_leaving:
+                self._is_leaving = unread > 0
+                self._leaving.hold(self, unread)
 
     def held_bytes(self) -> int:
         """Return the bytes that the client has not read, and those of answers that wait."""
@@ -278,40 +240,14 @@ class Peer:
         logger.warning("%s: cut, because %d bytes wait for it and it does not read", self, self.held_bytes())
         self.cut()
 
-    def holds(self, size: int, count: int) -> None:
-        self._held_bytes += size
-        self._held_count += count
-        self._arriving.take(size)
-        if self._held_bytes > HELD_BYTES_MAX or self._held_count > HELD_COUNT_MAX or not self._arriving.may_take:
-            self._pause("held")
-            self._read_when_free()
-
-    def lets_go(self, size: int, count: int) -> None:
-        self._held_bytes -= size
-        self._held_count -= count
-        self._arriving.give(size)
-        if "held" in self._pauses:
-            self._read_when_free()
-
-    def _read_when_free(self) -> None:
-        """Read again when enough of what the client sent is committed, and the budget has room."""
-        if not self._arriving.may_take:
-            self._arriving.when_free(self._read_when_free)
-        elif self._held_bytes <= HELD_BYTES_MAX // 2 and self._held_count <= HELD_COUNT_MAX // 2:
-            self._resume("held")
-
     def stop_reading(self) -> None:
         self._pause("stopping")
 
     def stop_reading_until_read(self) -> None:
         self._pause("unread")
 
-    def stop_reading_until_turn(self) -> None:
-        self._pause("turn")
-
-    def read_in_turn(self) -> None:
-        """Read again: no request waits for its turn."""
-        self._resume("turn")
+    def wait_for_turn(self, waits: bool) -> None:
+        (self._pause if waits else self._resume)("turn")
 
     def _pause(self, why: str) -> None:
         if not self._pauses and not self.is_over:
@@ -548,10 +484,9 @@ class Peer:
 
     def wake_receivers(self) -> None:
         """Note that receivers may get messages again: the budget has room."""
-        if not self.is_over:
-            for link in self.links():
-                if isinstance(link.context, Outlet):
-                    link.context.wake()
+        for link in self.links():
+            if isinstance(link.context, Outlet) and not self.is_over:
+                link.context.wake()
 
     def _wake_links(self) -> None:
         now_ms = self.namespace.now_ms()

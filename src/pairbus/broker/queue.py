@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 
 from pairbus.broker.admission import Admission
 from pairbus.broker.box import Box
-from pairbus.broker.budget import Budget
+from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.draft import Draft
 from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
@@ -51,7 +51,7 @@ class Queue(ReceivingEntity[QueueDescription]):
         now_ms: int,
         last_seq: int = 0,
         on_ready: Callable[[Box], None],
-        budget: Budget | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         """Make the queue. `on_ready(box)` is called when a message may have become available, or `next_due_ms` may have
         changed, in a commit or an `update`. After a call of its own (a lock, `run_due`) the caller asks for
@@ -64,7 +64,7 @@ class Queue(ReceivingEntity[QueueDescription]):
             description,
             store,
             payloads.forwarded(),
-            budget or Budget(),
+            budget or MemoryBudget(),
             now_ms=now_ms,
             last_seq=last_seq,
             on_ready=on_ready,

@@ -114,11 +114,11 @@ class RequestLink:
         while self._waiting and not self.peer.is_choked and not turns.is_over:
             self._answer(self._waiting.popleft(), now_ms)
         if not self._waiting or self.peer.is_over:
-            self.peer.read_in_turn()
+            self.peer.wait_for_turn(False)
         elif self.peer.is_choked:
             self.peer.stop_reading_until_read()
         else:
-            self.peer.stop_reading_until_turn()
+            self.peer.wait_for_turn(True)
             turns.line_up(self)
 
     def _answer(self, delivery: Delivery, now_ms: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pairbus.broker.box import Box
-from pairbus.broker.budget import Budget
+from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.description import RuleDescription, SubscriptionDescription
 from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
 from pairbus.broker.payloads import Payloads
@@ -52,7 +52,7 @@ class Subscription(ReceivingEntity[SubscriptionDescription]):
         now_ms: int,
         last_seq: int = 0,
         on_ready: Callable[[Box], None],
-        budget: Budget | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         """Make a subscription. `on_ready`: as for a queue."""
         self.subscription_id = subscription_id
@@ -65,7 +65,7 @@ class Subscription(ReceivingEntity[SubscriptionDescription]):
             description,
             store,
             payloads,
-            budget or Budget(),
+            budget or MemoryBudget(),
             now_ms=now_ms,
             last_seq=last_seq,
             on_ready=on_ready,

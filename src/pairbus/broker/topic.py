@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from pairbus.broker.admission import Admission
 from pairbus.broker.box import Box, deletion
-from pairbus.broker.budget import Budget
+from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.description import TopicDescription
 from pairbus.broker.draft import Draft
 from pairbus.broker.entity import RETRY_PAUSE_MS, Entity
@@ -38,7 +38,7 @@ class Topic:
         now_ms: int,
         last_seq: int = 0,
         on_ready: Callable[[Box], None],
-        budget: Budget | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         """Make a topic. `on_ready` is called when `next_due_ms` may have changed without a call."""
         self.topic_id = topic_id
@@ -52,7 +52,7 @@ class Topic:
             description,
             store,
             payloads,
-            budget := budget or Budget(),
+            budget := budget or MemoryBudget(),
             now_ms=now_ms,
             last_seq=last_seq,
             on_ready=on_ready,
