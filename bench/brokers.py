@@ -18,7 +18,7 @@ from tools.rabbitmq import PASSWORD, USER, RabbitMQ
 
 from bench.load import Work
 from bench.procstat import cpu_seconds
-from pairbus.cli.admin_client import administration
+from pairbus.cli.admin.admin_client import administration
 
 RESULTS = Path(__file__).parent / "results"
 "Folder that git ignores, on the disk of the checkout: the system's folder for temporary files may be in memory."

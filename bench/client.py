@@ -20,7 +20,7 @@ from rich.table import Table
 
 from bench.brokers import PairbusBroker
 from bench.client_load import AWAY, STOCK, UVLOOP, ClientWork, Way
-from pairbus.access.connection_string import ConnectionString
+from pairbus.auth.connection_string import ConnectionString
 
 DEADLINE_S = 240.0
 LOOPS = (UVLOOP, STOCK)

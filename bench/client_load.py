@@ -25,7 +25,7 @@ from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 import pairbus
 import pairbus.aio
 from bench.procstat import rss_bytes
-from pairbus.access.connection_string import ConnectionString
+from pairbus.auth.connection_string import ConnectionString
 from pairbus.transport.loops import run
 
 BODY = b"x" * 1024

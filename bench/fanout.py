@@ -11,7 +11,7 @@ from rich.table import Table
 from bench.brokers import PairbusBroker
 from bench.procstat import fine_cpu_seconds
 from pairbus.amqp.message import Message, Properties
-from pairbus.cli.admin_client import administration
+from pairbus.cli.admin.admin_client import administration
 from pairbus.transport import ClientConnection, connect
 
 TOPIC = "fan"

@@ -17,7 +17,7 @@ from rich.table import Table
 from bench.brokers import RESULTS, PairbusBroker
 from bench.latency import SteadySender, slowest_ms
 from bench.throughput import run_load
-from pairbus.cli.admin_client import administration
+from pairbus.cli.admin.admin_client import administration
 
 QUEUES, TOPICS = 10_000, 1_000
 START_S_WANTED = 3.0

@@ -189,7 +189,7 @@ def _syphon_lines(messages: int, days: float) -> Iterator[str]:
 
 
 def _measured(folder: Path) -> ReportTime:
-    from pairbus.cost.pricing import load
+    from pairbus.ledger.prices import load
     from pairbus.report.job import make_report
     from pairbus.report.sources import find_sources
     from pairbus.spark.session import local_session

@@ -15,7 +15,7 @@ from bench.brokers import PairbusBroker
 from bench.spark_load import SparkWork
 from bench.syphon import SHOVELS, Shovel, run_child, run_syphon
 from bench.syphon_load import SyphonWork
-from pairbus.pairing.backlog import queue_path
+from pairbus.pairing.rotation import queue_path
 
 COUNT = 200_000
 SIZES = (20_000, 200_000, 2_000_000)

@@ -22,8 +22,8 @@ from pyarrow import parquet
 from bench.load import BODY_SIZE
 from bench.procstat import cpu_seconds, descendants, peak_rss_bytes
 from pairbus.spark import local_session, register, syphon
-from pairbus.spark.rounds import Quotas
 from pairbus.spark.session import LIGHT_JAVA
+from pairbus.spark.syphon_job.rounds import Quotas
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

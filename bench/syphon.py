@@ -19,7 +19,7 @@ from bench.load import BODY_SIZE
 from bench.procstat import cpu_seconds
 from bench.syphon_load import SyphonWork
 from bench.throughput import run_load
-from pairbus.pairing.backlog import queue_path
+from pairbus.pairing.rotation import queue_path
 
 DEADLINE_S = 120.0
 SLOWEST_PER_S = 2_000  # messages, on a machine that is busy with other things

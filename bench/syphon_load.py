@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import asdict, dataclass
 
 from bench.load import STALL_S, payload
-from pairbus.pairing.envelope import Away, wrap
+from pairbus.backlog.envelope import Away, wrap
 from pairbus.pairing.events import Event, Moved
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier, connect

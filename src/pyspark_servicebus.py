@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource
 
 
 class DefaultSource(DataSource):
-    """`format("servicebus")`; `pairbus.spark.source` does the work."""
+    """`format("servicebus")`; `pairbus.spark.source.formats` does the work."""
 
     @classmethod
     def name(cls) -> str:
@@ -37,7 +37,7 @@ class DefaultSource(DataSource):
 
     def _source(self) -> DataSource:
         try:
-            from pairbus.spark.source import ServiceBusDataSource
+            from pairbus.spark.source.formats import ServiceBusDataSource
         except ImportError as error:
             raise ImportError(
                 f"format servicebus cannot be used by {sys.executable}: {error}."

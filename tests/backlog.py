@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from azure.servicebus import ServiceBusMessage
 
-from pairbus.pairing.envelope import Away, wrap
+from pairbus.backlog.envelope import Away, wrap
 from pairbus.sdk.encoding import encode
 from pairbus.sdk.messages import ensure_message_id
 from pairbus.transport import connect

@@ -52,7 +52,7 @@ HELD: dict[tuple[str, str], str] = {
     ("docs/integrations.md", "yaml"): "tests/integrations/test_programs.py::test_page_shows_the_programs_as_they_are",
     ("docs/ledger.md", "json"): "tests/ledger/test_page.py::test_the_examples_are_lines_that_the_code_writes_and_reads",
     ("docs/ledger.md", "from pairbus.ledger import"): "tests/ledger/test_page.py::test_ledger_is_read_as_on_the_page",
-    ("docs/ledger.md", "from pairbus.ledger_table"): "tests/spark/test_pages.py::test_ledger_becomes_a_table",
+    ("docs/ledger.md", "from pairbus.ledger.table"): "tests/spark/test_pages.py::test_ledger_becomes_a_table",
     ("docs/messages.md", "python"): "tests/test_docs.py::test_python_code_runs_against_the_broker",
     ("docs/messages.md", "sh"): "tests/test_stories.py::test_messages_are_handled_as_on_the_page",
     ("docs/outages.md", "python"): "tests/faults/test_page.py::test_python_of_the_page_runs",

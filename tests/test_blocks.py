@@ -19,8 +19,8 @@ import typer
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.cli import app
-from pairbus.cli.status_facts import CountChange, PeekedMessages, QueueFacts, Reached, Status, summary
-from pairbus.cli.status_syphons import Syphoning
+from pairbus.cli.pair.status_facts import CountChange, PeekedMessages, QueueFacts, Reached, Status, summary
+from pairbus.cli.pair.status_syphons import Syphoning
 from pairbus.pairing.events import Event, FailedOver, Recovered, Suspected
 from pairbus.testing import ServiceBusPair
 from tests.pages import (

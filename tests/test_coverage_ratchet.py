@@ -18,8 +18,8 @@ def test_branches_are_added_up_by_part() -> None:
         "files": {
             "src/pairbus/amqp/types.py": summary(10, 9),
             "src/pairbus/amqp/link.py": summary(10, 10),
-            "src/pairbus/broker/queue.py": summary(4, 3),
-            "src/pairbus/broker/server.py": summary(100, 0),
+            "src/pairbus/broker/entities/queue.py": summary(4, 3),
+            "src/pairbus/broker/wire/server.py": summary(100, 0),
         }
     }
     found = sums(report)

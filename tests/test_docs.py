@@ -23,15 +23,15 @@ from tools import draw_states, write_cli_docs
 
 import pairbus
 from pairbus.amqp.errors import ProtocolError
-from pairbus.broker.config import parse_config
+from pairbus.backlog.aliases import RESERVED
+from pairbus.backlog.envelope import Away, overhead
+from pairbus.broker.config.file import parse_config
 from pairbus.cli import main
-from pairbus.cli.demo_book import MEANINGS, DemoVerdict
+from pairbus.cli.demo.book import MEANINGS, DemoVerdict
 from pairbus.client.events import DETAILS, WARNINGS
 from pairbus.client.results import COUNTER_MAX
 from pairbus.errors import PairbusError
 from pairbus.pairing import events
-from pairbus.pairing.aliases import RESERVED
-from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.options import CHOICES, RANGES, SendAvailabilityPairedNamespaceOptions
 from tests.brokers import BrokerProcess
 from tests.pages import PAGES, ROOT, Block, blocks, blocks_of, text_of

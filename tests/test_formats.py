@@ -16,16 +16,16 @@ from azure.servicebus.aio import ServiceBusClient
 from tools.write_samples import ENTITY, MAJORS, SAMPLES
 
 from pairbus.amqp.message import DATA, sections
+from pairbus.backlog.envelope import Home, Spoiled, unwrap
 from pairbus.broker import Broker, NamespaceOptions
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.errors import ConfigError, LedgerNewer, PairbusError, SpoolNewer, StoreNewer
 from pairbus.ledger import read
-from pairbus.pairing.envelope import Home, Spoiled, unwrap
-from pairbus.spark.journal import JournalRow, Location
-from pairbus.spark.journal_rows import ROW_DDL, find
-from pairbus.spark.stage_book import StageBook
-from pairbus.spark.stage_file import identity_of, read_payloads
-from pairbus.spark.staging import Staging
+from pairbus.spark.staging.log import Staging
+from pairbus.spark.staging.stage_book import StageBook
+from pairbus.spark.staging.stage_file import identity_of, read_payloads
+from pairbus.spark.syphon_job.journal import JournalRow, Location
+from pairbus.spark.syphon_job.journal_rows import ROW_DDL, find
 from pairbus.spool import Spool
 
 ROOT = Path(__file__).parent.parent

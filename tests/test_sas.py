@@ -11,7 +11,7 @@ from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.access.sas import (
+from pairbus.auth.sas import (
     LISTEN,
     MANAGE,
     RIGHTS,

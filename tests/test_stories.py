@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.access.sas import sign
+from pairbus.auth.sas import sign
 from pairbus.spool import Spool
 from tests.pages import ROOT, taking
 from tests.spool.entries import entries

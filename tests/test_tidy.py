@@ -157,13 +157,13 @@ BROAD_EXCEPTS = {
     ("client/life.py", "_after_fork"),  # logs the traceback; the other clients must hear of the fork too
     ("client/thread.py", "_make_engine"),  # raised where the calls are waited for
     ("client/thread.py", "run"),  # raised where the call is waited for
-    ("control/serving.py", "_respond"),  # answers 500 and logs the traceback
-    ("control/serving.py", "call"),  # raised where the result is waited for
-    ("control/serving.py", "call_in"),
+    ("host/control/serving.py", "_respond"),  # answers 500 and logs the traceback
+    ("host/control/serving.py", "call"),  # raised where the result is waited for
+    ("host/control/serving.py", "call_in"),
     ("sdk/watchdog.py", "_break"),  # logs the traceback, and tries again at the next look
     ("sdk/watchdog.py", "_given_up"),  # raised again in the caller's thread
     ("sdk/watchdog.py", "work"),
-    ("spark/journal.py", "_write"),  # raised where the lines are waited for, and where the journal is closed
+    ("spark/syphon_job/journal.py", "_write"),  # raised where the lines are waited for, and where the journal is closed
     ("spool/threads.py", "_do"),  # raised where the outcome is asked
     ("transport/tasks.py", "kept"),  # logs the traceback and begins again
     ("transport/threads.py", "_run"),  # raised where the call is awaited
@@ -244,7 +244,7 @@ def imported_by(path: Path) -> Iterator[str]:
 
 
 def part_of(name: str) -> str | None:
-    """`pairbus.broker.queue` → `broker`; None for what is not a part of ours, such as `pairbus.__version__`."""
+    """`pairbus.broker.entities.queue` → `broker`; None for what is not a part of ours, such as `pairbus.__version__`."""
     words = name.split(".")
     if words[0] != "pairbus" or len(words) < 2 or words[1] == "__version__":
         return None

@@ -59,8 +59,8 @@ def broker(folder: Path) -> str:
 def spark(folder: Path) -> str:
     """Write a stage and read it again; the error for pyspark, which a cluster brings, names it as missing."""
     from pairbus.spark import local_session
-    from pairbus.spark.stage_file import StageWriter, read_payloads
-    from pairbus.storage.folder import FolderStorage
+    from pairbus.spark.staging.stage_file import StageWriter, read_payloads
+    from pairbus.spark.storage.folder import FolderStorage
 
     storage = FolderStorage(folder)
     stage = StageWriter(storage, "0000000001-0000-a.arrow")
@@ -73,7 +73,7 @@ def spark(folder: Path) -> str:
 
 def blob(folder: Path) -> str:
     """Open a container of an account that no server has: the package is there, and the error is of the network."""
-    from pairbus.storage.opening import open_storage
+    from pairbus.spark.storage.opening import open_storage
 
     os.environ["ACCOUNT"] = (
         "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=YQ==;BlobEndpoint=http://127.0.0.1:9/a;"

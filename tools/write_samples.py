@@ -29,13 +29,13 @@ from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Long, Symbol, Timestamp
 from pairbus.broker.store import schema as store_schema
 from pairbus.ledger import rows as ledger_rows
-from pairbus.spark import journal as spark_journal
-from pairbus.spark import staging as spark_staging
-from pairbus.spark.intake import SealTracker, TaskShare
-from pairbus.spark.journal import MOVED, Journal, JournalRow, Location, encode_rows
-from pairbus.spark.stage_book import StageBook
-from pairbus.spark.stage_file import StageWriter, identity_of
-from pairbus.spark.staging import Staging
+from pairbus.spark.source.intake import SealTracker, TaskShare
+from pairbus.spark.staging import log as spark_staging
+from pairbus.spark.staging.log import Staging
+from pairbus.spark.staging.stage_book import StageBook
+from pairbus.spark.staging.stage_file import StageWriter, identity_of
+from pairbus.spark.syphon_job import journal as spark_journal
+from pairbus.spark.syphon_job.journal import MOVED, Journal, JournalRow, Location, encode_rows
 from pairbus.spool import files as spool_files
 from pairbus.transport import connect
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from aiohttp import web
 
-from pairbus.access.sas import LISTEN, SEND, KeyRing, SharedAccessKey
+from pairbus.auth.sas import LISTEN, SEND, KeyRing, SharedAccessKey
 from pairbus.broker.admin import D, QueueInfo
 from pairbus.broker.admin.app import WebSocketHandler, admin_app
-from pairbus.broker.certificate import ca_path, server_context
 from pairbus.broker.description import QueueDescription, path_key
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.store.memory import MemoryStore
+from pairbus.broker.wire.certificate import ca_path, server_context
 
 ROOT_KEY = SharedAccessKey("RootManageSharedAccessKey", "SAS_KEY_VALUE")
 LISTEN_KEY = SharedAccessKey("listener", "listen key", rights=frozenset({LISTEN}))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pairbus.broker.box import Box, Lock
-from pairbus.broker.sessions import MessageSession
+from pairbus.broker.boxes.box import Box, Lock
+from pairbus.broker.boxes.sessions import MessageSession
 
 
 def lock_next(box: Box, now_ms: int, session: MessageSession | None = None) -> Lock | None:

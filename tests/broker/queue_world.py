@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pairbus.broker.box import Box, Lock
+from pairbus.broker.boxes.box import Box, Lock
 from pairbus.broker.description import QueueDescription
-from pairbus.broker.payloads import Payloads
-from pairbus.broker.queue import Draft, Outcome, Queue
+from pairbus.broker.entities.payloads import Payloads
+from pairbus.broker.entities.queue import Draft, Outcome, Queue
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.store import PutEntity, entity_of
 from pairbus.broker.store.memory import MemoryStore

@@ -6,7 +6,6 @@ import asyncio
 import time
 from typing import Any, TypeVar
 
-from pairbus.access.sas import KeyRing, SharedAccessKey
 from pairbus.amqp.connection import Connection, ConnectionSettings
 from pairbus.amqp.events import AmqpEvent
 from pairbus.amqp.link import ReceiverLink, SenderLink
@@ -14,11 +13,12 @@ from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import Composite, Source, Target
 from pairbus.amqp.sasl import SaslClient
 from pairbus.amqp.session import Session
+from pairbus.auth.sas import KeyRing, SharedAccessKey
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.peer import Peer
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.strict import Strictness
+from pairbus.broker.wire.peer import Peer
 from tests.amqp.pair import StrictReader
 
 C = TypeVar("C", bound=Composite)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.broker.address import EntityName, LinkAddress, parse_address, parse_entity
+from pairbus.broker.wire.address import EntityName, LinkAddress, parse_address, parse_entity
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 from aiohttp import web
 
-from pairbus.access.sas import sign
+from pairbus.auth.sas import sign
 from pairbus.broker.admin.app import BODY_SIZE_MAX
 from pairbus.broker.admin.xml import ATOM, SERVICE
 from tests.broker.admin_world import ROOT_KEY, AdminServer, serve

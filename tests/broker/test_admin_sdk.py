@@ -17,7 +17,7 @@ from azure.core.exceptions import (
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
 from azure.servicebus.management import AuthorizationRule, ServiceBusAdministrationClient
 
-from pairbus.access.sas import SharedAccessKey, sign
+from pairbus.auth.sas import SharedAccessKey, sign
 from pairbus.errors import StoreError, StoreFull
 from tests.broker.admin_world import LISTEN_KEY, ROOT_KEY, SEND_KEY, AdminServer, serve
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pairbus.access.sas import sign
+from pairbus.auth.sas import sign
 from pairbus.broker.admin.xml import ATOM, INSTANCE, SERVICE
 from tests.broker.admin_world import ROOT_KEY, AdminServer, serve
 

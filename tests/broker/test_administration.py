@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from pairbus.access.sas import SEND, KeyRing, TokenNotValid, sign
+from pairbus.auth.sas import SEND, KeyRing, TokenNotValid, sign
 from pairbus.broker.description import (
     AuthorizationRule,
     QueueDescription,
@@ -190,7 +190,7 @@ async def test_new_rule_compiles_no_other(namespace: Namespace, monkeypatch: pyt
         compiled.append(name)
         return compile_rule(name, *parts)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("pairbus.broker.subscription.compile_rule", counted)
+    monkeypatch.setattr("pairbus.broker.entities.subscription.compile_rule", counted)
     audit = namespace.catalog.subscription("events", "audit")
     assert audit.compiled is audit.compiled
     assert compiled == ["$Default", "Red"]

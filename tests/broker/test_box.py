@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
+from pairbus.broker.boxes.due import SLACK
+from pairbus.broker.boxes.line import CHUNK_MAX, READY_BYTES_MAX, READY_MAX, Line
+from pairbus.broker.boxes.locks import Locks
 from pairbus.broker.description import QueueDescription
-from pairbus.broker.due import SLACK
-from pairbus.broker.line import CHUNK_MAX, READY_BYTES_MAX, READY_MAX, Line
-from pairbus.broker.locks import Locks
-from pairbus.broker.payloads import Payloads
-from pairbus.broker.queue import Draft, Outcome, Queue
+from pairbus.broker.entities.payloads import Payloads
+from pairbus.broker.entities.queue import Draft, Outcome, Queue
 from pairbus.broker.store import UNLIMITED, Done, IndexRow, Loaded, Write, box_of
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.errors import StoreError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.broker.certificate import RENEW_BEFORE, VALIDITY, ca_path, server_context
+from pairbus.broker.wire.certificate import RENEW_BEFORE, VALIDITY, ca_path, server_context
 from pairbus.errors import ConfigError
 
 NOW = datetime.now(UTC)

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from pairbus.access.sas import KeyRing
+from pairbus.auth.sas import KeyRing
 from pairbus.broker.description import QueueDescription
-from pairbus.broker.draft import Draft
+from pairbus.broker.entities.queue import Queue
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.queue import Queue
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.timetable import TIMER_MAX_S
+from pairbus.broker.wire.draft import Draft
 from tests.broker.locking import lock_next
 from tests.sim.loop import VirtualLoop
 

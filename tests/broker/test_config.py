@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pairbus.access.sas import LISTEN, MANAGE, SEND
-from pairbus.broker.config import NamespaceConfig, load_config, parse_config
+from pairbus.auth.sas import LISTEN, MANAGE, SEND
+from pairbus.broker.config.file import NamespaceConfig, load_config, parse_config
 from pairbus.broker.description import DAY_MS, SubscriptionDescription, TopicDescription
 from pairbus.errors import ConfigError
 from pairbus.filters import CorrelationFilter, SqlAction, SqlFilter

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import DATA, Header, Message, Properties, section
 from pairbus.amqp.types import Symbol, Timestamp, encode
-from pairbus.broker.draft_reader import HEAD_SIZE_MAX, HEADS_MAX, LEARN_EACH, DraftReader
-from pairbus.broker.messages import MESSAGE_ID_LENGTH_MAX, PING_CONTENT_TYPE, draft_of
-from pairbus.broker.queue import Draft
+from pairbus.broker.entities.queue import Draft
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.wire.draft_reader import HEAD_SIZE_MAX, HEADS_MAX, LEARN_EACH, DraftReader
+from pairbus.broker.wire.messages import MESSAGE_ID_LENGTH_MAX, PING_CONTENT_TYPE, draft_of
 
 HEADS = (
     b"",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pairbus.broker.due import SLACK, Agenda, ExpiryHeap
+from pairbus.broker.boxes.due import SLACK, Agenda, ExpiryHeap
 
 
 def test_keys_come_out_at_their_time_and_in_its_order() -> None:

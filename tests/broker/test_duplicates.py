@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pairbus.broker.budget import MemoryBudget
-from pairbus.broker.duplicates import PURGE_MAX, PURGE_PAUSE_MS, DuplicateWindow
-from pairbus.broker.queue import Draft
+from pairbus.broker.entities.duplicates import PURGE_MAX, PURGE_PAUSE_MS, DuplicateWindow
+from pairbus.broker.entities.queue import Draft
 from pairbus.broker.refusal import Refusal
 from tests.broker.queue_world import DISK_FULL, Answer, World
 

@@ -13,18 +13,20 @@ from types import SimpleNamespace
 import aiohttp
 import pytest
 
-from pairbus.access import sas
-from pairbus.access.sas import SharedAccessKey
 from pairbus.amqp.message import Message, Properties
-from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions, health, server
-from pairbus.broker.box import CHUNK_MAX
+from pairbus.auth import sas
+from pairbus.auth.sas import SharedAccessKey
+from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
+from pairbus.broker.boxes.box import CHUNK_MAX
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.queue import Draft
+from pairbus.broker.entities.queue import Draft
+from pairbus.broker.entities.session_service import STATE_SIZE_MAX
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.session_service import STATE_SIZE_MAX
 from pairbus.broker.store import Done
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.recovery import Recovery
+from pairbus.broker.watch import health
+from pairbus.broker.wire import server
 from pairbus.errors import ConfigError, StoreError, StoreFull
 from pairbus.transport import Endpoint, Plain, ReceivedMessage, Refused, SasSignature, Scheduled, cbs, connect
 
@@ -430,7 +432,7 @@ async def test_a_receiver_that_never_settles_is_given_no_more_at_some_point(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The session keeps deliveries that are not settled, up to a limit; settling makes room again."""
-    monkeypatch.setattr("pairbus.broker.outlet.UNSETTLED_MAX", 3)
+    monkeypatch.setattr("pairbus.broker.wire.outlet.UNSETTLED_MAX", 3)
     async with await connect(broker.connection_string("contoso")) as connection:
         sender = await connection.sender("orders")
         for number in range(5):

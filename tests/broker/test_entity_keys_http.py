@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pairbus.access.sas import LISTEN, MANAGE, SEND, sign
+from pairbus.auth.sas import LISTEN, MANAGE, SEND, sign
 from pairbus.broker.admin.xml import ATOM, SERVICE
 from pairbus.broker.description import AuthorizationRule, QueueDescription, TopicDescription
 from tests.broker.admin_world import ROOT_KEY, AdminServer, serve

@@ -11,26 +11,26 @@ from unittest.mock import patch
 
 import pytest
 
-from pairbus.access.sas import KeyRing
 from pairbus.amqp.errors import INTERNAL_ERROR
 from pairbus.amqp.message import MESSAGE_ANNOTATIONS, sections
 from pairbus.amqp.types import decode, encode_pair
-from pairbus.broker.box import Box
+from pairbus.auth.sas import KeyRing
+from pairbus.broker.boxes.box import Box
 from pairbus.broker.budget import MemoryBudget
-from pairbus.broker.deliveries import encode_delivery
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.draft import Draft
+from pairbus.broker.entities.payloads import Payloads
+from pairbus.broker.entities.publication import SESSION_MISSING
+from pairbus.broker.entities.queue import Outcome, Queue
+from pairbus.broker.entities.topic import Topic
 from pairbus.broker.forward import BATCH_BYTES, BATCH_MAX, HOPS_MAX, TOO_MANY_HOPS, BoxForwarder
-from pairbus.broker.messages import DEAD_LETTER_SOURCE, pair_spans
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.payloads import Payloads
-from pairbus.broker.publication import SESSION_MISSING
-from pairbus.broker.queue import Outcome, Queue
 from pairbus.broker.store import Delete, PutEntity, entity_of
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.sweep import Sweeper
-from pairbus.broker.topic import Topic
+from pairbus.broker.wire.deliveries import encode_delivery
+from pairbus.broker.wire.draft import Draft
+from pairbus.broker.wire.messages import DEAD_LETTER_SOURCE, pair_spans
 from pairbus.errors import StoreError
 from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL, Answer

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pairbus.access.sas import KeyRing, SharedAccessKey, sign
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Array, Int, Long, ULong
+from pairbus.auth.sas import KeyRing, SharedAccessKey, sign
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
-from pairbus.broker.cbs import AUDIENCE_LENGTH_MAX, CbsNode, Grants
+from pairbus.broker.wire.cbs import AUDIENCE_LENGTH_MAX, CbsNode, Grants
 from pairbus.transport import ClientConnection, Refused, connect
 from tests.transport.test_with_broker import encoded
 

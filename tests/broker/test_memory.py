@@ -13,13 +13,13 @@ from pairbus.amqp.types import Timestamp
 from pairbus.broker import Broker, NamespaceOptions
 from pairbus.broker.budget import MOVE_BYTES, READY_COST, MemoryBudget
 from pairbus.broker.description import QueueDescription
+from pairbus.broker.entities.payloads import Payloads
+from pairbus.broker.entities.queue import Draft, Outcome, Queue
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.outlet import Outlet
-from pairbus.broker.payloads import Payloads
-from pairbus.broker.queue import Draft, Outcome, Queue
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.store import UNLIMITED, Loaded, PutEntity, Update
 from pairbus.broker.store.memory import MemoryStore
+from pairbus.broker.wire.outlet import Outlet
 from pairbus.transport import ClientConnection, ReceivedMessage, connect
 from tests.broker.queue_world import Answer, World
 from tests.crash import hostile

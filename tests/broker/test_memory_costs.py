@@ -10,10 +10,10 @@ from typing import Any
 from uuid import UUID
 
 from pairbus.amqp.link import SentDelivery
+from pairbus.broker.boxes.locks import Locks
 from pairbus.broker.budget import DELIVERY_COST, LOCK_COST, READY_COST, REMEMBERED_COST, SCHEDULED_COST, MemoryBudget
-from pairbus.broker.duplicates import DuplicateWindow
-from pairbus.broker.locks import Locks
-from pairbus.broker.schedule import WaitingMessage
+from pairbus.broker.entities.duplicates import DuplicateWindow
+from pairbus.broker.entities.schedule import WaitingMessage
 from pairbus.broker.store import StoredMessage
 from pairbus.broker.store.records import messages_of, pack_rows
 from tests.broker.queue_world import World

@@ -22,12 +22,12 @@ from pairbus.amqp.message import (
     section,
 )
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong, encode
-from pairbus.broker.deliveries import encode_delivery, patch_of
-from pairbus.broker.draft_reader import DraftReader
-from pairbus.broker.messages import draft_of, drafts_of
-from pairbus.broker.queue import Draft
+from pairbus.broker.entities.queue import Draft
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.store import DEFERRED, StoredMessage
+from pairbus.broker.wire.deliveries import encode_delivery, patch_of
+from pairbus.broker.wire.draft_reader import DraftReader
+from pairbus.broker.wire.messages import draft_of, drafts_of
 from pairbus.filters import MessageView
 
 

@@ -13,13 +13,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import pairbus.broker
-from pairbus.access.sas import SharedAccessKey, sign
 from pairbus.amqp.message import Message, Properties
+from pairbus.auth.sas import SharedAccessKey, sign
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
-from pairbus.broker.config_entities import SubscriptionConfig
+from pairbus.broker.config.entity_settings import SubscriptionConfig
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.metrics import namespace_families
-from pairbus.metrics.text import CONTENT_TYPE, render_all
+from pairbus.broker.watch.metrics import namespace_families
+from pairbus.telemetry.metrics.text import CONTENT_TYPE, render_all
 from pairbus.transport import connect
 
 LISTENER = SharedAccessKey("listener", "only listens", rights=frozenset({"Listen"}))

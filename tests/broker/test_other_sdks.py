@@ -10,8 +10,8 @@ from pairbus.amqp.link import ReceiverLink
 from pairbus.amqp.message import Message
 from pairbus.amqp.performatives import Attach, Detach, Flow, Source, Target, Transfer
 from pairbus.amqp.types import Described, Symbol, ULong
-from pairbus.broker.session_links import SESSION_FILTER
 from pairbus.broker.strict import LENIENT
+from pairbus.broker.wire.session_links import SESSION_FILTER
 from tests.broker.strict_world import Client, message
 
 GO_SESSION_FILTER = ULong(0x137000000C)

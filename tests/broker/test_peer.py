@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 
-from pairbus.access.sas import KeyRing, SharedAccessKey
 from pairbus.amqp.connection import Connection, ConnectionSettings
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.frames import EMPTY_FRAME
 from pairbus.amqp.sasl import SaslClient
+from pairbus.auth.sas import KeyRing, SharedAccessKey
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.peer import Peer
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.strict import LENIENT
+from pairbus.broker.wire.peer import Peer
 from tests.broker.strict_world import Client, message
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from pairbus.amqp.types import encode_pair
-from pairbus.broker import settlement
-from pairbus.broker.queue import Draft, Outcome
+from pairbus.broker.entities import settlement
+from pairbus.broker.entities.queue import Draft, Outcome
+from pairbus.broker.entities.settlement import DEFERRED_SIZE_MAX, PATCH_SIZE_MAX
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.settlement import DEFERRED_SIZE_MAX, PATCH_SIZE_MAX
 from pairbus.broker.store import DEFERRED, DropEntity
 from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL, PENDING, Answer, World

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.types import encode_pair
+from pairbus.broker.boxes.line import CHUNK_MAX, EXPIRED_MAX
 from pairbus.broker.description import UNLIMITED_MS
-from pairbus.broker.line import CHUNK_MAX, EXPIRED_MAX
-from pairbus.broker.queue import Outcome
+from pairbus.broker.entities.queue import Outcome
 from tests.broker.locking import lock_next
 from tests.broker.queue_world import World
 

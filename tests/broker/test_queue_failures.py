@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from pairbus.broker.entity import RETRY_PAUSE_MS
-from pairbus.broker.queue import Outcome
+from pairbus.broker.entities.entity import RETRY_PAUSE_MS
+from pairbus.broker.entities.queue import Outcome
 from pairbus.broker.store import SCHEDULED, UNLIMITED, IndexRow, Loaded
 from pairbus.errors import StoreError
 from tests.broker.queue_world import DISK_FULL, Answer, World

@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pairbus.broker import box, due, line, schedule, settlement
-from pairbus.broker.box import Box, Lock
-from pairbus.broker.entity import RETRY_PAUSE_MS
-from pairbus.broker.queue import Outcome
+from pairbus.broker.boxes import box, due, line
+from pairbus.broker.boxes.box import Box, Lock
+from pairbus.broker.entities import schedule, settlement
+from pairbus.broker.entities.entity import RETRY_PAUSE_MS
+from pairbus.broker.entities.queue import Outcome
 from pairbus.broker.refusal import Refusal
 from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL, Answer, World

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED
-from pairbus.broker import recorder as recording
-from pairbus.broker.draft import Draft
-from pairbus.broker.recorder import Recorder
+from pairbus.broker.kit import recorder as recording
+from pairbus.broker.kit.recorder import Recorder
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.wire.draft import Draft
 from tests.broker.queue_world import DISK_FULL, World
 
 

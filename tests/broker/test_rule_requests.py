@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from pairbus.access.sas import SEND, SharedAccessKey
 from pairbus.amqp.types import Described, Int, Long, Timestamp
+from pairbus.auth.sas import SEND, SharedAccessKey
 from pairbus.broker import Broker, NamespaceOptions, SubscriptionConfig, SubscriptionDescription, TopicDescription
 from pairbus.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
 from pairbus.transport.client import connect

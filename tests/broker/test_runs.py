@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.broker.line import BATCH_BYTES, CHUNK_MAX, READY_MAX
-from pairbus.broker.queue import Outcome
+from pairbus.broker.boxes.line import BATCH_BYTES, CHUNK_MAX, READY_MAX
+from pairbus.broker.entities.queue import Outcome
 from pairbus.errors import StoreError
 from tests.broker.queue_world import World
 

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.box import Lock
+from pairbus.broker.boxes.box import Lock
+from pairbus.broker.boxes.due import SLACK
+from pairbus.broker.boxes.line import CHUNK_MAX, Surroundings
+from pairbus.broker.boxes.row_numbers import Numbers
+from pairbus.broker.boxes.sessions import Sessions, lowest_from
 from pairbus.broker.budget import MemoryBudget
-from pairbus.broker.due import SLACK
-from pairbus.broker.holds import Hold
-from pairbus.broker.line import CHUNK_MAX, Surroundings
-from pairbus.broker.queue import Outcome
+from pairbus.broker.entities.holds import Hold
+from pairbus.broker.entities.queue import Outcome
+from pairbus.broker.entities.session_service import STATE_SIZE_MAX, SessionService, state_size
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.row_numbers import Numbers
-from pairbus.broker.session_service import STATE_SIZE_MAX, SessionService, state_size
-from pairbus.broker.sessions import Sessions, lowest_from
 from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL, Answer, World
 
@@ -461,7 +461,7 @@ def test_pages_of_sessions_are_sorted_once(world: SessionWorld) -> None:
     names = [f"s{number:02}" for number in range(40)]
     pages = [world.service.page(None, skip, 10) for skip in range(0, 50, 10)]
     assert [name for page in pages for name in page] == names
-    with patch("pairbus.broker.sessions.sorted", side_effect=AssertionError("sorted"), create=True):
+    with patch("pairbus.broker.boxes.sessions.sorted", side_effect=AssertionError("sorted"), create=True):
         assert world.service.page(None, 5, 3) == names[5:8]
     hold = world.accept("s07")
     lock = world.next(hold)

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pairbus.broker import box, due, line, sessions
-from pairbus.broker.box import Lock
-from pairbus.broker.holds import Hold
-from pairbus.broker.queue import Outcome
+from pairbus.broker.boxes import box, due, line, sessions
+from pairbus.broker.boxes.box import Lock
+from pairbus.broker.entities.holds import Hold
+from pairbus.broker.entities.queue import Outcome
 from pairbus.broker.refusal import Refusal
 from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from pairbus.broker import strangers
-from pairbus.broker.peer import Peer
 from pairbus.broker.strict import LENIENT
+from pairbus.broker.wire import strangers
+from pairbus.broker.wire.peer import Peer
 from tests.broker.strict_world import Client
 
 

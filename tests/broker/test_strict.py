@@ -11,7 +11,6 @@ from uuid import UUID
 
 import pytest
 
-from pairbus.access import sas
 from pairbus.amqp.connection import Connection, ConnectionSettings
 from pairbus.amqp.events import ConnectionFailed
 from pairbus.amqp.frames import EMPTY_FRAME
@@ -33,7 +32,7 @@ from pairbus.amqp.performatives import (
 )
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Array, Symbol
-from pairbus.broker.session_links import SESSION_FILTER
+from pairbus.auth import sas
 from pairbus.broker.strict import (
     LENIENT,
     LIKE_AZURE,
@@ -45,6 +44,7 @@ from pairbus.broker.strict import (
     Strictness,
     check_envelope,
 )
+from pairbus.broker.wire.session_links import SESSION_FILTER
 from tests.broker.strict_world import Client, message
 
 TRACKED = r" TrackingId:[0-9a-f-]{36}, SystemTracker:contoso:\w+, Timestamp:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d$"

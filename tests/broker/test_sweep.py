@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.access.sas import KeyRing
+from pairbus.auth.sas import KeyRing
 from pairbus.broker import Broker, NamespaceOptions
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.entities.payloads import Payloads
+from pairbus.broker.entities.queue import Draft, Outcome, Queue
+from pairbus.broker.entities.subscription import Subscription
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.payloads import Payloads
-from pairbus.broker.queue import Draft, Outcome, Queue
 from pairbus.broker.store import (
     Delete,
     DropEntity,
@@ -31,7 +32,6 @@ from pairbus.broker.store import (
 )
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
-from pairbus.broker.subscription import Subscription
 from pairbus.broker.sweep import STEP_ROWS, Remains, Sweeper
 from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL

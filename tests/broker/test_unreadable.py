@@ -22,8 +22,8 @@ from pairbus.broker import (
     SubscriptionDescription,
     TopicDescription,
 )
-from pairbus.broker.dispatch import Dispatcher
 from pairbus.broker.store import UNLIMITED, Loaded
+from pairbus.broker.wire.dispatch import Dispatcher
 from pairbus.errors import StoreError
 from tests.store.common import unreadable
 

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from pairbus.access.sas import LISTEN, Grant
 from pairbus.amqp.connection import Connection, ConnectionSettings
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.performatives import (
@@ -20,10 +19,11 @@ from pairbus.amqp.performatives import (
     Transfer,
 )
 from pairbus.amqp.types import Symbol
-from pairbus.broker import outlet
-from pairbus.broker.draft import Draft
-from pairbus.broker.session_links import SESSION_FILTER
+from pairbus.auth.sas import LISTEN, Grant
 from pairbus.broker.strict import LENIENT
+from pairbus.broker.wire import outlet
+from pairbus.broker.wire.draft import Draft
+from pairbus.broker.wire.session_links import SESSION_FILTER
 from tests.broker.strict_world import Client, message
 
 

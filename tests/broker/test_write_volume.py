@@ -10,7 +10,7 @@ import pytest
 
 from pairbus.broker import Broker, NamespaceOptions
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.draft import Draft
+from pairbus.broker.wire.draft import Draft
 
 SUBSCRIPTIONS = 50
 SENDS = 20

@@ -6,14 +6,14 @@ from typing import Any
 
 from pairbus.amqp.message import APPLICATION_PROPERTIES, PROPERTIES, section
 from pairbus.amqp.types import encode, encode_string, list_of
-from pairbus.broker.box import Box, Lock
+from pairbus.broker.boxes.box import Box, Lock
 from pairbus.broker.description import RuleDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.draft import Draft
-from pairbus.broker.payloads import Payloads
+from pairbus.broker.entities.payloads import Payloads
+from pairbus.broker.entities.subscription import Rule, Subscription
+from pairbus.broker.entities.topic import Topic
 from pairbus.broker.store import PutEntity, Store, entity_of
 from pairbus.broker.store.memory import MemoryStore
-from pairbus.broker.subscription import Rule, Subscription
-from pairbus.broker.topic import Topic
+from pairbus.broker.wire.draft import Draft
 from pairbus.filters import Filter, SqlAction, SqlFilter, TrueFilter
 from pairbus.filters.view import SESSION_ID
 from tests.broker.locking import lock_next

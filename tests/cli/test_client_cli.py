@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import pairbus
-from pairbus.cli import clients
-from pairbus.control.serving import open_server
+from pairbus.cli.pair import clients
+from pairbus.host.control.serving import open_server
 from pairbus.pairing.failover import State
 from pairbus.testing.broker_thread import BrokerThread
 from tests.cli.command import Command, Outcome

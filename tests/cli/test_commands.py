@@ -33,7 +33,7 @@ NOT_NEEDED = (
     "rich",
     "pairbus.broker",
     "pairbus.transport",
-    "pairbus.cli.syphon",
+    "pairbus.cli.pipeline.syphon",
 )
 
 

@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
-from pairbus.cli import admin_client, draining, main, pumping
+from pairbus.cli import main
+from pairbus.cli.admin import admin_client
+from pairbus.cli.pair import draining
+from pairbus.cli.pipeline import pumping
 from pairbus.client.sides import Side
 from pairbus.pairing.provision import Provisioned
 from pairbus.transport.credential import AzureToken
@@ -115,7 +118,7 @@ def test_message_move_takes_a_host_as_target(monkeypatch: pytest.MonkeyPatch, so
     def carry_out(sides: list[Side], *rest: object) -> None:
         taken.extend(sides)
 
-    monkeypatch.setattr("pairbus.cli.message_run.carry_out", carry_out)
+    monkeypatch.setattr("pairbus.cli.messages.run.carry_out", carry_out)
     assert (
         run("message", "move", "orders", "orders", "--yes", *source, "--target", AWAY, "--credential", "default") == 0
     )

@@ -18,10 +18,12 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.amqp.message import Message
-from pairbus.cli import demo, demo_pair, main
-from pairbus.cli.children import ChildBroker
-from pairbus.cli.demo_book import Book, DemoVerdict
-from pairbus.cli.demo_pair import INVOICES, ORDERS, SHIPMENTS
+from pairbus.cli import main
+from pairbus.cli.demo import command as demo
+from pairbus.cli.demo import pair as demo_pair
+from pairbus.cli.demo.book import Book, DemoVerdict
+from pairbus.cli.demo.pair import INVOICES, ORDERS, SHIPMENTS
+from pairbus.cli.serve.children import ChildBroker
 from pairbus.errors import PairbusError
 from pairbus.sdk.encoding import encode
 from tests.pages import blocks, blocks_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.cli import main
-from pairbus.cli.estimate import parse_duration, parse_rate, parse_size
+from pairbus.cli.pair.estimate import parse_duration, parse_rate, parse_size
 
 BIG = ["--entities", "50", "--clients", "100", "--rate", "200/s", "--size", "1KB", "--outage", "1h"]
 
@@ -81,7 +81,7 @@ def test_without_options_it_shows_a_small_system(capsys: pytest.CaptureFixture[s
 
 def test_prices_can_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The output has the name and the currency of the file."""
-    from pairbus.cost import pricing
+    from pairbus.ledger import prices as pricing
 
     text = (Path(pricing.__file__).parent / "prices" / "standard.toml").read_text(encoding="utf-8")
     file = tmp_path / "contract.toml"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pairbus.cli.health import configured
+from pairbus.cli.serve.health import configured
 from tests.brokers import BrokerProcess
 from tests.cli.command import Command
 

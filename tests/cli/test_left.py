@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pairbus.broker import QueueDescription
-from pairbus.cli.left import COUNT_MAX, NOTHING_LEFT, Left, look
+from pairbus.cli.pipeline.left import COUNT_MAX, NOTHING_LEFT, Left, look
 from pairbus.transport import Carrier
 from tests.syphon.world import BACKLOG, message, pair
 

@@ -168,7 +168,7 @@ def test_prompt_has_the_count_and_only_counted_messages_go(
         return True
 
     monkeypatch.setattr("typer.confirm", confirm)
-    monkeypatch.setattr("pairbus.cli.message_moving.is_asked", lambda: True)
+    monkeypatch.setattr("pairbus.cli.messages.moving.is_asked", lambda: True)
     assert messages.done("move", source, other) == "moved 3 messages\n"
     assert messages.done("move", source, other, "--limit", "1") == "moved 1 message\n"
     messages.done("send", source, "--lines", stdin=b"delta\nepsilon\n")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from pairbus.cli.message_output import Output
+from pairbus.cli.messages.output import Output
 from pairbus.transport import Receiver, TransportError
 from tests.brokers import BrokerProcess
 from tests.cli.test_message_cli import Messages, messages

@@ -11,8 +11,8 @@ import pytest
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Long, Symbol
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
-from pairbus.cli.message_output import Format, Output
-from pairbus.cli.message_tail import follow
+from pairbus.cli.messages.output import Format, Output
+from pairbus.cli.messages.tail import follow
 from pairbus.errors import ConfigError
 from pairbus.explorer import Address, Choice, encoded, pages
 from pairbus.transport import Carrier, Endpoint

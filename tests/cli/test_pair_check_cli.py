@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient
 
-from pairbus.access.sas import LISTEN, SEND, SharedAccessKey
+from pairbus.auth.sas import LISTEN, SEND, SharedAccessKey
 from pairbus.broker import NamespaceOptions
-from pairbus.cli.pair_findings import NEVER, clock_finding, differences, right_finding, settings_finding
+from pairbus.cli.pair.findings import NEVER, clock_finding, differences, right_finding, settings_finding
 from pairbus.testing.broker_thread import BrokerThread, ServiceBusNamespace
 from tests.cli.command import Command
 

@@ -15,9 +15,9 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from pairbus.cli import backlogs, pumping
-from pairbus.cli.pumping import Pumping
-from pairbus.cli.spark_start import SparkStart
+from pairbus.cli.pipeline import backlogs, pumping
+from pairbus.cli.pipeline.pumping import Pumping
+from pairbus.cli.pipeline.spark_start import SparkStart
 from pairbus.client.sides import Side
 from pairbus.errors import PairbusError, SparkGone
 from pairbus.ledger import read

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from pairbus import __version__
-from pairbus.access.sas import SharedAccessKey
+from pairbus.auth.sas import SharedAccessKey
 from pairbus.broker.description import QueueDescription
-from pairbus.cli.admin_client import administration
-from pairbus.cli.entity_options import seconds
-from pairbus.cli.plain_queues import FIELDS, PAGE_SIZE, plain_queue, plain_queues
+from pairbus.cli.admin.admin_client import administration
+from pairbus.cli.admin.entity_options import seconds
+from pairbus.cli.admin.plain_queues import FIELDS, PAGE_SIZE, plain_queue, plain_queues
 from pairbus.errors import StoreFull
 from tests.broker.admin_world import LISTEN_KEY, ROOT_KEY, AdminServer, serve
 from tests.cli.command import Command, Outcome

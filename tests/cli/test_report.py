@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.cli import main
-from pairbus.cli.report import check_rows, print_hops
+from pairbus.cli.pipeline.report import check_rows, print_hops
 from pairbus.errors import PairbusError
 from pairbus.ledger.rows import Author, Row, encode
 from pairbus.report.model import Damage

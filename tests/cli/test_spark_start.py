@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from pairbus.cli.spark_start import RESTARTS
+from pairbus.cli.pipeline.spark_start import RESTARTS
 
 AGAIN = """
 import sys

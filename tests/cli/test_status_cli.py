@@ -19,12 +19,12 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus import PairedServiceBusClient
-from pairbus.access.sas import LISTEN, SharedAccessKey
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Symbol, Timestamp
+from pairbus.auth.sas import LISTEN, SharedAccessKey
 from pairbus.broker import NamespaceOptions
-from pairbus.cli.status_clients import NO_CLIENTS, EntityState
-from pairbus.cli.status_facts import (
+from pairbus.cli.pair.status_clients import NO_CLIENTS, EntityState
+from pairbus.cli.pair.status_facts import (
     NO_DESTINATION,
     NO_REASON,
     UNREADABLE,
@@ -39,8 +39,8 @@ from pairbus.cli.status_facts import (
     reason_of,
     summary,
 )
-from pairbus.cli.status_next import next_step
-from pairbus.cli.status_syphons import NONE_SEEN, Syphoning, lines_of
+from pairbus.cli.pair.status_next import next_step
+from pairbus.cli.pair.status_syphons import NONE_SEEN, Syphoning, lines_of
 from pairbus.testing.broker_thread import BrokerThread, ServiceBusNamespace
 from tests.backlog import put_diverted_sync
 from tests.cli.command import Command, Outcome

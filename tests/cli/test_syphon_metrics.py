@@ -87,7 +87,7 @@ def test_bad_place_is_a_clear_error(
 
 def test_destination_that_failed_is_suspect_until_messages_come_home() -> None:
     """As the states of a client: 0 healthy, 1 suspect."""
-    from pairbus.cli.syphon_metrics import SyphonMetrics
+    from pairbus.cli.pipeline.syphon_metrics import SyphonMetrics
 
     metrics = SyphonMetrics("0", "fabrikam", lambda: (SyphonProgress(1, 0, 0.0, 0, 0, 0), None))
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pairbus.cli.left import Left
-from pairbus.cli.telling import Counted, QueueTally, SyphonTelling, summary_line
+from pairbus.cli.pipeline.left import Left
+from pairbus.cli.pipeline.telling import Counted, QueueTally, SyphonTelling, summary_line
 from pairbus.pairing.events import (
     DeadLettered,
     DestinationSkipped,

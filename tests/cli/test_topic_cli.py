@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.types import Int
-from pairbus.broker.config import parse_config
+from pairbus.broker.config.file import parse_config
 from pairbus.broker.description import (
     AuthorizationRule,
     QueueDescription,

@@ -17,9 +17,9 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.amqp.message import Message
+from pairbus.backlog.aliases import RESERVED
+from pairbus.backlog.envelope import Away, overhead
 from pairbus.client.errors import BacklogMessageTooLarge, PartlySent, ReservedPropertyError
-from pairbus.pairing.aliases import RESERVED
-from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.failover import State
 from tests.client.messages import id_of, of_every_kind, senders_part
 from tests.client.world import Client, Sender, Stage, World, message

@@ -14,6 +14,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.amqp.message import BATCH_FORMAT, Message, encode_batch
+from pairbus.backlog.envelope import Home, unwrap
 from pairbus.client.errors import ReservedPropertyError
 from pairbus.client.outgoing import (
     BATCH_LIMIT,
@@ -27,7 +28,6 @@ from pairbus.client.outgoing import (
     parcels,
     scheduled,
 )
-from pairbus.pairing.envelope import Home, unwrap
 from pairbus.sdk.encoding import encode
 
 AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)

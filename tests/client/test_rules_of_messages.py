@@ -9,8 +9,8 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus.amqp.message import Message
+from pairbus.backlog.aliases import RESERVED
 from pairbus.client.errors import ReservedPropertyError
-from pairbus.pairing.aliases import RESERVED
 from pairbus.transport import connect
 from tests.client.both import both_flavours
 from tests.client.messages import id_of

@@ -21,8 +21,8 @@ from azure.servicebus.management import EntityStatus
 from pairbus import ledger
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Described, Long, Symbol
+from pairbus.backlog.envelope import INVALID_ALIAS, NO_DESTINATION
 from pairbus.client.sides import Side
-from pairbus.pairing.envelope import INVALID_ALIAS, NO_DESTINATION
 from pairbus.pairing.events import (
     DeadLettered,
     DestinationSkipped,
@@ -33,8 +33,8 @@ from pairbus.pairing.events import (
     PrimaryUnreachable,
     PumpPaused,
 )
-from pairbus.pairing.relay import MISSING, REFUSED, SyphonSettings
 from pairbus.syphon import Syphon
+from pairbus.syphon.decide.relay import MISSING, REFUSED, SyphonSettings
 from pairbus.transport import Carrier, connect
 from tests.backlog import diverted
 from tests.brokers import BrokerProcess

@@ -11,8 +11,8 @@ from pairbus import PairedServiceBusClient
 from pairbus.client.background import SpoolWays
 from pairbus.client.state import PairState
 from pairbus.pairing.failover import State
-from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.policy import Failure, Kind, Silence
+from pairbus.spool.lanes import PRIMARY, Way
 
 NOBODY = "Endpoint=sb://127.0.0.1:{};SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true"
 BOTH = {Way("backlog/0"), Way("backlog/1")}

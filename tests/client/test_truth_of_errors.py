@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from azure.servicebus.exceptions import ServiceBusAuthorizationError
 
+from pairbus.backlog.envelope import Away, overhead
 from pairbus.client.errors import (
     BacklogMessageTooLarge,
     ClientClosed,
@@ -17,7 +18,6 @@ from pairbus.client.errors import (
     SendAvailabilityBacklogError,
 )
 from pairbus.errors import SpoolFull
-from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.failover import State
 from tests.client.messages import id_of
 from tests.client.test_partly_stored import healed_when_a_queue_fails

@@ -25,9 +25,9 @@ import pairbus.aio
 from pairbus.client.sides import Side
 from pairbus.pairing.events import Diverted, Event
 from pairbus.pairing.failover import State
-from pairbus.pairing.pace import LOCK_S
-from pairbus.pairing.relay import SyphonSettings
 from pairbus.syphon import Syphon, SyphonProgress
+from pairbus.syphon.decide.pace import LOCK_S
+from pairbus.syphon.decide.relay import SyphonSettings
 from pairbus.testing import NemesisThread
 from pairbus.transport import Carrier, connect
 from tests.azure import NAMES as LIVE

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.control.asking import ask
-from pairbus.control.places import served
+from pairbus.host.control.asking import ask
+from pairbus.host.control.places import served
 from tests.control.world import QUEUE, Program, World, has_open, inode_of, until
 
 

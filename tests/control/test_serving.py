@@ -20,12 +20,12 @@ from azure.servicebus import ServiceBusMessage
 
 import pairbus
 import pairbus.aio
-from pairbus.control import sockets
-from pairbus.control.asking import ask
-from pairbus.control.places import served
-from pairbus.control.rate import Rate
-from pairbus.control.serving import FOLLOW, FOLLOWERS_MAX, ControlServer, call_in, open_server
 from pairbus.errors import ConfigError, PairbusError
+from pairbus.host.control import sockets
+from pairbus.host.control.asking import ask
+from pairbus.host.control.places import served
+from pairbus.host.control.rate import Rate
+from pairbus.host.control.serving import FOLLOW, FOLLOWERS_MAX, ControlServer, call_in, open_server
 from tests.control.world import NAME, World, until
 
 _numbers = count(1)

@@ -15,7 +15,7 @@ from typing import Any
 
 from azure.servicebus import ServiceBusMessage
 
-from pairbus.control.places import pid_of, served
+from pairbus.host.control.places import pid_of, served
 from pairbus.testing.broker_thread import BrokerThread, ServiceBusNamespace
 from tests.backlog import put_diverted_sync
 from tests.cli.command import Command

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.pairing.envelope import Away, wrap
+from pairbus.backlog.envelope import Away, wrap
 from pairbus.pairing.events import Event
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier

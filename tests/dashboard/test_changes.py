@@ -12,12 +12,12 @@ import pytest
 
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.client.sides import Side
-from pairbus.control.serving import FOLLOW, Routes, open_server
 from pairbus.dashboard import event_log
 from pairbus.dashboard import watch as watching
 from pairbus.dashboard.following import Following
 from pairbus.dashboard.on_broker import OwnTarget
 from pairbus.dashboard.targets import BrokerTarget
+from pairbus.host.control.serving import FOLLOW, Routes, open_server
 from tests.dashboard.world import API, CHANGING, QUEUES, World, world
 
 PATIENCE_S = 20.0

@@ -17,12 +17,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pairbus.aio import PairedServiceBusClient
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.cli.dashboard_page import Given, PageOptions, make_page
+from pairbus.cli.serve.dashboard_page import Given, PageOptions, make_page
 from pairbus.client.sides import Side
 from pairbus.dashboard.metrics import look_families
 from pairbus.dashboard.server import DashboardServer
 from pairbus.errors import ConfigError
-from pairbus.metrics.serving import TOKEN_VARIABLE
+from pairbus.telemetry.metrics.serving import TOKEN_VARIABLE
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text(encoding="utf-8")
 BACKLOG = "contoso/x-servicebus-transfer/0"

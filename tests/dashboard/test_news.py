@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.cost.pricing import load
 from pairbus.dashboard.cost import running_cost, visible_operations
 from pairbus.dashboard.facts import pair_facts, same_namespace
 from pairbus.dashboard.news import backlog_of, happenings, patch_of, patched
+from pairbus.ledger.prices import load
 
 LEAVES = st.integers(0, 2) | st.lists(st.integers(0, 1), max_size=1)
 INNER = st.dictionaries(st.sampled_from("ab"), LEAVES, max_size=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yarl
 
-from pairbus.access.sas import KeyRing, SharedAccessKey
+from pairbus.auth.sas import KeyRing, SharedAccessKey
 from pairbus.dashboard.api import BASE, ROUTES
 from pairbus.dashboard.guard import POLICY
 from pairbus.dashboard.on_broker import opens_with_manage

@@ -11,7 +11,6 @@ import pytest
 
 from pairbus.broker import Broker, NamespaceOptions, SubscriptionDescription, TopicDescription
 from pairbus.client.sides import Side
-from pairbus.cost.pricing import load
 from pairbus.dashboard.api import Page
 from pairbus.dashboard.guard import Guard
 from pairbus.dashboard.server import DashboardServer
@@ -19,6 +18,7 @@ from pairbus.dashboard.targets import AzureTarget, BrokerTarget, WatchedNamespac
 from pairbus.dashboard.watch import Pairing, Watch
 from pairbus.errors import ConfigError, FaultNotFound, PairbusError
 from pairbus.explorer import Address, encoded, peek, send
+from pairbus.ledger.prices import load
 from pairbus.transport import Carrier
 from tests.dashboard.world import API, CHANGING, PATIENCE_S, QUEUES
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pairbus.cost.pricing import load
 from pairbus.dashboard import watch as watching
 from pairbus.dashboard.watch import WAITING_MAX, Pairing, Watch, Watcher
 from pairbus.errors import PairbusError
+from pairbus.ledger.prices import load
 
 
 class Namespace:

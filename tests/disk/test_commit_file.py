@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.disk.commit_file import CommitFile
+from pairbus.host.commit_file import CommitFile
 
 TEXT_OF_0_3 = b"%020d" % 4711
 RECORD_OF_4712 = bytes.fromhex("7061697262757301 6812000000000000 f6cf6d82")

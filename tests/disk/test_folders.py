@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.disk import folders
-from pairbus.disk.folders import CHUNK_BYTES, make_folder, make_private, open_private, sync_folder, take_room
+from pairbus.host import folders
+from pairbus.host.folders import CHUNK_BYTES, make_folder, make_private, open_private, sync_folder, take_room
 
 
 def mode(path: Path) -> int:

@@ -14,8 +14,8 @@ import portalocker
 import pytest
 
 from pairbus.broker.store.folder import own as own_store
-from pairbus.disk.locks import LOCK_NAME, FolderInUse, FolderLock, hold_shared, is_held_here, is_in_use
 from pairbus.errors import SpoolError, StoreError
+from pairbus.host.locks import LOCK_NAME, FolderInUse, FolderLock, hold_shared, is_held_here, is_in_use
 from pairbus.spool import Spool
 from tests.spool.test_folder import in_child
 
@@ -56,7 +56,7 @@ def test_process_knows_which_folders_it_holds(tmp_path: Path) -> None:
 def test_waiting_for_an_unsigned_owner_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An owner that signs in the meantime keeps the lock."""
     lock = FolderLock(tmp_path)
-    monkeypatch.setattr("pairbus.disk.locks.time.sleep", lambda _: lock.sign())
+    monkeypatch.setattr("pairbus.host.locks.time.sleep", lambda _: lock.sign())
     with pytest.raises(FolderInUse, match=str(os.getpid())):
         FolderLock(tmp_path, patience_s=60)
     lock.release()
@@ -65,7 +65,7 @@ def test_waiting_for_an_unsigned_owner_ends(tmp_path: Path, monkeypatch: pytest.
 def test_killed_owner_leaves_the_folder_free(tmp_path: Path) -> None:
     """The lock needs no cleaning up, and the name of the dead owner is wiped."""
     code = (
-        "import sys, pathlib, pairbus.disk.locks as locks\n"
+        "import sys, pathlib, pairbus.host.locks as locks\n"
         "lock = locks.FolderLock(pathlib.Path(sys.argv[1])); lock.sign(); print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -123,7 +123,7 @@ def test_child_of_a_foreign_fork_does_not_unlock(tmp_path: Path, monkeypatch: py
     lock = FolderLock(tmp_path)
     of_the_parent = os.dup(lock._fd)
     with monkeypatch.context() as patch:
-        patch.setattr("pairbus.disk.locks.os.getpid", lambda: -1)
+        patch.setattr("pairbus.host.locks.os.getpid", lambda: -1)
         lock.release()
     assert not is_free(tmp_path)
     os.close(of_the_parent)

@@ -23,11 +23,11 @@ def test_everything_imports_sends_spools_and_meters_without_posix(tmp_path: Path
     *imported, received, spooled, metered = done.stdout.splitlines()
     assert (received, spooled) == ("received: to the primary", "spooled: 1")
     assert {"send", "receive", "complete"} <= set(metered.split())
-    assert {"pairbus.disk.locks", "pairbus.broker.server", "pairbus.cli.syphon"} <= set(imported)
+    assert {"pairbus.host.locks", "pairbus.broker.wire.server", "pairbus.cli.pipeline.syphon"} <= set(imported)
 
 
 @pytest.mark.parametrize(
-    ("name", "home"), [("register_at_fork", "process/forks.py"), ("posix_fallocate", "disk/folders.py")]
+    ("name", "home"), [("register_at_fork", "host/forks.py"), ("posix_fallocate", "host/folders.py")]
 )
 def test_each_posix_function_has_one_guarded_home(name: str, home: str) -> None:
     """A second place would need a second guard, and a second test."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+from pairbus.backlog.envelope import ORIGINAL_ID
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.errors import ConfigError, EntityError, EntityNotFound
 from pairbus.explorer import (
@@ -38,7 +39,6 @@ from pairbus.explorer import (
     walk,
 )
 from pairbus.explorer.taking import Acted, Taking
-from pairbus.pairing.envelope import ORIGINAL_ID
 from pairbus.proxy import Proxy
 from pairbus.testing import BrokerThread
 from pairbus.transport import Carrier, Endpoint, ReceivedMessage

@@ -19,7 +19,7 @@ from pairbus.aio import PairedServiceBusClient
 from pairbus.amqp.message import Message, Properties
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.broker.outages.held import HeldSteps
-from pairbus.broker.peer import Peer
+from pairbus.broker.wire.peer import Peer
 from pairbus.client.pinger import ping_payload
 from pairbus.pairing.events import Event, PingSent
 from pairbus.pairing.failover import State

@@ -17,12 +17,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from pairbus.access.sas import SharedAccessKey, sign
-from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions, control
+from pairbus.auth.sas import SharedAccessKey, sign
+from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
+from pairbus.broker.kit import control
 from pairbus.cli import main
-from pairbus.control.serving import open_server
-from pairbus.control.sockets import PATH_BYTES_MAX
 from pairbus.errors import ConfigError, InvalidFault
+from pairbus.host.control.serving import open_server
+from pairbus.host.control.sockets import PATH_BYTES_MAX
 from tests.faults.conftest import World, until
 
 LISTENER = SharedAccessKey("listener", "only listens", rights=frozenset({"Listen"}))

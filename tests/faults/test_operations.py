@@ -24,9 +24,9 @@ from azure.servicebus.exceptions import (
     SessionCannotBeLockedError,
 )
 
-from pairbus.access.sas import sign
+from pairbus.auth.sas import sign
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY
-from pairbus.broker.server import Port
+from pairbus.broker.wire.server import Port
 from tests.faults.conftest import OPTIONS, World, running, until
 
 ERRORS = {

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pairbus.access.connection_string import ConnectionString
+from pairbus.auth.connection_string import ConnectionString
 from pairbus.broker.outages import swallowed
 from tests.faults.conftest import World as BrokerWorld
 from tests.faults.conftest import running as running_broker

@@ -13,12 +13,12 @@ import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage
 from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError, SessionLockLostError
 
-from pairbus.broker.box import CHUNK_MAX
-from pairbus.broker.clock import OFFSET_MAX_S, NamespaceClock
+from pairbus.broker.boxes.box import CHUNK_MAX
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.session_links import Applicant
+from pairbus.broker.kit.clock import OFFSET_MAX_S, NamespaceClock
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.strict import Idle, Strictness
+from pairbus.broker.wire.session_links import Applicant
 from pairbus.errors import EntityNotFound, StoreFull
 from tests.kit.world import LISTENER, World, received, world
 

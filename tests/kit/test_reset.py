@@ -11,11 +11,11 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceB
 from azure.servicebus.exceptions import MessageLockLostError, MessagingEntityNotFoundError, ServiceBusError
 
 from pairbus.broker.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.draft import Draft
-from pairbus.broker.queue import Queue
+from pairbus.broker.entities.queue import Queue
+from pairbus.broker.entities.topic import Topic
 from pairbus.broker.store import Done
 from pairbus.broker.store.memory import MemoryStore
-from pairbus.broker.topic import Topic
+from pairbus.broker.wire.draft import Draft
 from pairbus.errors import ConfigError, StoreFull
 from pairbus.filters import SqlFilter
 from tests.kit.world import LISTENER, World, received, world

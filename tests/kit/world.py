@@ -11,7 +11,7 @@ import aiohttp
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from pairbus.access.sas import SharedAccessKey, sign
+from pairbus.auth.sas import SharedAccessKey, sign
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
 from pairbus.broker.namespace import Namespace
 

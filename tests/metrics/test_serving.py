@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 from pairbus.errors import ConfigError
-from pairbus.metrics.serving import MetricsPort, place_of
-from pairbus.metrics.text import CONTENT_TYPE, Family
+from pairbus.telemetry.metrics.serving import MetricsPort, place_of
+from pairbus.telemetry.metrics.text import CONTENT_TYPE, Family
 
 
 @asynccontextmanager

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from pairbus.metrics.entities import EntityGauges, entity_families, labels_of
-from pairbus.metrics.text import Family, Histogram, labels, number, render, render_all
+from pairbus.telemetry.metrics.entities import EntityGauges, entity_families, labels_of
+from pairbus.telemetry.metrics.text import Family, Histogram, labels, number, render, render_all
 
 # Lone surrogates are not text that can be sent; the other characters end a line for `str.splitlines`, which the parser
 # of the test uses and Prometheus does not.

@@ -75,7 +75,7 @@ def answers_before_the_commit() -> None:
 
 def gives_a_lock_twice() -> None:
     """A broker hands out a message that somebody holds."""
-    from pairbus.broker.box import Box
+    from pairbus.broker.boxes.box import Box
 
     genuine, turn = Box.lock_next, count()
 

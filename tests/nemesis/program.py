@@ -20,7 +20,7 @@ from tests.nemesis.places import LOCK_S
 def main(*_: str) -> None:
     """Install what the environment asks for, and run the command of `sys.argv`."""
     if sys.argv[1:2] == ["syphon"]:
-        from pairbus.pairing import pace
+        from pairbus.syphon.decide import pace
         from tests.nemesis.watch import watch_moves  # a broker starts without the client
 
         pace.LOCK_S = float(LOCK_S)  # by default a syphon that keeps order waits a minute for locks that it cannot see

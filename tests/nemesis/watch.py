@@ -12,9 +12,9 @@ from typing import Any
 from pairbus.client.outgoing import Outgoing
 from pairbus.client.results import Origin
 from pairbus.client.sends import Sends
-from pairbus.pairing.relay import Chunk, Item
 from pairbus.pairing.sending import Attempt, Reply, ToBacklog
 from pairbus.syphon import sending
+from pairbus.syphon.decide.relay import Chunk, Item
 from pairbus.syphon.settling import Settling
 from pairbus.syphon.shared import SyphonState
 from pairbus.transport import Sender, TransportError

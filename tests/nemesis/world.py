@@ -14,7 +14,7 @@ from typing import Any
 
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.cli.control_client import control_client
+from pairbus.cli.serve.control_client import control_client
 from pairbus.errors import ConfigError, PairbusError
 from pairbus.faults import Fault
 from tests.brokers import BrokerProcess

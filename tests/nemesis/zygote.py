@@ -19,7 +19,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-PRELOADED = ("tests.nemesis.sender", "tests.nemesis.receiver", "tests.nemesis.program", "pairbus.cli.pumping")
+PRELOADED = ("tests.nemesis.sender", "tests.nemesis.receiver", "tests.nemesis.program", "pairbus.cli.pipeline.pumping")
 
 
 def start(module: str, arguments: list[str], environment: dict[str, str], stderr: str) -> int:

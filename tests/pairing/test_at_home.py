@@ -7,7 +7,7 @@ import pytest
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Long, Symbol
-from pairbus.pairing.at_home import AtHome, HomeIdentity, sequence_number_of
+from pairbus.syphon.decide.at_home import AtHome, HomeIdentity, sequence_number_of
 from tests.pairing.test_envelope import as_delivered
 
 NUMBER = Symbol("x-opt-sequence-number")

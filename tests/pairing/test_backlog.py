@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.pairing.backlog import Rotation, primary_of, queue_index, queue_path
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed
+from pairbus.pairing.rotation import Rotation, primary_of, queue_index, queue_path
 
 QUEUES = ["a", "b", "c"]
 

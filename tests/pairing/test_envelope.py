@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from pairbus.amqp.message import Header, Message, Properties, section
 from pairbus.amqp.types import Described, Int, Long, Symbol, Timestamp, UInt, encode
-from pairbus.pairing.aliases import RESERVED
-from pairbus.pairing.envelope import (
+from pairbus.backlog.aliases import RESERVED
+from pairbus.backlog.envelope import (
     EXPIRED,
     INVALID_ALIAS,
     NO_DESTINATION,

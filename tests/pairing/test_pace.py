@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pairbus.pairing.pace import BATCH_MAX, BatchSize, Budget
+from pairbus.syphon.decide.pace import BATCH_MAX, BatchSize, Budget
 
 
 def test_a_budget_without_a_limit_holds_nothing_back() -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from pairbus.amqp.message import Header, Message, Properties
 from pairbus.amqp.types import Int, Symbol, UInt
-from pairbus.pairing import reader
-from pairbus.pairing.envelope import Away, Home, Spoiled, unwrap, wrap
-from pairbus.pairing.reader import Reader
+from pairbus.backlog import reader
+from pairbus.backlog.envelope import Away, Home, Spoiled, unwrap, wrap
+from pairbus.backlog.reader import Reader
 from tests.amqp.test_message import messages
 from tests.pairing.test_envelope import NOW_MS, as_delivered
 

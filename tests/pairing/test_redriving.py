@@ -10,8 +10,8 @@ import pytest
 
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Int, Long, Symbol, Timestamp
-from pairbus.pairing.envelope import ORIGINAL_ID, REMEMBERED, Home, Spoiled
-from pairbus.pairing.redriving import CLOCKS_APART_S, WINDOW_MAX_S, Redriving, queue_of_dead_letters
+from pairbus.backlog.envelope import ORIGINAL_ID, REMEMBERED, Home, Spoiled
+from pairbus.syphon.decide.redriving import CLOCKS_APART_S, WINDOW_MAX_S, Redriving, queue_of_dead_letters
 
 CAME_MS = 1_800_000_000_000
 WINDOW_S = 600.0

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from pairbus.amqp.message import Message, Properties, encode_batch
 from pairbus.amqp.types import Symbol
-from pairbus.pairing.envelope import Home
+from pairbus.backlog.envelope import Home
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
-from pairbus.pairing.pace import PAUSE_MAX_S, BatchSize, Budget, Pauses
 from pairbus.pairing.policy import Failure, Kind
-from pairbus.pairing.relay import (
+from pairbus.syphon.decide.pace import PAUSE_MAX_S, BatchSize, Budget, Pauses
+from pairbus.syphon.decide.relay import (
     FATES,
     LANE_MEMORY_S,
     LANES_LOOK,

@@ -8,7 +8,7 @@ import pytest
 
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.types import Symbol, UInt, encode
-from pairbus.pairing.splice import field_span, list_fields, map_without, with_field
+from pairbus.backlog.splice import field_span, list_fields, map_without, with_field
 
 
 def test_name_in_any_form_is_cut_out() -> None:

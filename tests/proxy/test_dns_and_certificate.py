@@ -14,7 +14,7 @@ import pytest
 from azure.servicebus import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
-from pairbus.broker.certificate import server_context
+from pairbus.broker.wire.certificate import server_context
 from pairbus.errors import ConfigError
 from pairbus.pairing.events import Recovered
 from pairbus.pairing.failover import State

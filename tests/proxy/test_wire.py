@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.broker.certificate import ca_path, expiring_contexts
+from pairbus.broker.wire.certificate import ca_path, expiring_contexts
 from pairbus.faults import Active
 from pairbus.proxy.conversation import UP, Direction
 from pairbus.proxy.wire import ProxyWire

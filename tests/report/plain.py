@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pairbus.cost.pricing import PriceSheet
 from pairbus.errors import LedgerNewer
+from pairbus.ledger.prices import PriceSheet
 from pairbus.ledger.rows import Row, decode
 
 NEVER = math.inf

@@ -13,9 +13,9 @@ from typing import get_args
 
 import pytest
 
-from pairbus.cost.estimate import Counting
-from pairbus.cost.pricing import PriceSheet, load
 from pairbus.errors import ConfigError, LedgerNewer
+from pairbus.ledger.estimate import Counting
+from pairbus.ledger.prices import PriceSheet, load
 from pairbus.ledger.rows import Author, encode
 from pairbus.report.bill import Cell, Tariffs, make_bill, part_of
 from pairbus.report.cells import DAILY, HOURLY, MONTHLY, begin_of

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pairbus.cost.pricing import PriceSheet, load
 from pairbus.errors import ConfigError
+from pairbus.ledger.prices import PriceSheet, load
 from pairbus.ledger.rows import decode
-from pairbus.ledger_table.lines import usable
+from pairbus.ledger.table.lines import usable
 from pairbus.report.model import Report
 from pairbus.report.sources import find_sources
 from tests.report.conftest import NOW_S, World
@@ -76,7 +76,7 @@ def test_compacted_ledgers_and_lines_are_counted_once(
     spark: SparkSession, sheet: PriceSheet, by_hand: World, tmp_path: Path
 ) -> None:
     """One file has grown since it was compacted, the other one is gone. The report is that of all rows."""
-    from pairbus.spark.compaction import compact
+    from pairbus.spark.syphon_job.compaction import compact
 
     hand_ledger(tmp_path / "ledger")
     compact(spark, tmp_path / "location", ledgers=[tmp_path / "ledger"])

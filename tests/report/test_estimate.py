@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.cost.estimate import POLLS_PER_HOUR, Assumptions, Estimate, estimate
-from pairbus.cost.pricing import load
-from pairbus.pairing.relay import POLL_S
+from pairbus.ledger.estimate import POLLS_PER_HOUR, Assumptions, Estimate, estimate
+from pairbus.ledger.prices import load
+from pairbus.syphon.decide.relay import POLL_S
 
 STANDARD, GEO = load("standard"), load("geo-replication")
 HOUR_S = 3_600

@@ -13,14 +13,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from pairbus.access.sas import KeyRing, SharedAccessKey
+from pairbus.auth.sas import KeyRing, SharedAccessKey
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, QueueDescription
-from pairbus.broker.meter import NamespaceMeter
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.peer import Peer
 from pairbus.broker.store.memory import MemoryStore
+from pairbus.broker.watch.meter import NamespaceMeter
+from pairbus.broker.wire.peer import Peer
 from pairbus.ledger import Ledger, MeterKind, Row, read
-from pairbus.pairing.backlog import queue_path
+from pairbus.pairing.rotation import queue_path
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier, Plain
 from tests.sim.loop import VirtualLoop

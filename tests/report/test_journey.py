@@ -21,7 +21,7 @@ ID = 'order "17" ü'
 def test_a_message_is_followed_from_the_spool_to_its_entity(spark: SparkSession, tmp_path: Path) -> None:
     """By its id, which may need escapes; in the order of time, whoever wrote it; compacted rows are not hops again."""
     from pairbus.report.journey import journey
-    from pairbus.spark.compaction import compact
+    from pairbus.spark.syphon_job.compaction import compact
 
     api, syphon = Writer("api", 1, "aaaaaaaa"), Writer("syphon", 2, "bbbbbbbb")
     syphon.event(NOON_S + 60.5, events.MaybeDuplicated.late("orders", ID, 60.5))

@@ -12,14 +12,14 @@ from urllib.parse import quote
 
 import pytest
 
-from pairbus.cost.pricing import PriceSheet, load
 from pairbus.errors import ConfigError, LedgerNewer
+from pairbus.ledger.prices import PriceSheet, load
 from pairbus.ledger.rows import RemovedFile
-from pairbus.ledger_table.compaction import _rows_of
-from pairbus.ledger_table.lines import NAMES, fields_of, usable
-from pairbus.ledger_table.manifest import Manifest, ManifestEntry, read_manifest, write_manifest
-from pairbus.ledger_table.names import source_key
-from pairbus.ledger_table.table import ROW_DDL, add_rows
+from pairbus.ledger.table.compaction import _rows_of
+from pairbus.ledger.table.lines import NAMES, fields_of, usable
+from pairbus.ledger.table.manifest import Manifest, ManifestEntry, read_manifest, write_manifest
+from pairbus.ledger.table.names import source_key
+from pairbus.ledger.table.table import ROW_DDL, add_rows
 from pairbus.pairing import events
 from tests.report.conftest import BEFORE, NOW_S
 from tests.report.worlds import BROKEN, NOON_S, ODD_BUT_WHOLE, RandomWorld, Writer, hand_ledger
@@ -111,7 +111,7 @@ def test_compaction_adds_every_row_once_whatever_is_killed(
     spark: SparkSession, sheet: PriceSheet, tmp_path: Path
 ) -> None:
     """Files grow between runs; one run ends between the rows and the manifest. Reports of both forms are the same."""
-    from pairbus.ledger_table import compact_ledgers
+    from pairbus.ledger.table import compact_ledgers
 
     ledger, place = tmp_path / "ledger", tmp_path / "table"
     hand_ledger(ledger)
@@ -157,7 +157,7 @@ def test_compaction_of_other_ledger_follows_killed_one(
     spark: SparkSession, sheet: PriceSheet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, fate: str
 ) -> None:
     """The killed run may have added rows of the first ledger, which the next run does not read."""
-    from pairbus.ledger_table import compact_ledgers
+    from pairbus.ledger.table import compact_ledgers
 
     first, other, place = tmp_path / "first", tmp_path / "other", tmp_path / "table"
     mine, theirs = Writer("api", 1, "aaaaaaaa"), Writer("web", 2, "bbbbbbbb")
@@ -195,7 +195,7 @@ def test_compaction_of_other_ledger_follows_killed_one(
 
 def kill_compaction(patch: pytest.MonkeyPatch, point: str) -> None:
     """Let the next compaction end at a point, as a kill would."""
-    from pairbus.ledger_table import compaction
+    from pairbus.ledger.table import compaction
 
     calls = iter(range(9))
 
@@ -218,7 +218,7 @@ def test_second_compaction_at_the_same_time_is_refused(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two runs that overlap would both add the same rows."""
-    from pairbus.ledger_table import compact_ledgers, compaction
+    from pairbus.ledger.table import compact_ledgers, compaction
 
     ledger, place = tmp_path / "ledger", tmp_path / "table"
     hand_ledger(ledger)
@@ -240,7 +240,7 @@ def test_second_compaction_at_the_same_time_is_refused(
 @pytest.mark.spark
 def test_table_of_earlier_release_is_continued(spark: SparkSession, sheet: PriceSheet, tmp_path: Path) -> None:
     """Releases up to 0.3 wrote whole days without `source`. One file is still there and has grown, one was deleted."""
-    from pairbus.ledger_table import compact_ledgers, register_views
+    from pairbus.ledger.table import compact_ledgers, register_views
 
     ledger, place = tmp_path / "ledger", tmp_path / "table"
     hand_ledger(ledger)
@@ -267,7 +267,7 @@ def test_operations_of_removed_files_are_billed_once(
     """A full folder removes files that the table may have already, wholly, in part or not at all, and later also the
     files in which it noted their sums. The table has a part of one removed file when the report is made (100)."""
     from pairbus.ledger import Ledger
-    from pairbus.ledger_table import compact_ledgers, register_views
+    from pairbus.ledger.table import compact_ledgers, register_views
 
     folder, place, now = tmp_path / "ledger", tmp_path / "table", [NOON_S]
     ledger = Ledger(folder, client="api", clock=lambda: now[0], max_file_bytes=4096, max_folder_bytes=8192)
@@ -290,7 +290,7 @@ def test_operations_of_removed_files_are_billed_once(
 @pytest.mark.spark
 def test_views_tell_what_the_report_tells(spark: SparkSession, sheet: PriceSheet, tmp_path: Path) -> None:
     """Outages, moves and the lines of the bill, of a random world."""
-    from pairbus.ledger_table import compact_ledgers, register_views
+    from pairbus.ledger.table import compact_ledgers, register_views
 
     RandomWorld(3).write(tmp_path / "ledger")
     for file in (tmp_path / "ledger").glob("*.jsonl"):  # rows of a later version would stop the compaction
@@ -322,7 +322,7 @@ def test_outages_keep_the_order_in_which_they_were_written(
 ) -> None:
     """The clock goes back during the outage, so that the recovery has the earliest time. Table and views know the order
     too, also when only the first rows of a file are in the table."""
-    from pairbus.ledger_table import compact_ledgers, register_views
+    from pairbus.ledger.table import compact_ledgers, register_views
 
     ledger, place = tmp_path / "ledger", tmp_path / "table"
     first, last = (Writer("api", 1, "aaaaaaaa") for _ in range(2))
@@ -347,8 +347,8 @@ def test_outages_keep_the_order_in_which_they_were_written(
 @pytest.mark.spark
 def test_times_of_views_are_shown_in_utc_with_their_zone(spark: SparkSession, tmp_path: Path) -> None:
     """The session, and this process, may be in a zone whose hours begin at half past. A path may have an apostrophe."""
-    from pairbus.cli.ledger import texts_of
-    from pairbus.ledger_table import compact_ledgers, register_views
+    from pairbus.cli.pipeline.ledger import texts_of
+    from pairbus.ledger.table import compact_ledgers, register_views
 
     writer, place = Writer("api", 1, "aaaaaaaa"), tmp_path / "l'été"
     writer.meter(NOON_S + 61, "send", "orders")
@@ -398,7 +398,7 @@ def is_newer(line: bytes) -> bool:
 
 
 def ms(text: str) -> int:
-    from pairbus.ledger_table.lines import time_ms_of
+    from pairbus.ledger.table.lines import time_ms_of
 
     return time_ms_of(text)
 
@@ -406,7 +406,7 @@ def ms(text: str) -> int:
 @pytest.mark.spark
 def test_what_cannot_be_compacted_is_refused_before_a_byte_is_written(spark: SparkSession, tmp_path: Path) -> None:
     """A format that the session lacks, no ledger, a row of a later version, a table of somebody else."""
-    from pairbus.ledger_table import compact_ledgers, register_views
+    from pairbus.ledger.table import compact_ledgers, register_views
 
     hand_ledger(tmp_path / "ledger")
     place = tmp_path / "table"

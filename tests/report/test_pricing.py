@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pairbus.cost.pricing import PriceSheet, Tier, load, names
 from pairbus.errors import ConfigError
+from pairbus.ledger.prices import PriceSheet, Tier, load, names
 
 STANDARD = load("standard")
 MILLION = 1_000_000

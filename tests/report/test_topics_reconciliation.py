@@ -10,8 +10,8 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from pairbus import PairedServiceBusClient
-from pairbus.cost.pricing import PriceSheet, load
 from pairbus.ledger import read
+from pairbus.ledger.prices import PriceSheet, load
 from tests.brokers import BrokerProcess
 from tests.report.test_reconciliation import sums
 

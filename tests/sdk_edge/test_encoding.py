@@ -12,7 +12,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairbus.pairing.envelope import Away, Home, Wrapper, unwrap, wrap
+from pairbus.backlog.envelope import Away, Home, Wrapper, unwrap, wrap
 from pairbus.sdk.encoding import encode, plainly_encoded
 
 texts = st.none() | st.text(max_size=8) | st.sampled_from(["", "é" * 127, "é" * 128, "x" * 255, "x" * 256])

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMess
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus.amqp.message import PROPERTIES, sections
-from pairbus.pairing.aliases import RESERVED
+from pairbus.backlog.aliases import RESERVED
 from pairbus.sdk.encoding import encode
 from pairbus.sdk.messages import as_messages, body_size, due_at, ensure_message_id, reserved_property
 from pairbus.transport.client import connect

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from pairbus.pairing.at_home import AtHome
-from pairbus.pairing.backlog import Rotation
+from pairbus.pairing.rotation import Rotation
 from pairbus.spool import SpoolEntry
+from pairbus.syphon.decide.at_home import AtHome
 from pairbus.syphon.order import QueueOrder
 from tests.sim.disk import Disk, SpoolModel
 from tests.sim.links import SimSender

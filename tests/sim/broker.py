@@ -10,9 +10,9 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from pairbus.broker.deliveries import encode_delivery
-from pairbus.broker.messages import draft_of
 from pairbus.broker.store import StoredMessage
+from pairbus.broker.wire.deliveries import encode_delivery
+from pairbus.broker.wire.messages import draft_of
 from pairbus.transport.errors import Refused
 from tests.sim.loop import VirtualLoop
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pairbus.amqp.message import BATCH_FORMAT, DATA, sections
 from pairbus.amqp.types import decode
-from pairbus.broker.deliveries import patch_of
+from pairbus.broker.wire.deliveries import patch_of
 from pairbus.pairing.policy import Silence
 from pairbus.transport import ConnectionLost, ReceivedMessage, Refused, Timeout, TransportError
 from tests.sim.broker import Queue

@@ -24,12 +24,12 @@ from pairbus.client.sends import Sends
 from pairbus.errors import SpoolError
 from pairbus.pairing.events import BacklogQueueBack, Event, MaybeDuplicated, PingSent, Recovered
 from pairbus.pairing.failover import SendingEntity
-from pairbus.pairing.forwarding import Inflow
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.sending import Command, Reply, Unsent
 from pairbus.spool import Spool
 from pairbus.spool.forwarder import Forwarder
+from pairbus.spool.lanes import Inflow
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.telemetry.counters import Counters
 from pairbus.transport import TransportError

@@ -15,8 +15,8 @@ from unittest.mock import patch
 from pairbus.amqp.message import Header, Message, Properties
 from pairbus.amqp.types import Symbol, Timestamp
 from pairbus.client import sends
-from pairbus.pairing.backlog import queue_path
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from pairbus.pairing.rotation import queue_path
 from pairbus.spool import forwarder
 from tests.sim import faults
 from tests.sim.broker import EPOCH_MS, Namespace, Queue

@@ -157,7 +157,7 @@ def _done(stream: Stream, wait_s: float) -> bool:
 
 def _count_ledgers(world: World) -> tuple[int, int]:
     """Compact once more, to the end; return the rows that were written, and how many the table has wrongly."""
-    from pairbus.ledger_table import compact_ledgers
+    from pairbus.ledger.table import compact_ledgers
     from pairbus.spark import local_session
 
     world.kill_java()

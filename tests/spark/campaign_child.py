@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pairbus.ledger_table import compact_ledgers
+from pairbus.ledger.table import compact_ledgers
 from pairbus.spark import local_session
 from pairbus.spark.session import write_plain_checkpoints
 from tests.spark.conftest import TEST_CONF

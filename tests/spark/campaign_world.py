@@ -23,8 +23,8 @@ from azure.storage.blob import ContainerClient
 
 from pairbus.amqp.message import Message
 from pairbus.spark.defaults import folder_name
-from pairbus.spark.stage_file import read_payloads
-from pairbus.spark.staging import Staging
+from pairbus.spark.staging.log import Staging
+from pairbus.spark.staging.stage_file import read_payloads
 from tests.brokers import BrokerProcess
 from tests.report.worlds import NOON_S, Writer
 from tests.spark.campaign_child import Work

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pairbus.spark.intake import SealTracker, _Intake
-from pairbus.spark.stage_file import StageWriter
-from pairbus.spark.staging import Staging
-from pairbus.spark.stream_reader import StagedStreamReader
+from pairbus.spark.source.intake import SealTracker, _Intake
+from pairbus.spark.source.stream_reader import StagedStreamReader
+from pairbus.spark.staging.log import Staging
+from pairbus.spark.staging.stage_file import StageWriter
 
 POINTS: dict[str, tuple[type, str]] = {
     "when all is received, before the stage is on the disk": (StageWriter, "finish"),

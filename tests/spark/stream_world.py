@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from pairbus.spark.source import stream_reader
-from pairbus.spark.stage_book import StageBook
+from pairbus.spark.source.formats import stream_reader
+from pairbus.spark.staging.stage_book import StageBook
 from tests.brokers import BrokerProcess
 from tests.spark.queues import options, put, text_message
 

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.message import Message, Properties
-from pairbus.pairing.envelope import Away, wrap
-from pairbus.pairing.relay import SyphonSettings
+from pairbus.backlog.envelope import Away, wrap
 from pairbus.spark.connections import Secret
-from pairbus.spark.journal import Location
-from pairbus.spark.rounds import Quotas
-from pairbus.spark.syphon_source import SyphonReader, SyphonSource, options_of
-from pairbus.spark.task_pumps import TaskSettings
+from pairbus.spark.syphon_job.journal import Location
+from pairbus.spark.syphon_job.rounds import Quotas
+from pairbus.spark.syphon_job.source import SyphonReader, SyphonSource, options_of
+from pairbus.spark.syphon_job.task_pumps import TaskSettings
+from pairbus.syphon.decide.relay import SyphonSettings
 from pairbus.transport import Carrier
 from tests.brokers import BrokerProcess
 from tests.syphon.world import bare

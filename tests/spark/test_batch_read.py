@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pairbus.errors import ConfigError, EntityNotFound, PairbusError
-from pairbus.spark import batch_reader
-from pairbus.spark.batch_reader import PeekReader, SequenceRange, extent, split
 from pairbus.spark.features import is_remote
 from pairbus.spark.options import Options
+from pairbus.spark.source import batch_reader
+from pairbus.spark.source.batch_reader import PeekReader, SequenceRange, extent, split
 from tests.brokers import BrokerProcess
 from tests.spark.conftest import BROKER_PLACE
 from tests.spark.queues import bodies_in, dead_letter, options, place_of, put, text_message

@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 from pairbus.spark import find_java
-from pairbus.storage.opening import open_storage
+from pairbus.spark.storage.opening import open_storage
 from tests.pages import blocks_of
 from tests.spark import submitted
 from tests.spark.cluster import Cluster

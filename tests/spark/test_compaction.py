@@ -12,11 +12,12 @@ import pytest
 
 from pairbus.errors import ConfigError
 from pairbus.ledger import Ledger
-from pairbus.ledger_table.manifest import write_manifest
+from pairbus.ledger.table.manifest import write_manifest
 from pairbus.pairing.events import Moved
-from pairbus.spark import compact, compaction, journal_rows
-from pairbus.spark.compaction import around
-from pairbus.spark.journal import MOVED, JournalRow, Location, encode_rows
+from pairbus.spark import compact
+from pairbus.spark.syphon_job import compaction, journal_rows
+from pairbus.spark.syphon_job.compaction import around
+from pairbus.spark.syphon_job.journal import MOVED, JournalRow, Location, encode_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

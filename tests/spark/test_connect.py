@@ -250,7 +250,7 @@ def test_a_token_in_an_address_is_not_shown(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_connection_string_is_not_sent_to_a_server() -> None:
     """The key would stand in options, which Spark shows: only the name of a place travels."""
-    from pairbus.cli.spark_server import server_secret
+    from pairbus.cli.pipeline.spark_server import server_secret
 
     for given in (CS, "@relative.txt", None):
         with pytest.raises(ConfigError, match="--primary") as told:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pairbus.errors import ConfigError
-from pairbus.spark import defaults, options, stream_driver
+from pairbus.spark import defaults, options
+from pairbus.spark.source import stream_driver
 from tests.brokers import BrokerProcess
 from tests.spark.queues import put, text_message
 from tests.spark.stream_world import Stream

@@ -14,14 +14,16 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pairbus.errors import ConfigError, LedgerNewer, PairbusError, StorageError
-from pairbus.pairing.redriving import Redriving
-from pairbus.pairing.relay import SyphonSettings
-from pairbus.spark import journal_rows, looks, supervisor, syphon_job
 from pairbus.spark.connections import Secret
 from pairbus.spark.driver_side import CallSource, DriverSide, _arguments, function_of, options_of
-from pairbus.spark.journal import Location, TaskReport
 from pairbus.spark.plain_values import from_plain, to_plain
-from pairbus.spark.task_pumps import TaskSettings
+from pairbus.spark.source import looks
+from pairbus.spark.syphon_job import arguments as syphon_job
+from pairbus.spark.syphon_job import journal_rows, supervisor
+from pairbus.spark.syphon_job.journal import Location, TaskReport
+from pairbus.spark.syphon_job.task_pumps import TaskSettings
+from pairbus.syphon.decide.redriving import Redriving
+from pairbus.syphon.decide.relay import SyphonSettings
 from pairbus.transport import ConnectionLost
 
 PLACE = Location("abfss://box@contoso.dfs.core.windows.net/journal", "env:STORAGE")

@@ -17,9 +17,9 @@ import pytest
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Long, Symbol
 from pairbus.errors import ConfigError
-from pairbus.pairing.at_home import sequence_number_of
-from pairbus.spark.journal import MOVED, Journal, JournalRow, Location, TaskReport, encode_rows
-from pairbus.storage.folder import FileAppender
+from pairbus.spark.storage.folder import FileAppender
+from pairbus.spark.syphon_job.journal import MOVED, Journal, JournalRow, Location, TaskReport, encode_rows
+from pairbus.syphon.decide.at_home import sequence_number_of
 from tests.storage.fixtures import PLACE
 
 

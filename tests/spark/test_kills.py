@@ -37,8 +37,8 @@ import pytest
 
 from pairbus.ledger import Ledger
 from pairbus.spark import Quotas, compact, drain, syphon
-from pairbus.spark.rounds import LOCK_MIN_S
-from pairbus.storage.opening import open_storage
+from pairbus.spark.storage.opening import open_storage
+from pairbus.spark.syphon_job.rounds import LOCK_MIN_S
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier
 from tests.brokers import BrokerProcess

@@ -11,7 +11,7 @@ import pytest
 
 from pairbus.errors import ConfigError
 from pairbus.spark import options as stream_options
-from pairbus.spark.entities import entities_of
+from pairbus.spark.source.entities import entities_of
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
 from tests.spark.queues import bodies_in, options, put, text_message

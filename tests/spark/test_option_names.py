@@ -13,7 +13,7 @@ from pairbus.errors import ConfigError
 from pairbus.spark.option_table import ALIASES, BY_NAME, ELSEWHERE
 from pairbus.spark.option_values import OptionValues
 from pairbus.spark.options import Options
-from pairbus.spark.source import ServiceBusDataSource
+from pairbus.spark.source.formats import ServiceBusDataSource
 from tests.spark.test_options import PAGE, environment, parse
 
 __all__ = ["environment"]  # a fixture that every test of this file uses

@@ -9,7 +9,7 @@ import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.errors import ConfigError, EntityNotFound
-from pairbus.spark import peek_stream
+from pairbus.spark.source import peek_stream
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
 from tests.spark.queues import bodies_in, put, text_message

@@ -19,9 +19,9 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from pairbus.spark.batch_reader import Bounds
 from pairbus.spark.options import Options
-from pairbus.spark.pushdown import FilteringPeekReader, narrowed
+from pairbus.spark.source.batch_reader import Bounds
+from pairbus.spark.source.pushdown import FilteringPeekReader, narrowed
 from tests.brokers import BrokerProcess
 from tests.spark.queues import options, place_of, put, text_message
 from tests.spark.test_batch_read import LONG_AGO, read_all

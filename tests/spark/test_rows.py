@@ -17,9 +17,9 @@ from pairbus.amqp.message import Header, Message, Properties
 from pairbus.amqp.typed_text import TYPES, from_text, to_text
 from pairbus.amqp.types import Described, Int, Long, Symbol, Timestamp, UInt, ULong
 from pairbus.errors import ConfigError
-from pairbus.spark.messages import BadRow, to_message, to_messages
-from pairbus.spark.rows import enqueued_ms_of, sequence_number_of, to_columns
-from pairbus.spark.schema import COLUMNS, RAW, arrow_schema, check_written_columns
+from pairbus.spark.sink.messages import BadRow, to_message, to_messages
+from pairbus.spark.source.rows import enqueued_ms_of, sequence_number_of, to_columns
+from pairbus.spark.source.schema import COLUMNS, RAW, arrow_schema, check_written_columns
 from tests.amqp.test_types import SCALARS, same, scalars, values
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")

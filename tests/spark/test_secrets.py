@@ -17,7 +17,7 @@ from pairbus.spark import syphon
 from pairbus.spark.connections import Borrowed, Secret, run
 from pairbus.spark.features import is_remote
 from pairbus.spark.options import Options
-from pairbus.spark.sink import send_rows
+from pairbus.spark.sink.writers import send_rows
 from pairbus.transport import Endpoint
 from tests.brokers import BrokerProcess
 from tests.scripted import ScriptedThread

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.message import Message, Properties
-from pairbus.spark import intake
-from pairbus.spark.stage_file import StageWriter
+from pairbus.spark.source import intake
+from pairbus.spark.staging.stage_file import StageWriter
 from pairbus.transport import Carrier
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue

@@ -9,9 +9,9 @@ import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.errors import ConfigError
-from pairbus.spark import entities
-from pairbus.spark.batch_reader import PeekReader
-from pairbus.spark.listing import matches
+from pairbus.spark.source import entities
+from pairbus.spark.source.batch_reader import PeekReader
+from pairbus.spark.source.listing import matches
 from pairbus.transport import ConnectionLost
 from pairbus.transport.management import Management
 from tests.brokers import BrokerProcess

@@ -14,13 +14,13 @@ import pytest
 
 from pairbus.amqp.message import BATCH_FORMAT, Message
 from pairbus.errors import ConfigError, EntityNotFound, PairbusError
-from pairbus.spark import outbox as outbox_module
-from pairbus.spark.messages import BadRow
 from pairbus.spark.options import Options
-from pairbus.spark.outbox import Outbox, Parcel
 from pairbus.spark.perseverance import persevere
-from pairbus.spark.rows import to_columns
-from pairbus.spark.sink import SentCounts, send_rows
+from pairbus.spark.sink import outbox as outbox_module
+from pairbus.spark.sink.messages import BadRow
+from pairbus.spark.sink.outbox import Outbox, Parcel
+from pairbus.spark.sink.writers import SentCounts, send_rows
+from pairbus.spark.source.rows import to_columns
 from pairbus.transport import ConnectionLost, Refused, TransportError
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue

@@ -9,11 +9,11 @@ import pytest
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Long, Symbol, Timestamp
 from pairbus.errors import ConfigError
-from pairbus.spark import stage_book
-from pairbus.spark.intake import SealTracker, TaskShare
-from pairbus.spark.stage_book import StageBook
-from pairbus.spark.stage_file import StageWriter, identity_of, read_identities, read_payloads
-from pairbus.spark.staging import LogEntry, Staging
+from pairbus.spark.source.intake import SealTracker, TaskShare
+from pairbus.spark.staging import stage_book
+from pairbus.spark.staging.log import LogEntry, Staging
+from pairbus.spark.staging.stage_book import StageBook
+from pairbus.spark.staging.stage_file import StageWriter, identity_of, read_identities, read_payloads
 from tests.storage.fixtures import PLACE
 
 ENTITY = "contoso/orders"

@@ -18,7 +18,7 @@ import pytest
 import requests
 
 from pairbus.errors import ConfigError
-from pairbus.spark.stage_file import StageWriter
+from pairbus.spark.staging.stage_file import StageWriter
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
 from tests.spark.queues import bodies_in, put, text_message

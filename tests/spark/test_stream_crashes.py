@@ -15,8 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pairbus.spark import intake
-from pairbus.spark.stage_file import StageWriter
+from pairbus.spark.source import intake
+from pairbus.spark.staging.stage_file import StageWriter
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
 from tests.spark.queues import bodies_in

@@ -15,12 +15,12 @@ import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.errors import ConfigError, EntityNotFound, StorageError
-from pairbus.spark import intake, stream_driver
-from pairbus.spark.batch_reader import Peeker
-from pairbus.spark.schema import arrow_schema
-from pairbus.spark.stage_file import StageWriter
-from pairbus.spark.staging import LogEntry, Staging
-from pairbus.spark.stream_reader import StagedStreamReader
+from pairbus.spark.source import intake, stream_driver
+from pairbus.spark.source.batch_reader import Peeker
+from pairbus.spark.source.schema import arrow_schema
+from pairbus.spark.source.stream_reader import StagedStreamReader
+from pairbus.spark.staging.log import LogEntry, Staging
+from pairbus.spark.staging.stage_file import StageWriter
 from pairbus.transport import Carrier, ReceivedMessage, Receiver, TransportError
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
@@ -379,7 +379,7 @@ def test_a_task_on_a_host_without_the_location_touches_no_message(
     """The task would stage messages where no other process looks."""
     stream.send("a")
     partition = stream.begin()[0]
-    monkeypatch.setattr("pairbus.spark.staging.VISIBLE_S", 0.0)
+    monkeypatch.setattr("pairbus.spark.staging.log.VISIBLE_S", 0.0)
     elsewhere = Stream(broker, stream.entity, tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="option stagingLocation: host"):
         elsewhere.task(partition)

@@ -11,14 +11,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pairbus.errors import ConfigError, PairbusError, SparkGone, StorageError
-from pairbus.pairing.relay import SyphonSettings
-from pairbus.spark import supervisor
 from pairbus.spark.connections import Secret
 from pairbus.spark.driver_side import DriverSide
-from pairbus.spark.journal import Location, TaskReport
-from pairbus.spark.rounds import Quotas
-from pairbus.spark.supervisor import SparkSyphon
-from pairbus.spark.task_pumps import TaskSettings
+from pairbus.spark.syphon_job import supervisor
+from pairbus.spark.syphon_job.journal import Location, TaskReport
+from pairbus.spark.syphon_job.rounds import Quotas
+from pairbus.spark.syphon_job.supervisor import SparkSyphon
+from pairbus.spark.syphon_job.task_pumps import TaskSettings
+from pairbus.syphon.decide.relay import SyphonSettings
 
 WITHIN_S = 30.0
 

@@ -12,9 +12,9 @@ import pytest
 
 from pairbus.errors import ConfigError
 from pairbus.spark import compact
-from pairbus.spark.journal import MOVED, JournalRow, Location, encode_rows
-from pairbus.spark.journal_rows import close_days, find
-from pairbus.spark.syphon_job import location_of
+from pairbus.spark.syphon_job.arguments import location_of
+from pairbus.spark.syphon_job.journal import MOVED, JournalRow, Location, encode_rows
+from pairbus.spark.syphon_job.journal_rows import close_days, find
 from tests.spark.syphon_world import SyphonWorld, syphon_world
 from tests.storage.azurites import Azurite
 from tests.storage.fixtures import PLACE

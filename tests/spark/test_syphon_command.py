@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pairbus.cli import main
-from pairbus.cli.spark_options import default_journal_on
-from pairbus.cli.spark_place import SparkPlace
-from pairbus.cli.spark_start import place_of
+from pairbus.cli.pipeline.spark_options import default_journal_on
+from pairbus.cli.pipeline.spark_place import SparkPlace
+from pairbus.cli.pipeline.spark_start import place_of
 
 CS = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from pairbus.errors import ConfigError, PairbusError
-from pairbus.pairing.relay import SyphonSettings
 from pairbus.spark.connections import Secret
-from pairbus.spark.journal import Location
-from pairbus.spark.looks import check, count_left
-from pairbus.spark.rounds import Quotas
-from pairbus.spark.syphon_source import SyphonReader, options_of
-from pairbus.spark.task_pumps import TaskSettings
+from pairbus.spark.source.looks import check, count_left
+from pairbus.spark.syphon_job.journal import Location
+from pairbus.spark.syphon_job.rounds import Quotas
+from pairbus.spark.syphon_job.source import SyphonReader, options_of
+from pairbus.spark.syphon_job.task_pumps import TaskSettings
+from pairbus.syphon.decide.relay import SyphonSettings
 from pairbus.testing.broker_thread import BrokerThread
 from pairbus.transport import Carrier
 from tests.spark.queues import place_of, text_message
@@ -96,7 +96,7 @@ def test_single_drain_waits_for_a_throttled_queue_and_ends_without_knowing_the_r
 ) -> None:
     """A service that asks for ten seconds gets them, and a drain that failed at once would lose its summary."""
     clock = SleepingClock()
-    monkeypatch.setattr("pairbus.spark.syphon_source.time", clock)
+    monkeypatch.setattr("pairbus.spark.syphon_job.source.time", clock)
     reader = single_drain(job, ["full"])
     with broker.namespace().outage("throttle", entity="full"):
         assert reader.next_offset({"tick": 0}, None) == {"tick": 0}

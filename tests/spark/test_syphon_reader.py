@@ -19,20 +19,21 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from pairbus.errors import ConfigError
 from pairbus.ledger import read
 from pairbus.ledger.rows import day_of
-from pairbus.pairing.pace import LOAD_MAX
 from pairbus.pairing.policy import Failure, Kind
-from pairbus.pairing.redriving import Redriving
-from pairbus.pairing.relay import Fate, SyphonSettings
-from pairbus.spark import rounds, syphon_source
 from pairbus.spark.connections import Borrowed, Secret, run
-from pairbus.spark.journal import DEAD_LETTERED, TaskReport
-from pairbus.spark.looks import check, count_left, find_new
-from pairbus.spark.missing import FORGOTTEN_S, SharedDestinations
-from pairbus.spark.rounds import Quotas
-from pairbus.spark.syphon_source import SCHEMA, SyphonReader
-from pairbus.spark.task_pumps import TaskSettings
-from pairbus.storage.folder import FileAppender, FolderStorage
+from pairbus.spark.source.looks import check, count_left, find_new
+from pairbus.spark.storage.folder import FileAppender, FolderStorage
+from pairbus.spark.syphon_job import rounds
+from pairbus.spark.syphon_job import source as syphon_source
+from pairbus.spark.syphon_job.journal import DEAD_LETTERED, TaskReport
+from pairbus.spark.syphon_job.missing import FORGOTTEN_S, SharedDestinations
+from pairbus.spark.syphon_job.rounds import Quotas
+from pairbus.spark.syphon_job.source import SCHEMA, SyphonReader
+from pairbus.spark.syphon_job.task_pumps import TaskSettings
 from pairbus.syphon import pump
+from pairbus.syphon.decide.pace import LOAD_MAX
+from pairbus.syphon.decide.redriving import Redriving
+from pairbus.syphon.decide.relay import Fate, SyphonSettings
 from pairbus.syphon.loads import AHEAD
 from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
 

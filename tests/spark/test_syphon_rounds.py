@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.spark.journal import TaskReport
-from pairbus.spark.rounds import Quotas, Rounds
+from pairbus.spark.syphon_job.journal import TaskReport
+from pairbus.spark.syphon_job.rounds import Quotas, Rounds
 
 
 def rounds(*, once: bool = False, rate: float | None = None, **quotas: float) -> Rounds:

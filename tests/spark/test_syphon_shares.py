@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from pairbus.spark.journal import TaskReport
-from pairbus.spark.rounds import Quotas, Rounds
-from pairbus.spark.shares import Account, BudgetShare, TaskPlan, ran_at_once, sharers
+from pairbus.spark.syphon_job.journal import TaskReport
+from pairbus.spark.syphon_job.rounds import Quotas, Rounds
+from pairbus.spark.syphon_job.shares import Account, BudgetShare, TaskPlan, ran_at_once, sharers
 
 STEP_S = 0.05
 BUDGET = 200.0

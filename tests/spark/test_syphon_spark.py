@@ -16,9 +16,9 @@ import pytest
 from pairbus.errors import ConfigError, LedgerNewer
 from pairbus.ledger import Ledger
 from pairbus.pairing.events import Moved
-from pairbus.pairing.pace import LOAD_MAX
 from pairbus.spark import compact, syphon
-from pairbus.spark.supervisor import SparkSyphon
+from pairbus.spark.syphon_job.supervisor import SparkSyphon
+from pairbus.syphon.decide.pace import LOAD_MAX
 from pairbus.syphon.loads import AHEAD
 from tests.spark.processes import command_of, descendants
 from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
@@ -109,7 +109,7 @@ def test_a_queue_that_is_created_later_is_drained_by_the_same_syphon(
     spark: SparkSession, world: SyphonWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue is found by its index, and the query goes on with it; then a stop ends the long polls at once."""
-    monkeypatch.setattr("pairbus.spark.supervisor.NEW_QUEUES_S", 1.0)
+    monkeypatch.setattr("pairbus.spark.syphon_job.supervisor.NEW_QUEUES_S", 1.0)
     world.divert(50, "orders")
     running = start(spark, world, queues=[f"{BACKLOG}/{index}" for index in range(4)], backlog_queue_count=None)
     try:

@@ -13,9 +13,9 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.amqp.message import Message, Properties
 from pairbus.errors import PairbusError
-from pairbus.spark import intake
-from pairbus.spark.batch_reader import PeekReader
-from pairbus.spark.sink import send_rows
+from pairbus.spark.sink.writers import send_rows
+from pairbus.spark.source import intake
+from pairbus.spark.source.batch_reader import PeekReader
 from pairbus.transport import Carrier
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue

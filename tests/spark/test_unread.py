@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.spark import stage_book, stage_file, stream_driver
-from pairbus.spark.staging import Staging
+from pairbus.spark.source import stream_driver
+from pairbus.spark.staging import stage_book, stage_file
+from pairbus.spark.staging.log import Staging
 from tests.brokers import BrokerProcess
 from tests.spark.queues import bodies_in
 from tests.spark.stream_world import Stream, new_stream

@@ -10,10 +10,10 @@ from typing import Any
 
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.pairing.events import Event
-from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.policy import Failure
 from pairbus.spool import Spool
 from pairbus.spool.forwarder import Forwarder
+from pairbus.spool.lanes import PRIMARY, Way
 from pairbus.transport import Carrier, connect
 from tests.spool.entries import number_of
 

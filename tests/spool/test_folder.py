@@ -232,7 +232,7 @@ def test_a_client_that_only_looks_whose_spool_it_is_keeps_nobody_out(
     Spool(tmp_path).close()
     looking = os.open(tmp_path / "lock", os.O_RDWR)
     fcntl.flock(looking, fcntl.LOCK_EX)
-    monkeypatch.setattr("pairbus.disk.locks.time.sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
+    monkeypatch.setattr("pairbus.host.locks.time.sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
     spool = open_free(tmp_path, pair="contoso")
     assert spool.folder == tmp_path
     spool.close()

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from pairbus.amqp.message import Message
+from pairbus.backlog.envelope import Home, unwrap
 from pairbus.errors import SpoolError, SpoolFull
-from pairbus.pairing import forwarding
-from pairbus.pairing.envelope import Home, unwrap
 from pairbus.pairing.events import MaybeDuplicated, SpoolForwarded, SpoolRefused
-from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.policy import Kind
 from pairbus.spool import Spool, forwarder
+from pairbus.spool import lanes as forwarding
 from pairbus.spool.files import look
+from pairbus.spool.lanes import PRIMARY, Way
 from tests.brokers import BrokerProcess
 from tests.scripted.endpoint import ScriptedEndpoint
 from tests.scripted.script import Accept, Delay, Detach, LoseAnswer, Reject, Silent

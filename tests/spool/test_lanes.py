@@ -6,24 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.pairing.envelope import Away
-from pairbus.pairing.filing import together
-from pairbus.pairing.forwarding import (
-    HOLD_S,
-    MOVING_S,
-    PAUSE_MAX_S,
-    PRIMARY,
-    Inflow,
-    Lane,
-    Verdict,
-    Way,
-    queueing,
-    wrapped,
-)
+from pairbus.backlog.envelope import Away
+from pairbus.backlog.filing import together
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import BUSY_WAIT_S, Failure, Kind
 from pairbus.pairing.sending import Pause, Plan, Reply, SenderState, ToPrimary, ToSpool
+from pairbus.spool.lanes import HOLD_S, MOVING_S, PAUSE_MAX_S, PRIMARY, Inflow, Lane, Verdict, Way, queueing, wrapped
 from tests.spool.entries import encoded
 
 BACKLOG = Way("contoso/x-servicebus-transfer/0")

@@ -15,15 +15,15 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusReceiver
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from pairbus.backlog.envelope import unwrap
 from pairbus.cli import main
-from pairbus.cli.draining import DrainWays
+from pairbus.cli.pair.draining import DrainWays
 from pairbus.ledger import read
-from pairbus.pairing import forwarding
-from pairbus.pairing.envelope import unwrap
-from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.spool import Spool
+from pairbus.spool import lanes as forwarding
 from pairbus.spool.files import FILE_NAME
+from pairbus.spool.lanes import PRIMARY, Way
 from tests.brokers import BrokerProcess
 from tests.scripted.endpoint import ScriptedThread
 from tests.scripted.script import Reject

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.storage import LargeStorage
-from pairbus.storage.opening import open_storage
+from pairbus.spark.storage import LargeStorage
+from pairbus.spark.storage.opening import open_storage
 from tests.storage.azurites import MISSING, WHY_MISSING, Azurite
 
 VARIABLE = "PAIRBUS_TESTS_OF_STORAGE"

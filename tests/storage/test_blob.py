@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pairbus.errors import ConfigError, StorageError
-from pairbus.storage import LargeStorage
-from pairbus.storage.opening import check_access, open_storage
+from pairbus.spark.storage import LargeStorage
+from pairbus.spark.storage.opening import check_access, open_storage
 from tests.storage.azurites import Azurite, Door
 from tests.storage.fixtures import PLACE
 

@@ -6,9 +6,9 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from pairbus.storage import LargeStorage
-from pairbus.storage.entries import publish, read
-from pairbus.storage.opening import check_access
+from pairbus.spark.storage import LargeStorage
+from pairbus.spark.storage.entries import publish, read
+from pairbus.spark.storage.opening import check_access
 
 WRITERS = 8
 KEYS = 25

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pairbus.errors import ConfigError
-from pairbus.storage.folder import DRAFT_AGE_S, FolderStorage
-from pairbus.storage.locations import parse
-from pairbus.storage.opening import open_storage
-from pairbus.storage.secret import StorageSecret
+from pairbus.spark.storage.folder import DRAFT_AGE_S, FolderStorage
+from pairbus.spark.storage.locations import parse
+from pairbus.spark.storage.opening import open_storage
+from pairbus.spark.storage.secret import StorageSecret
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ from pairbus.broker.store.records import payload_crc
 from pairbus.broker.store.schema import create, open_for_writing
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.store.writer import PromptSwitching
-from pairbus.disk.commit_file import CommitFile
 from pairbus.errors import StoreDamaged, StoreError, StoreForeign, StoreFull, StoreInUse, StoreNewer
+from pairbus.host.commit_file import CommitFile
 from tests.store.child_without_sync import CALLS
 from tests.store.child_writer import GROUP, body_of
 from tests.store.common import DEAD, commit, fields, filled_store, rows_of, sample_message

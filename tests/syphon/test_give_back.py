@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pairbus.broker.entities.settlement import Outcome
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.settlement import Outcome
 from pairbus.pairing.events import DestinationSkipped
 from pairbus.testing.nemesis import Nemesis
 from pairbus.transport import Carrier

@@ -12,11 +12,11 @@ from azure.servicebus.aio import ServiceBusClient
 
 from pairbus.amqp.message import Header, Message, Properties
 from pairbus.amqp.types import Int, Long, Symbol, Timestamp, UInt
+from pairbus.backlog.envelope import EXPIRED, ORIGINAL_ID, REMEMBERED, Away, enqueued_ms_of, wrap
 from pairbus.broker import QueueDescription
-from pairbus.pairing.envelope import EXPIRED, ORIGINAL_ID, REMEMBERED, Away, enqueued_ms_of, wrap
 from pairbus.pairing.events import DeadLettered, MaybeDuplicated, Moved, Stayed
-from pairbus.pairing.relay import REFUSED
 from pairbus.syphon import redrive
+from pairbus.syphon.decide.relay import REFUSED
 from pairbus.transport import ConnectionLost, ReceivedMessage
 from tests.pairing.test_envelope import SDK_MESSAGES, sdk_bytes
 from tests.syphon.world import BACKLOG, QUICK, bare, message, numbers, pair, running, until

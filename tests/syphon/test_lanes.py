@@ -10,9 +10,9 @@ import pytest
 
 from pairbus.amqp.message import Header, Message, Properties
 from pairbus.amqp.types import UInt
-from pairbus.pairing.envelope import EXPIRED, Away, wrap
+from pairbus.backlog.envelope import EXPIRED, Away, wrap
 from pairbus.pairing.events import DeadLettered, PumpPaused
-from pairbus.pairing.pace import LOCK_S
+from pairbus.syphon.decide.pace import LOCK_S
 from pairbus.transport import Carrier
 from tests.syphon.world import BACKLOG, BILLS, DISABLED, ORDERS, QUICK, enable, message, numbers, pair, running, until
 from tests.transport.server import Script, Server

@@ -14,8 +14,8 @@ from pairbus.broker import QueueDescription
 from pairbus.broker.description import RuleDescription, SubscriptionDescription, TopicDescription
 from pairbus.filters import SqlFilter
 from pairbus.pairing.events import PumpPaused
-from pairbus.pairing.relay import MISSING
 from pairbus.syphon import redrive
+from pairbus.syphon.decide.relay import MISSING
 from pairbus.transport import ReceivedMessage
 from tests.syphon.world import ORDERS, QUICK, World, bare, message, numbers, pair, running, until
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from pairbus.access.sas import SharedAccessKey
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import Accepted, Error, Rejected
 from pairbus.amqp.types import Symbol
+from pairbus.auth.sas import SharedAccessKey
+from pairbus.backlog.envelope import INVALID_ALIAS, NO_DESTINATION, UNDECODABLE, Away, wrap
 from pairbus.broker import QueueDescription
-from pairbus.pairing.envelope import INVALID_ALIAS, NO_DESTINATION, UNDECODABLE, Away, wrap
 from pairbus.pairing.events import (
     DeadLettered,
     DestinationSkipped,
@@ -26,8 +26,8 @@ from pairbus.pairing.events import (
     PrimaryUnreachable,
     PumpPaused,
 )
-from pairbus.pairing.relay import MISSING, REFUSED
 from pairbus.syphon import SyphonSettings, intake, pump
+from pairbus.syphon.decide.relay import MISSING, REFUSED
 from pairbus.transport import Carrier, ConnectionLost
 from tests.brokers import BrokerProcess
 from tests.syphon.world import (

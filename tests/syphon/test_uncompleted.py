@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.performatives import Error, Rejected
+from pairbus.backlog.envelope import Away, wrap
 from pairbus.broker.refusal import Refusal
-from pairbus.pairing.at_home import AtHome
-from pairbus.pairing.envelope import Away, wrap
 from pairbus.pairing.events import Moved, NotCompleted, PumpPaused
+from pairbus.syphon.decide.at_home import AtHome
 from pairbus.transport import Carrier
 from tests.syphon.world import BACKLOG, ORDERS, QUICK, World, message, numbers, pair, running, until
 from tests.transport.server import Script, Server

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from pairbus.amqp.message import PROPERTIES, Message, Properties, sections
+from pairbus.backlog.envelope import Away, wrap
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.broker.namespace import Namespace
-from pairbus.pairing.envelope import Away, wrap
 from pairbus.pairing.events import Event
-from pairbus.pairing.pace import LOCK_S
 from pairbus.syphon import Syphon, SyphonSettings
+from pairbus.syphon.decide.pace import LOCK_S
 from pairbus.transport import Carrier
 
 BACKLOG = "contoso/x-servicebus-transfer/0"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import WSMsgType, web
 
-from pairbus.broker import certificate
+from pairbus.broker.wire import certificate
 from pairbus.errors import ConfigError
 from pairbus.transport import Anonymous, ConnectionLost, Endpoint, Plain, ReceivedMessage, Refused, Timeout, connect
 from tests.transport.server import Peer, Script, Server

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError, ServiceResponseError
 
-from pairbus.access import sas
+from pairbus.auth import sas
 from pairbus.errors import ConfigError
 from pairbus.transport.credential import SCOPE, Anonymous, AzureToken, Plain, SasKey, SasSignature, credential_for
 from pairbus.transport.endpoint import Endpoint

@@ -10,7 +10,7 @@ import pytest
 
 from pairbus.amqp.message import Message
 from pairbus.amqp.performatives import Error
-from pairbus.broker import certificate
+from pairbus.broker.wire import certificate
 from pairbus.transport import Carrier, Refused, Timeout, connect
 from tests.limits import slowness
 from tests.transport.server import Script, Server

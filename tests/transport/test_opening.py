@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.broker import certificate
+from pairbus.broker.wire import certificate
 from pairbus.transport import Carrier, ConnectionLost, Endpoint, Plain, Timeout, connect, log_frames
 from pairbus.transport import dial as transport_dial
 from pairbus.transport.links import LinkEnd

@@ -20,32 +20,32 @@ from typing import Protocol
 
 from aiohttp import web
 
-from pairbus.access import emulator
-from pairbus.access.hosts import in_url, is_loopback
-from pairbus.access.sas import KeyRing, SharedAccessKey
 from pairbus.amqp.connection import Trace
+from pairbus.auth import emulator
+from pairbus.auth.hosts import in_url, is_loopback
+from pairbus.auth.sas import KeyRing, SharedAccessKey
 from pairbus.broker.admin.app import admin_app
-from pairbus.broker.admin.metrics import MetricsPage
+from pairbus.broker.admin.metrics_access import MetricsPage
 from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.budget import MemoryBudget
-from pairbus.broker.certificate import ca_path, server_context
-from pairbus.broker.config import load_config
-from pairbus.broker.config_entities import SubscriptionConfig
-from pairbus.broker.control import SOCKET_NAME, ControlSocket, control_of
+from pairbus.broker.config.entity_settings import SubscriptionConfig
+from pairbus.broker.config.file import load_config
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.kit.control import SOCKET_NAME, ControlSocket, control_of
+from pairbus.broker.kit.recorder import Recorder
 from pairbus.broker.machine_memory import MemoryReturn, usable_bytes
-from pairbus.broker.meter import NamespaceMeter
-from pairbus.broker.metrics import namespace_families
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.recorder import Recorder
-from pairbus.broker.server import Port
 from pairbus.broker.store import Store
 from pairbus.broker.store.folder import is_data_file
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.strict import LENIENT, LIKE_AZURE, Strictness
-from pairbus.disk.folders import make_folder, tighten_folder
+from pairbus.broker.watch.meter import NamespaceMeter
+from pairbus.broker.watch.metrics import namespace_families
+from pairbus.broker.wire.certificate import ca_path, server_context
+from pairbus.broker.wire.server import Port
 from pairbus.errors import ConfigError, EntityExists, InvalidDescription
+from pairbus.host.folders import make_folder, tighten_folder
 from pairbus.ledger import Ledger
 from pairbus.ledger.room import SUFFIX
 

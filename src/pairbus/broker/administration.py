@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from pairbus.broker.address import parse_entity
 from pairbus.broker.admin import D
 from pairbus.broker.catalog import Catalog, CatalogEntity, EntityHolder
 from pairbus.broker.description import (
@@ -27,10 +26,11 @@ from pairbus.broker.description import (
     path_key,
 )
 from pairbus.broker.description.rule import DEFAULT_RULE
-from pairbus.broker.queue import Queue
+from pairbus.broker.entities.queue import Queue
+from pairbus.broker.entities.subscription import Rule, Subscription
+from pairbus.broker.entities.topic import Topic
 from pairbus.broker.store import DropEntity, PutEntity, Store
-from pairbus.broker.subscription import Rule, Subscription
-from pairbus.broker.topic import Topic
+from pairbus.broker.wire.address import parse_entity
 from pairbus.errors import EntityExists, InvalidDescription, StoreError
 from pairbus.filters import CorrelationFilter
 

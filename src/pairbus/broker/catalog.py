@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pairbus.broker.address import EntityName, parse_entity
 from pairbus.broker.admin import QueueInfo, SubscriptionInfo, TopicInfo
-from pairbus.broker.box import Box
+from pairbus.broker.boxes.box import Box
 from pairbus.broker.description import RuleDescription, path_key
-from pairbus.broker.queue import Queue
-from pairbus.broker.subscription import Rule, Subscription
-from pairbus.broker.topic import Topic
+from pairbus.broker.entities.queue import Queue
+from pairbus.broker.entities.subscription import Rule, Subscription
+from pairbus.broker.entities.topic import Topic
+from pairbus.broker.wire.address import EntityName, parse_entity
 from pairbus.errors import EntityNotFound
 
 Receivable = Queue | Subscription

@@ -20,21 +20,21 @@ from typing import TYPE_CHECKING
 
 from pairbus.amqp.errors import NOT_FOUND, RESOURCE_LIMIT_EXCEEDED
 from pairbus.amqp.types import encode_string, encode_symbol
-from pairbus.broker.box import Box, deletion
+from pairbus.broker.boxes.box import Box, deletion
 from pairbus.broker.budget import Share
-from pairbus.broker.deliveries import with_patch, without_pair
-from pairbus.broker.draft import Draft
-from pairbus.broker.messages import DEAD_LETTER_SOURCE
-from pairbus.broker.publication import SESSION_MISSING, has_session_id
+from pairbus.broker.entities.publication import SESSION_MISSING, has_session_id
 from pairbus.broker.refusal import ENTITY_DISABLED, Refusal, entity_not_found
 from pairbus.broker.store import Store, StoredMessage
+from pairbus.broker.wire.deliveries import with_patch, without_pair
+from pairbus.broker.wire.draft import Draft
+from pairbus.broker.wire.messages import DEAD_LETTER_SOURCE
 from pairbus.errors import StoreError
 from pairbus.filters import MessageView
 
 if TYPE_CHECKING:
     from pairbus.broker.catalog import Receivable
-    from pairbus.broker.queue import Queue
-    from pairbus.broker.topic import Topic
+    from pairbus.broker.entities.queue import Queue
+    from pairbus.broker.entities.topic import Topic
 
 logger = logging.getLogger("pairbus.broker")
 

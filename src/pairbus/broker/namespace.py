@@ -8,12 +8,12 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from pairbus.access.sas import KeyRing
 from pairbus.amqp.errors import CONNECTION_FORCED
 from pairbus.amqp.link import Link
+from pairbus.auth.sas import KeyRing
 from pairbus.broker.admin import D, QueueInfo, SubscriptionInfo, TopicInfo
 from pairbus.broker.administration import Administration, id_of
-from pairbus.broker.box import Box
+from pairbus.broker.boxes.box import Box
 from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.catalog import (
     Catalog,
@@ -25,8 +25,6 @@ from pairbus.broker.catalog import (
     subscription_info,
     topic_info,
 )
-from pairbus.broker.changes import Changes
-from pairbus.broker.clock import NamespaceClock
 from pairbus.broker.description import (
     AnyDescription,
     QueueDescription,
@@ -37,28 +35,30 @@ from pairbus.broker.description import (
     path_key,
 )
 from pairbus.broker.description.common import forwards_to
-from pairbus.broker.dispatch import Dispatcher
+from pairbus.broker.entities.payloads import Payloads
+from pairbus.broker.entities.queue import Queue
+from pairbus.broker.entities.subscription import Rule, Subscription
+from pairbus.broker.entities.topic import Topic
 from pairbus.broker.forward import BoxForwarder
-from pairbus.broker.health import Health
-from pairbus.broker.inlet import Inlet
-from pairbus.broker.meter import NamespaceMeter
+from pairbus.broker.kit.clock import NamespaceClock
+from pairbus.broker.kit.recorder import Recorder
+from pairbus.broker.kit.reset import EntityFate, checked_entities, empty_all, relink
 from pairbus.broker.outages import NamespaceFaults
-from pairbus.broker.outlet import Outlet
-from pairbus.broker.payloads import Payloads
-from pairbus.broker.peer import Peer
-from pairbus.broker.queue import Queue
-from pairbus.broker.recorder import Recorder
 from pairbus.broker.refusal import Refusal, entity_not_found
-from pairbus.broker.requests import AnswerTurns
-from pairbus.broker.reset import EntityFate, checked_entities, empty_all, relink
-from pairbus.broker.session_links import Applicant, SessionDispatcher
 from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
-from pairbus.broker.strangers import StrangersLog
 from pairbus.broker.strict import LENIENT, Strictness
-from pairbus.broker.subscription import Rule, Subscription
 from pairbus.broker.sweep import Remains, Sweeper
 from pairbus.broker.timetable import Timetable
-from pairbus.broker.topic import Topic
+from pairbus.broker.watch.changes import Changes
+from pairbus.broker.watch.health import Health
+from pairbus.broker.watch.meter import NamespaceMeter
+from pairbus.broker.wire.dispatch import Dispatcher
+from pairbus.broker.wire.inlet import Inlet
+from pairbus.broker.wire.outlet import Outlet
+from pairbus.broker.wire.peer import Peer
+from pairbus.broker.wire.requests import AnswerTurns
+from pairbus.broker.wire.session_links import Applicant, SessionDispatcher
+from pairbus.broker.wire.strangers import StrangersLog
 from pairbus.errors import EntityNotFound, InvalidDescription, StoreError
 
 logger = logging.getLogger("pairbus.broker")

@@ -9,7 +9,7 @@ from pairbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED
 from pairbus.broker.budget import Share, Shelf
 
 if TYPE_CHECKING:
-    from pairbus.broker.peer import Peer
+    from pairbus.broker.wire.peer import Peer
 
 HELD_BYTES_MAX = 16 << 20  # per connection, of messages received but not yet committed
 HELD_COUNT_MAX = 8192

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 
 from pairbus.broker.administration import Administration
+from pairbus.broker.boxes.due import Agenda
 from pairbus.broker.catalog import Catalog, EntityHolder
-from pairbus.broker.due import Agenda
 from pairbus.errors import StoreError
 
 logger = logging.getLogger("pairbus.broker")

@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 __all__ = ["app", "main"]
 
 # Modules of the commands, in the order of the help. Most have the name of their command.
-MODULES = (
-    "broker",
-    "queue",
-    "topic",
-    "subscription",
-    "rule",
-    "message",
-    "namespace",
-    "fault",
-    "health",
-    "proxy",
-    "pair",
-    "status",
-    "dashboard",
-    "syphon",
-    "clients",
-    "demo",
-    "estimate",
-    "report",
-    "ledger",
-    "spool",
-    "store",
-)
+MODULES = {
+    "broker": "serve.broker",
+    "queue": "admin.queue",
+    "topic": "admin.topic",
+    "subscription": "admin.subscription",
+    "rule": "admin.rule",
+    "message": "messages.command",
+    "namespace": "admin.namespace",
+    "fault": "serve.fault",
+    "health": "serve.health",
+    "proxy": "serve.proxy",
+    "pair": "pair.command",
+    "status": "pair.status",
+    "dashboard": "serve.dashboard",
+    "syphon": "pipeline.syphon",
+    "clients": "pair.clients",
+    "demo": "demo.command",
+    "estimate": "pair.estimate",
+    "report": "pipeline.report",
+    "ledger": "pipeline.ledger",
+    "spool": "pair.spool",
+    "store": "serve.store",
+}
 COLLECT_AT = (20_000, 20, 20)
 """Thresholds of the garbage collector in a process that is a command. Imports and messages make many objects and hardly
 any cycle: with Python's own thresholds, walking through them took a tenth of a command's start, and 5 % of a send."""
@@ -55,7 +55,7 @@ _COMPLETION = "_PAIRBUS_COMPLETE"
 "Variable that a shell sets when it asks for completions."
 
 
-def application(modules: Sequence[str] = MODULES) -> typer.Typer:
+def application(modules: Sequence[str] = tuple(MODULES)) -> typer.Typer:
     """Make the command with the subcommands of these modules."""
     made = typer.Typer(
         name="pairbus",
@@ -67,7 +67,7 @@ def application(modules: Sequence[str] = MODULES) -> typer.Typer:
         pretty_exceptions_enable=False,  # their listing of local variables would print connection strings
     )
     for name in modules:
-        import_module(f"pairbus.cli.{name}").register(made)
+        import_module(f"pairbus.cli.{MODULES[name]}").register(made)
     for child in made.registered_groups:
         assert child.typer_instance is not None
         child.typer_instance.info.cls = WrappingGroup
@@ -85,7 +85,7 @@ def __getattr__(name: str) -> typer.Typer:
 def _needed(arguments: Sequence[str]) -> Sequence[str]:
     """Return the modules that a command line needs: one, when its first word is a command; importing all takes time."""
     first = arguments[0] if arguments else ""
-    return (first,) if first in MODULES and _COMPLETION not in os.environ else MODULES
+    return (first,) if first in MODULES and _COMPLETION not in os.environ else tuple(MODULES)
 
 
 def _print_version(wanted: bool) -> None:

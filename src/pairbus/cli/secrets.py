@@ -103,7 +103,7 @@ class Namespaces:
 
     def host(self, text: str, option: str) -> str:
         """Check that the text is the host of a namespace, and that there is a credential for it."""
-        from pairbus.access.connection_string import host_and_port
+        from pairbus.auth.connection_string import host_and_port
 
         if self._credential is None:
             raise ConfigError(

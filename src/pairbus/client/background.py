@@ -19,12 +19,12 @@ from pairbus.client.state import PairState
 from pairbus.errors import PairbusError, SpoolError
 from pairbus.pairing.events import BacklogQueueBack, Event, PingSent, Recovered
 from pairbus.pairing.failover import FAILED_OVER, SendingEntity
-from pairbus.pairing.forwarding import PRIMARY, Way
 from pairbus.pairing.pair import Route
 from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.pairing.provision import ATTEMPTS
 from pairbus.spool import Spool
 from pairbus.spool.forwarder import Forwarder
+from pairbus.spool.lanes import PRIMARY, Way
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier, TransportError
 from pairbus.transport.failures import failure_of

@@ -38,7 +38,7 @@ from typing import Any, Protocol
 from pairbus.client.engine import Engine
 from pairbus.client.state import PairState
 from pairbus.client.thread import EngineThread, ListenerThread
-from pairbus.process.forks import call_in_forked_child
+from pairbus.host.forks import call_in_forked_child
 from pairbus.sdk.clients import keep
 from pairbus.transport.threads import in_thread
 

@@ -20,10 +20,10 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.amqp.message import BATCH_FORMAT, encode_batch
+from pairbus.backlog.envelope import RESERVED, Away, Wrapper, wrap
 from pairbus.client.errors import ReservedPropertyError
+from pairbus.host.forks import call_in_forked_child
 from pairbus.ledger import billable_operations
-from pairbus.pairing.envelope import RESERVED, Away, Wrapper, wrap
-from pairbus.process.forks import call_in_forked_child
 from pairbus.sdk.encoding import BATCH_TRANSPORT, encode, encoded
 from pairbus.sdk.failures import as_the_sdk_says_it
 from pairbus.sdk.messages import as_messages, due_at, ensure_message_id, message_id_of, reserved_property

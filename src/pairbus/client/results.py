@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from pairbus.backlog.envelope import Away, overhead
 from pairbus.client.errors import (
     BacklogMessageTooLarge,
     ClientClosed,
@@ -19,7 +20,6 @@ from pairbus.client.errors import (
 from pairbus.client.outgoing import BATCH_LIMIT, Order, Outgoing, sizes_of
 from pairbus.client.state import PairState
 from pairbus.ledger import Tally, tallied
-from pairbus.pairing.envelope import Away, overhead
 from pairbus.pairing.events import MaybeDuplicated, Spooled
 from pairbus.pairing.failover import HEALTHY
 from pairbus.pairing.policy import Failure, Kind

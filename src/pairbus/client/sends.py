@@ -35,7 +35,6 @@ from pairbus.client.outgoing import ANY_PLACE, BATCH_LIMIT, THE_PRIMARY, THE_SPO
 from pairbus.client.results import Origin, Results, ended_meanwhile, error_of
 from pairbus.client.state import PairState
 from pairbus.errors import ConfigError, SpoolError
-from pairbus.pairing.forwarding import queueing
 from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.pairing.sending import (
     Attempt,
@@ -55,6 +54,7 @@ from pairbus.pairing.sending import (
     sending,
 )
 from pairbus.sdk.failures import failure_of_transport
+from pairbus.spool.lanes import queueing
 from pairbus.telemetry import operations
 from pairbus.transport import Carrier, TransportError
 

@@ -19,10 +19,10 @@ from azure.servicebus import aio as sdk_aio
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.access import emulator
-from pairbus.access.connection_string import ConnectionString, host_and_port
-from pairbus.access.hosts import in_url, is_loopback
 from pairbus.amqp.sasl import SaslClient
+from pairbus.auth import emulator
+from pairbus.auth.connection_string import ConnectionString, host_and_port
+from pairbus.auth.hosts import in_url, is_loopback
 from pairbus.errors import did_you_mean
 from pairbus.sdk.clients import AnyClient, ClientConfig, ProxySettings, check_flavour, config_of, proxy_of_sync_sdk
 from pairbus.transport import Carrier, ClientConnection, connect

@@ -18,21 +18,21 @@ from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, Sen
 from pairbus.client.events import Events
 from pairbus.client.metering import Meters
 from pairbus.client.sides import Side
-from pairbus.control.clients import ClientControl
 from pairbus.errors import PairingError
+from pairbus.host.control.clients import ClientControl
+from pairbus.host.switches import WORDS, read_switch
 from pairbus.ledger import Ledger
 from pairbus.pairing.events import Closed, Faulted, Paired, PairingCleared, SecondaryLost, Unpaired
 from pairbus.pairing.failover import HEALTHY, SendingEntity, State
-from pairbus.pairing.forwarding import Inflow
 from pairbus.pairing.life import Life, Lives
 from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, primary_name_of
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Reaction
 from pairbus.pairing.sending import SenderState
-from pairbus.process.switches import WORDS, read_switch
 from pairbus.sdk.failures import failure_of
 from pairbus.spool.holder import SpoolHolder
+from pairbus.spool.lanes import Inflow
 from pairbus.telemetry.counters import Counters
 
 logger = logging.getLogger("pairbus")

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pairbus.errors import PairbusError
-from pairbus.pairing.backlog import primary_of
+from pairbus.pairing.rotation import primary_of
 
 if TYPE_CHECKING:
     from pairbus.dashboard.watch import Watch

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any
 
-from pairbus.cost.pricing import MONTH_HOURS, PriceSheet
+from pairbus.ledger.prices import MONTH_HOURS, PriceSheet
 
 CENT = Decimal("0.01")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pairbus.access.connection_string import host_and_port
-from pairbus.access.hosts import is_loopback
-from pairbus.control.asking import describe_all
-from pairbus.control.places import served
+from pairbus.auth.connection_string import host_and_port
+from pairbus.auth.hosts import is_loopback
 from pairbus.errors import PairbusError
+from pairbus.host.control.asking import describe_all
+from pairbus.host.control.places import served
 
 CONTROL_S = 2.0
 WORST = ("HEALTHY", "SUSPECT", "FAILED_OVER", "HELD_OVER")

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from pairbus.access.gate import ForeignRequest, check_request_source
+from pairbus.auth.gate import ForeignRequest, check_request_source
 
 TOKEN_HEADER = "X-Pairbus-Token"
 CHANGE_HEADER = "X-Pairbus-Page"

@@ -13,10 +13,10 @@ from typing import Any
 from aiohttp import web
 
 from pairbus.dashboard.watch import Watch
-from pairbus.metrics.entities import EntityGauges, EntityKind, entity_families, labels_of, ups
-from pairbus.metrics.serving import metrics_answer, refusal_of
-from pairbus.metrics.text import Family, Sample, labels
 from pairbus.telemetry.counters import ENTITY_FIELDS, Snapshot
+from pairbus.telemetry.metrics.entities import EntityGauges, EntityKind, entity_families, labels_of, ups
+from pairbus.telemetry.metrics.serving import metrics_answer, refusal_of
+from pairbus.telemetry.metrics.text import Family, Sample, labels
 from pairbus.telemetry.prometheus import client_families
 
 PATH = "/metrics"

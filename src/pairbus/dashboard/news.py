@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pairbus.pairing.backlog import primary_of
+from pairbus.pairing.rotation import primary_of
 
 STATE_WORDS = {
     "HEALTHY": "healthy again",

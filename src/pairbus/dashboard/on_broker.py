@@ -7,14 +7,13 @@ import json
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
-from pairbus.access.connection_string import ConnectionString
-from pairbus.access.emulator import WELL_KNOWN_KEY
-from pairbus.access.hosts import in_url, is_loopback
-from pairbus.access.sas import MANAGE, KeyRing
-from pairbus.broker.kit import answer_kit
+from pairbus.auth.connection_string import ConnectionString
+from pairbus.auth.emulator import WELL_KNOWN_KEY
+from pairbus.auth.hosts import in_url, is_loopback
+from pairbus.auth.sas import MANAGE, KeyRing
+from pairbus.broker.kit.switches import answer_kit
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.overview import overview
-from pairbus.cost.pricing import load
+from pairbus.broker.watch.overview import overview
 from pairbus.dashboard.ages import ages_of
 from pairbus.dashboard.api import Page
 from pairbus.dashboard.event_log import EventLog
@@ -23,6 +22,7 @@ from pairbus.dashboard.guard import Guard, Opens
 from pairbus.dashboard.watch import Pairing, Watch
 from pairbus.errors import ConfigError, PairbusError
 from pairbus.faults import Fault
+from pairbus.ledger.prices import load
 from pairbus.transport.threads import in_thread
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from aiohttp import web
 
-from pairbus.access.hosts import in_url
+from pairbus.auth.hosts import in_url
 from pairbus.dashboard.api import Page
 from pairbus.errors import ConfigError
 

@@ -17,13 +17,13 @@ import aiohttp
 from azure.core.exceptions import AzureError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.access.connection_string import ConnectionString
-from pairbus.access.emulator import DEFAULT_PORT, fetch_ca
-from pairbus.access.hosts import in_url, is_loopback
-from pairbus.access.sas import sign
+from pairbus.auth.connection_string import ConnectionString
+from pairbus.auth.emulator import DEFAULT_PORT, fetch_ca
+from pairbus.auth.hosts import in_url, is_loopback
+from pairbus.auth.sas import sign
 from pairbus.client.sides import Side
 from pairbus.errors import ConfigError, EntityNotFound, FaultNotFound, PairbusError
-from pairbus.pairing.redriving import WINDOW_MAX_S
+from pairbus.syphon.decide.redriving import WINDOW_MAX_S
 from pairbus.transport.threads import in_thread
 
 ANSWER_S = 3.0

@@ -19,13 +19,13 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pairbus.cost.pricing import PriceSheet
 from pairbus.dashboard.cost import running_cost, visible_operations
 from pairbus.dashboard.event_log import EventLog
 from pairbus.dashboard.facts import IsOurs, described, pair_facts, paired_clients
 from pairbus.dashboard.following import Following
 from pairbus.dashboard.news import Happening, backlog_of, happenings, patch_of
 from pairbus.errors import PairbusError
+from pairbus.ledger.prices import PriceSheet
 from pairbus.transport.threads import in_thread
 
 if TYPE_CHECKING:

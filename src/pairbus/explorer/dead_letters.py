@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import Message
+from pairbus.backlog.envelope import Home, Spoiled
 from pairbus.errors import ConfigError
 from pairbus.explorer.address import Address
 from pairbus.explorer.message import DESCRIPTION, ENQUEUED_TIME, REASON, annotations_of, sequence_number_of
 from pairbus.explorer.pages import walk
 from pairbus.explorer.progress import Progress
 from pairbus.explorer.times import time_text
-from pairbus.pairing.envelope import Home, Spoiled
 from pairbus.pairing.events import Event
-from pairbus.pairing.redriving import Redriving
-from pairbus.pairing.relay import SyphonSettings
 from pairbus.syphon import Syphon
+from pairbus.syphon.decide.redriving import Redriving
+from pairbus.syphon.decide.relay import SyphonSettings
 from pairbus.syphon.pumps import wall_ms
 from pairbus.transport import Carrier
 

@@ -36,8 +36,8 @@ from pairbus.amqp.message import (
 )
 from pairbus.amqp.typed_text import to_text
 from pairbus.amqp.types import decode, encode
+from pairbus.backlog.envelope import ORIGINAL_ID
 from pairbus.explorer.times import time_text
-from pairbus.pairing.envelope import ORIGINAL_ID
 
 SEQUENCE_NUMBER, ENQUEUED_TIME = "x-opt-sequence-number", "x-opt-enqueued-time"
 PARTITION_KEY, SCHEDULED_TIME = "x-opt-partition-key", "x-opt-scheduled-enqueue-time"

@@ -24,6 +24,7 @@ from operator import itemgetter
 from os import PathLike
 from pathlib import Path
 
+from pairbus.host.forks import call_in_forked_child
 from pairbus.ledger.files import Files
 from pairbus.ledger.room import Removed
 from pairbus.ledger.rows import (
@@ -44,7 +45,6 @@ from pairbus.ledger.rows import (
     lost_details,
     time_text,
 )
-from pairbus.process.forks import call_in_forked_child
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from pairbus.disk.folders import FILE_MODE, FOLDER_MODE
-from pairbus.disk.locks import hold_shared
+from pairbus.host.folders import FILE_MODE, FOLDER_MODE
+from pairbus.host.locks import hold_shared
 from pairbus.ledger.room import SUFFIX, Removed, make_room
 from pairbus.ledger.rows import Author
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pairbus.disk.locks import is_in_use
+from pairbus.host.locks import is_in_use
 from pairbus.ledger.rows import SETTLED, SETTLEMENTS, RemovedFile, removed_files
 
 SUFFIX = ".jsonl"

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from enum import Enum
 
-from pairbus.pairing.backlog import Rotation
 from pairbus.pairing.events import Diverted, Event, PingRefused, PingSent
 from pairbus.pairing.failover import FAILED_OVER, HEALTHY, SUSPECT, Failover, SendingEntity, Signal
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.pings import Pings
 from pairbus.pairing.policy import BUSY_WAIT_S, Failure, Kind, Reaction
+from pairbus.pairing.rotation import Rotation
 
 REFUSALS = frozenset({Kind.NOT_FOUND, Kind.UNAUTHORIZED})
 "Answers to a ping that will probably stay the same: told once, while pings go on."

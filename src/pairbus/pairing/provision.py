@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from pairbus.pairing.backlog import INFIX, LOCK_DURATION_S, MAX_DELIVERY_COUNT, MAX_SIZE_MB, queue_index, queue_path
+from pairbus.pairing.rotation import INFIX, LOCK_DURATION_S, MAX_DELIVERY_COUNT, MAX_SIZE_MB, queue_index, queue_path
 
 ATTEMPTS = 3
 PAUSE_S = 30.0

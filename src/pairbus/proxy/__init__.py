@@ -22,10 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pairbus.access.connection_string import ConnectionString
-from pairbus.access.hosts import in_url
-from pairbus.broker.certificate import ca_path, expiring_contexts
-from pairbus.broker.control import ControlSocket, answer_faults
+from pairbus.auth.connection_string import ConnectionString
+from pairbus.auth.hosts import in_url
+from pairbus.broker.kit.control import ControlSocket, answer_faults
+from pairbus.broker.wire.certificate import ca_path, expiring_contexts
 from pairbus.errors import ConfigError
 from pairbus.faults import CONTACT, Place
 from pairbus.proxy import names

@@ -14,9 +14,9 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from typing import get_args
 
-from pairbus.cost.estimate import Counting
-from pairbus.cost.pricing import PriceSheet
 from pairbus.errors import ConfigError
+from pairbus.ledger.estimate import Counting
+from pairbus.ledger.prices import PriceSheet
 from pairbus.ledger.rows import FAILED_SEND
 from pairbus.report.availability import UnhealthyTime
 from pairbus.report.cells import MONTHLY, begin_of

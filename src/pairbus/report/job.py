@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pairbus
 from pairbus.ledger.rows import time_text
-from pairbus.ledger_table.listing import whole_files
+from pairbus.ledger.table.listing import whole_files
 from pairbus.report.availability import merged, spans, states
 from pairbus.report.backlog import backlog_and_delays
 from pairbus.report.bill import Tariffs, make_bill
@@ -26,7 +26,7 @@ from pairbus.report.times import text_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pairbus.cost.pricing import PriceSheet
+    from pairbus.ledger.prices import PriceSheet
 
 
 def make_report(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from pairbus.ledger.rows import Row
-from pairbus.ledger_table.lines import NAMES, usable
+from pairbus.ledger.table.lines import NAMES, usable
 from pairbus.report.model import Hop
 from pairbus.report.sources import find_sources
 from pairbus.report.stages import json_lines, ledger_tables

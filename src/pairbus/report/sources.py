@@ -9,10 +9,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from pairbus.ledger.rows import RemovedFile
-from pairbus.ledger_table.lines import NAMES
-from pairbus.ledger_table.listing import LEDGER, TABLE_SUFFIX, LedgerFile, find_here, find_there, is_here
-from pairbus.ledger_table.manifest import Manifest, read_manifest
-from pairbus.ledger_table.names import source_key
+from pairbus.ledger.table.lines import NAMES
+from pairbus.ledger.table.listing import LEDGER, TABLE_SUFFIX, LedgerFile, find_here, find_there, is_here
+from pairbus.ledger.table.manifest import Manifest, read_manifest
+from pairbus.ledger.table.names import source_key
 from pairbus.report.model import EMPTY, LEFT_OUT, Damage
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pairbus.ledger_table.lines import NAMES
-from pairbus.ledger_table.listing import LedgerFile, literally
-from pairbus.ledger_table.table import ROW_DDL
+from pairbus.ledger.table.lines import NAMES
+from pairbus.ledger.table.listing import LedgerFile, literally
+from pairbus.ledger.table.table import ROW_DDL
 from pairbus.report import backlog
 from pairbus.report.availability import TRANSITIONS
 from pairbus.report.backlog import Block, FirstLook, Question

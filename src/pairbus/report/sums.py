@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pairbus.ledger_table.names import file_number
+from pairbus.ledger.table.names import file_number
 from pairbus.report.availability import Transition
 from pairbus.report.bill import Cell, Diversion, Trouble
 from pairbus.report.cells import STEPS, Cells

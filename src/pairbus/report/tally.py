@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from pairbus.ledger.rows import FAILED_SEND, LOST_ROWS, SETTLED, RemovedFile
-from pairbus.ledger_table.lines import NAMES, REASON_MAX, check_texts, check_values, fields_of, time_ms_of
-from pairbus.ledger_table.lost import files_named, settlements_of, without
-from pairbus.ledger_table.names import source_key
+from pairbus.ledger.table.lines import NAMES, REASON_MAX, check_texts, check_values, fields_of, time_ms_of
+from pairbus.ledger.table.lost import files_named, settlements_of, without
+from pairbus.ledger.table.names import source_key
 from pairbus.report.availability import TRANSITIONS
 from pairbus.report.cells import Cells, begin_of
 from pairbus.report.rates import Rates

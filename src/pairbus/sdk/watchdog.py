@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.process.forks import call_in_forked_child
+from pairbus.host.forks import call_in_forked_child
 from pairbus.sdk.sockets import CAN_BREAK, break_socket
 
 logger = logging.getLogger("pairbus.watchdog")

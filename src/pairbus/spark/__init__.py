@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pairbus.errors import SparkGone
-    from pairbus.spark.compaction import Compacted, compact
-    from pairbus.spark.draining import drain
     from pairbus.spark.java import Java, find_java
-    from pairbus.spark.rounds import Quotas
     from pairbus.spark.session import local_session, open_session, register, remote_session
-    from pairbus.spark.syphon_job import redrive, syphon
+    from pairbus.spark.source.draining import drain
+    from pairbus.spark.syphon_job.arguments import redrive, syphon
+    from pairbus.spark.syphon_job.compaction import Compacted, compact
+    from pairbus.spark.syphon_job.rounds import Quotas
 
 __all__ = [
     "Compacted",
@@ -40,12 +40,12 @@ __all__ = [
 
 _HOMES = {
     "pairbus.errors": ("SparkGone",),
-    "pairbus.spark.compaction": ("Compacted", "compact"),
-    "pairbus.spark.draining": ("drain",),
+    "pairbus.spark.syphon_job.compaction": ("Compacted", "compact"),
+    "pairbus.spark.source.draining": ("drain",),
     "pairbus.spark.java": ("Java", "find_java"),
-    "pairbus.spark.rounds": ("Quotas",),
+    "pairbus.spark.syphon_job.rounds": ("Quotas",),
     "pairbus.spark.session": ("local_session", "open_session", "register", "remote_session"),
-    "pairbus.spark.syphon_job": ("redrive", "syphon"),
+    "pairbus.spark.syphon_job.arguments": ("redrive", "syphon"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -12,10 +12,10 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pairbus.access.connection_string import host_and_port
-from pairbus.access.secret_place import is_secret_place, read_secret
+from pairbus.auth.connection_string import host_and_port
+from pairbus.auth.secret_place import is_secret_place, read_secret
 from pairbus.errors import ConfigError
-from pairbus.process.forks import call_in_forked_child
+from pairbus.host.forks import call_in_forked_child
 from pairbus.transport import Carrier, Endpoint
 from pairbus.transport.endpoint import TransportKind
 from pairbus.transport.loops import new_event_loop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pairbus.process.forks import call_in_forked_child
+from pairbus.host.forks import call_in_forked_child
 from pairbus.spark.options import Options
 from pairbus.transport import Carrier, Endpoint
 

@@ -120,7 +120,7 @@ def local_session(app_name: str, master: str = "local[2]", **conf: str) -> Spark
 def register(spark: SparkSession) -> None:
     """Make `format("servicebus")` known to a session. Spark 4 finds it by itself where pairbus is installed."""
     from pairbus.spark.features import knows_format, register_format
-    from pairbus.spark.source import ServiceBusDataSource
+    from pairbus.spark.source.formats import ServiceBusDataSource
 
     if not knows_format(spark, ServiceBusDataSource.name()):
         register_format(spark, ServiceBusDataSource)

@@ -28,7 +28,7 @@ from pathlib import Path
 from zlib import crc32
 
 from pairbus.errors import SpoolError, SpoolFull, SpoolInUse, SpoolOfAnotherPair
-from pairbus.process.forks import call_in_forked_child
+from pairbus.host.forks import call_in_forked_child
 from pairbus.spool.commits import Ended, SpoolCommits, SpoolWrite
 from pairbus.spool.files import (
     COLUMN_NAMES,

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pairbus.disk.commit_file import CommitFile
 from pairbus.errors import SpoolError
+from pairbus.host.commit_file import CommitFile
 from pairbus.spool.files import spool_error
 
 SpoolWrite = Callable[[sqlite3.Connection], object]
@@ -169,7 +169,7 @@ class SpoolCommits:
 
 
 def _damage(file: Path, noted_in: Path, noted: int | None, count: int) -> Iterator[str]:
-    """Compare the number of commits in the database with the one beside it (see disk/commit_file.py)."""
+    """Compare the number of commits in the database with the one beside it (see host/commit_file.py)."""
     if noted is None and noted_in.exists() and noted_in.stat().st_size:  # release 0.3 made the file before the number
         yield f"{noted_in} is damaged; if commits were lost with it, it cannot be noticed."
     if noted is not None and noted > count:

@@ -2,7 +2,7 @@
 
     folder            mode 0700, holds nothing else; `folder/1`, `folder/2` … are spools of other processes
     folder/lock       held while a spool is open; holds the owner's process id
-    folder/commits    the number of the last commit (disk/commit_file.py), which shows a loss of commits
+    folder/commits    the number of the last commit (host/commit_file.py), which shows a loss of commits
     folder/reserve    room that is given up when a full disk would prevent the removal of messages, or the opening
     folder/spool.db   SQLite, mode 0600; SQLite gives its -wal and -shm files the same mode
 
@@ -24,9 +24,6 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pairbus.disk.commit_file import COMMITS_NAME
-from pairbus.disk.folders import make_folder, make_private, open_private, sync_folder, take_room
-from pairbus.disk.locks import LOCK_NAME, FolderInUse, FolderLock, is_held_here
 from pairbus.errors import (
     SpoolDamaged,
     SpoolError,
@@ -35,6 +32,9 @@ from pairbus.errors import (
     SpoolInUse,
     SpoolNewer,
 )
+from pairbus.host.commit_file import COMMITS_NAME
+from pairbus.host.folders import make_folder, make_private, open_private, sync_folder, take_room
+from pairbus.host.locks import LOCK_NAME, FolderInUse, FolderLock, is_held_here
 
 FILE_NAME = "spool.db"
 DRAFT_NAME = "spool.new"

@@ -8,7 +8,7 @@ Laws of this file.
  1. A message leaves the spool only after a namespace has accepted it. A crash in between sends it twice, with the same
     message id; it is never lost. Up to `BATCH_COUNT` leave with one commit, at most `REMOVE_S` after the first.
  2. A message that was sent without an answer is noted in the spool before it is sent again.
- 3. This file waits for disk and network; `pairing/forwarding.py` and `Ways` decide.
+ 3. This file waits for disk and network; `spool/lanes.py` and `Ways` decide.
 """
 
 from __future__ import annotations
@@ -21,23 +21,14 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Literal, Protocol, TypeVar
 
+from pairbus.backlog.envelope import Away
+from pairbus.backlog.filing import together
 from pairbus.errors import ConfigError, SpoolError
 from pairbus.ledger.rows import alike
-from pairbus.pairing.envelope import Away
 from pairbus.pairing.events import Event, MaybeDuplicated, SpoolForwarded, SpoolRefused
-from pairbus.pairing.filing import together
-from pairbus.pairing.forwarding import (
-    AT_ONCE,
-    MISSING_GRACE_S,
-    PAUSE_MAX_S,
-    PRIMARY,
-    Lane,
-    Verdict,
-    Way,
-    wrapped,
-)
 from pairbus.pairing.policy import MESSAGE_FAULTS, Failure, Kind
 from pairbus.spool import Spool, SpoolEntry
+from pairbus.spool.lanes import AT_ONCE, MISSING_GRACE_S, PAUSE_MAX_S, PRIMARY, Lane, Verdict, Way, wrapped
 from pairbus.transport import Carrier, TransportError
 from pairbus.transport.failures import failure_of
 

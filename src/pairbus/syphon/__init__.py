@@ -9,7 +9,7 @@ messages, and an `intake` keeps its links. A `mover` gives each batch its turn a
 there, and `settling` completes it. `order` is for ordered=True only; `presence` knows whether the primary answers.
 """
 
-from pairbus.pairing.relay import SyphonSettings
+from pairbus.syphon.decide.relay import SyphonSettings
 from pairbus.syphon.pumps import Syphon, SyphonProgress, redrive
 from pairbus.syphon.shared import Meter
 

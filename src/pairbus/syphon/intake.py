@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Literal
 
-from pairbus.pairing.pace import BatchSize
+from pairbus.syphon.decide.pace import BatchSize
 from pairbus.syphon.link import MeteredLink
 from pairbus.syphon.order import QueueOrder
 from pairbus.syphon.shared import SyphonState

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from pairbus.amqp.link import ranges
 from pairbus.ledger.rows import alike
-from pairbus.pairing.pace import LOCK_S
+from pairbus.syphon.decide.pace import LOCK_S
 from pairbus.syphon.shared import SyphonState
 from pairbus.transport import ReceivedMessage, Receiver, Refused, TransportError
 from pairbus.transport.failures import failure_of

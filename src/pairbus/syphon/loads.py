@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 
-from pairbus.pairing.pace import BatchSize
-from pairbus.pairing.relay import Item
+from pairbus.syphon.decide.pace import BatchSize
+from pairbus.syphon.decide.relay import Item
 from pairbus.syphon.trip import Trip
 
 AHEAD = 2  # loads under way at once

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from pairbus.pairing.at_home import sequence_number_of
-from pairbus.pairing.envelope import Spoiled, home_payload
-from pairbus.pairing.relay import Item, by_destination
+from pairbus.backlog.envelope import Spoiled, home_payload
+from pairbus.syphon.decide.at_home import sequence_number_of
+from pairbus.syphon.decide.relay import Item, by_destination
 from pairbus.syphon.shared import SyphonState
 from pairbus.syphon.trip import Trip, Turn
 from pairbus.transport import ReceivedMessage

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 
-from pairbus.pairing.pace import BatchSize
-from pairbus.pairing.relay import NOTHING_KNOWN, Item, moment_of
+from pairbus.syphon.decide.pace import BatchSize
+from pairbus.syphon.decide.relay import NOTHING_KNOWN, Item, moment_of
 from pairbus.syphon.mover import Mover, Opened
 from pairbus.syphon.shared import Pass, SyphonState
 from pairbus.syphon.trip import Trip

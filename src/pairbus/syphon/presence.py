@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable
 
 from pairbus.errors import ConfigError
 from pairbus.pairing.events import Event, PrimaryReachable, PrimaryUnreachable
-from pairbus.pairing.pace import Pauses
 from pairbus.pairing.policy import Failure, Kind
+from pairbus.syphon.decide.pace import Pauses
 from pairbus.transport import Carrier
 from pairbus.transport.errors import TransportError
 from pairbus.transport.failures import failure_of

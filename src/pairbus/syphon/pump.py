@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Literal, TypeVar
 
 from pairbus import telemetry
-from pairbus.pairing.envelope import enqueued_ms_of
+from pairbus.backlog.envelope import enqueued_ms_of
 from pairbus.pairing.events import NotCompleted, PumpPaused
-from pairbus.pairing.pace import BatchSize, Pauses
 from pairbus.pairing.policy import BUSY_WAIT_S, Kind
-from pairbus.pairing.relay import CHANCE_S, PASS_MAX_S, Item
+from pairbus.syphon.decide.pace import BatchSize, Pauses
+from pairbus.syphon.decide.relay import CHANCE_S, PASS_MAX_S, Item
 from pairbus.syphon.intake import Intake
 from pairbus.syphon.link import LOCK_LOST, MeteredLink
 from pairbus.syphon.loads import AHEAD, Loads

@@ -9,12 +9,12 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pairbus.backlog.reader import Reader
 from pairbus.pairing.events import Event, PrimaryUnreachable
-from pairbus.pairing.pace import Budget
 from pairbus.pairing.policy import Failure, Kind
-from pairbus.pairing.reader import Reader
-from pairbus.pairing.redriving import Redriving, queue_of_dead_letters
-from pairbus.pairing.relay import NOTHING_KNOWN, Destinations, SyphonSettings, Tide, entity_of_dead_letters
+from pairbus.syphon.decide.pace import Budget
+from pairbus.syphon.decide.redriving import Redriving, queue_of_dead_letters
+from pairbus.syphon.decide.relay import NOTHING_KNOWN, Destinations, SyphonSettings, Tide, entity_of_dead_letters
 from pairbus.syphon.poll import LINGER_S
 from pairbus.syphon.presence import Presence
 from pairbus.syphon.pump import Pump

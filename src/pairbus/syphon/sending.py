@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pairbus.amqp.message import BATCH_FORMAT, encode_batch
 from pairbus.ledger.rows import alike
-from pairbus.pairing.relay import Chunk, Item
+from pairbus.syphon.decide.relay import Chunk, Item
 from pairbus.syphon.shared import SyphonState
 from pairbus.transport import Sender, TransportError
 from pairbus.transport.failures import failure_of

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 
 from pairbus import telemetry
 from pairbus.amqp.types import Timestamp
-from pairbus.pairing.aliases import MISSING_SINCE
-from pairbus.pairing.at_home import HomeIdentity, sequence_number_of
-from pairbus.pairing.envelope import Spoiled
+from pairbus.backlog.aliases import MISSING_SINCE
+from pairbus.backlog.envelope import Spoiled
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, MaybeDuplicated, Moved, Stayed
 from pairbus.pairing.policy import Kind
-from pairbus.pairing.relay import Item, key_of
+from pairbus.syphon.decide.at_home import HomeIdentity, sequence_number_of
+from pairbus.syphon.decide.relay import Item, key_of
 from pairbus.syphon.link import LOCK_LOST, MeteredLink
 from pairbus.syphon.sending import meter_send
 from pairbus.syphon.shared import Pass, SyphonState, Trust

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from pairbus.pairing.at_home import AtHome, MaybeAtHome
-from pairbus.pairing.envelope import Home, Spoiled
+from pairbus.backlog.envelope import Home, Spoiled
 from pairbus.pairing.events import Event
-from pairbus.pairing.pace import Budget
-from pairbus.pairing.relay import Destinations, Item, Lanes, SyphonSettings, Tide
+from pairbus.syphon.decide.at_home import AtHome, MaybeAtHome
+from pairbus.syphon.decide.pace import Budget
+from pairbus.syphon.decide.relay import Destinations, Item, Lanes, SyphonSettings, Tide
 from pairbus.syphon.presence import Presence
 from pairbus.transport import Carrier, ReceivedMessage
 

@@ -16,7 +16,7 @@ import logging
 from pairbus import telemetry
 from pairbus.errors import ConfigError
 from pairbus.pairing.policy import MESSAGE_FAULTS, Kind
-from pairbus.pairing.relay import Chunk, Fate, Item, key_of, rounds
+from pairbus.syphon.decide.relay import Chunk, Fate, Item, key_of, rounds
 from pairbus.syphon.link import MeteredLink
 from pairbus.syphon.presence import was_silent
 from pairbus.syphon.sending import send_at_once

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 
-from pairbus.metrics.text import Family, Sample, labels
 from pairbus.telemetry import CLIENT, METRICS, SYSTEM, Metric
 from pairbus.telemetry.counters import Snapshot
+from pairbus.telemetry.metrics.text import Family, Sample, labels
 
 
 def client_families(snapshots: Sequence[tuple[str, Snapshot]], only: Container[str] | None = None) -> Iterator[Family]:

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from pairbus.broker import Broker, NamespaceOptions
-from pairbus.broker.clock import NamespaceClock
 from pairbus.broker.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.kit.clock import NamespaceClock
 from pairbus.broker.namespace import Namespace
 from pairbus.errors import ConfigError
 from pairbus.filters import SqlFilter
@@ -30,7 +30,7 @@ D = TypeVar("D", QueueDescription, TopicDescription)
 
 
 class ThreadClock:
-    """The clock of a namespace, moved from any thread. `pairbus.broker.clock` explains its effects."""
+    """The clock of a namespace, moved from any thread. `pairbus.broker.kit.clock` explains its effects."""
 
     def __init__(self, clock: NamespaceClock, run: Run) -> None:
         self._clock = clock

@@ -18,7 +18,7 @@ import re
 import socket
 from typing import Self
 
-from pairbus.access.connection_string import ConnectionString
+from pairbus.auth.connection_string import ConnectionString
 from pairbus.proxy.conversation import path_of
 from pairbus.proxy.counts import Counts
 from pairbus.proxy.joint import ProxyTarget

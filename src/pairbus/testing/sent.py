@@ -9,7 +9,7 @@ from typing import Any
 
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.values import Timestamp
-from pairbus.broker.recorder import Recorded
+from pairbus.broker.kit.recorder import Recorded
 
 _PLAIN = (bool, int, float, str, bytes)
 "Python types of which the types of AMQP values are subclasses; a bool is an int, so it comes first."

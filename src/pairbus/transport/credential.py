@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from pairbus.access import sas
 from pairbus.amqp.errors import UNAUTHORIZED_ACCESS
 from pairbus.amqp.sasl import SaslClient
+from pairbus.auth import sas
 from pairbus.errors import ConfigError
 from pairbus.transport.endpoint import Endpoint
 from pairbus.transport.errors import ConnectionLost, Refused, TransportError

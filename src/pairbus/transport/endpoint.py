@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pairbus import __version__
-from pairbus.access.connection_string import ConnectionString, host_and_port
-from pairbus.access.hosts import in_url
 from pairbus.amqp.types import Symbol
+from pairbus.auth.connection_string import ConnectionString, host_and_port
+from pairbus.auth.hosts import in_url
 from pairbus.errors import ConfigError
 
 TransportKind = Literal["tcp", "websocket"]

@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from pairbus.broker import settlement
-from pairbus.broker.admission import Admission
-from pairbus.broker.box import Box, deletion
-from pairbus.broker.draft import Draft
-from pairbus.broker.duplicates import DuplicateWindow
-from pairbus.broker.holds import Hold, Holder, Holds
-from pairbus.broker.locks import Lock, Locks
-from pairbus.broker.publication import Publication
-from pairbus.broker.session_service import SessionService
-from pairbus.broker.sessions import MessageSession
+from pairbus.broker.boxes.box import Box, deletion
+from pairbus.broker.boxes.locks import Lock, Locks
+from pairbus.broker.boxes.sessions import MessageSession
+from pairbus.broker.entities import settlement
+from pairbus.broker.entities.admission import Admission
+from pairbus.broker.entities.duplicates import DuplicateWindow
+from pairbus.broker.entities.holds import Hold, Holder, Holds
+from pairbus.broker.entities.publication import Publication
+from pairbus.broker.entities.session_service import SessionService
 from pairbus.broker.store import Delete, Done, StoredMessage
+from pairbus.broker.wire.draft import Draft
 from pairbus.errors import StoreError
 
 

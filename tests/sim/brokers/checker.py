@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pairbus.broker.queue import Queue
+from pairbus.broker.entities.queue import Queue
+from pairbus.broker.entities.subscription import Subscription
+from pairbus.broker.entities.topic import Topic
 from pairbus.broker.store import ACTIVE, DEFERRED, SCHEDULED, box_of, dead_box_of, entity_of
-from pairbus.broker.subscription import Subscription
-from pairbus.broker.topic import Topic
 from tests.sim.brokers.disk import Platter
 from tests.sim.brokers.ledger import Call, Copy, Doubt, Ledger, Sent, Told
 from tests.sim.brokers.process import BrokerProcess

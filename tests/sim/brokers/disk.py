@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from pairbus.broker.session_service import state_size
+from pairbus.broker.entities.session_service import state_size
 from pairbus.broker.store import (
     UNLIMITED,
     Done,

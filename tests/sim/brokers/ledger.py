@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from pairbus.amqp.types import encode_string
-from pairbus.broker.queue import Outcome
+from pairbus.broker.entities.queue import Outcome
 from pairbus.broker.store import StoredMessage
 from tests.broker.topic_world import text_of
 from tests.sim.brokers.sessions import Hold, SessionBook

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from pairbus.access.sas import KeyRing
-from pairbus.broker.box import Box
+from pairbus.auth.sas import KeyRing
+from pairbus.broker.boxes.box import Box
 from pairbus.broker.catalog import Receivable
+from pairbus.broker.entities.queue import Queue
+from pairbus.broker.entities.topic import Topic
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.queue import Queue
-from pairbus.broker.topic import Topic
 from tests.sim.brokers.disk import DiskStore
 from tests.sim.loop import VirtualLoop
 

@@ -11,7 +11,9 @@ from contextlib import ExitStack
 from random import Random
 from unittest.mock import patch
 
-from pairbus.broker import box, due, forward, line, schedule, sessions, settlement
+from pairbus.broker import forward
+from pairbus.broker.boxes import box, due, line, sessions
+from pairbus.broker.entities import schedule, settlement
 from tests.sim.brokers.checker import leftovers, miscounts, violations
 from tests.sim.brokers.clients import Client
 from tests.sim.brokers.disk import DiskStore, Platter, Wear

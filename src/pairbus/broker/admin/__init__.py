@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
-from pairbus.access.sas import KeyRing
-from pairbus.broker.clock import NamespaceClock
+from pairbus.auth.sas import KeyRing
 from pairbus.broker.description import (
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
 )
+from pairbus.broker.kit.clock import NamespaceClock
 
 __all__ = ["AdminNamespace", "QueueInfo", "SubscriptionInfo", "TopicInfo"]
 

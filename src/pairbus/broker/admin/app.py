@@ -1,12 +1,12 @@
 """The HTTP side of a namespace: administration, health, the CA certificate, and the door to the web socket.
 
     GET /health, GET /ca.pem            without a token; with an Authorization header they are entities of that name
-    GET /metrics                        the same, where the broker listens on the loopback; see `pairbus.broker.metrics`
+    GET /metrics                        the same, where the broker listens on the loopback; see `pairbus.broker.watch.metrics`
     GET /$metrics                       Listen; the same page everywhere
     GET /$servicebus/websocket          AMQP over a web socket, when the broker gives a handler
     GET / of a browser, /$pairbus/page/…  the page, when the broker has one; it decides by itself who may ask
     GET, POST /$pairbus/…               Manage; faults and other switches of the broker, see `control` and
-                                        `pairbus.broker.kit`; JSON, also its errors
+                                        `pairbus.broker.kit.switches`; JSON, also its errors
     GET /$meter                         operations since the start that the key could do itself, when there is a meter
     GET /$namespaceinfo                 Manage
     everything else                     Manage; see `resources`. PUT with `If-Match: *` is an update
@@ -22,17 +22,17 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from pairbus.access.gate import ForeignRequest, check_request_source
-from pairbus.access.sas import MANAGE, Grant, TokenNotValid
+from pairbus.auth.gate import ForeignRequest, check_request_source
+from pairbus.auth.sas import MANAGE, Grant, TokenNotValid
 from pairbus.broker.admin import AdminNamespace
 from pairbus.broker.admin.atom import error_body
-from pairbus.broker.admin.entities import namespace_entry
-from pairbus.broker.admin.metrics import MetricsPage
+from pairbus.broker.admin.entity_xml import namespace_entry
+from pairbus.broker.admin.metrics_access import MetricsPage
 from pairbus.broker.admin.resources import AdminRefusal, Call, Resources
 from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.admin.xml import MalformedEntry
-from pairbus.broker.meter import NamespaceMeter
 from pairbus.broker.outages import NamespaceFaults
+from pairbus.broker.watch.meter import NamespaceMeter
 from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreError, StoreFull
 
 BODY_SIZE_MAX = 256 * 1024  # a full description has 2 KB

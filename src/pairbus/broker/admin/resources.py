@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
-from pairbus.broker.address import EntityName, parse_entity
 from pairbus.broker.admin import AdminNamespace, QueueInfo, SubscriptionInfo, TopicInfo
 from pairbus.broker.admin.atom import feed
-from pairbus.broker.admin.entities import queue_entry, subscription_entry, topic_entry
-from pairbus.broker.admin.rules import read_default_rule, read_rule, rule_entry
+from pairbus.broker.admin.entity_xml import queue_entry, subscription_entry, topic_entry
+from pairbus.broker.admin.rule_xml import read_default_rule, read_rule, rule_entry
 from pairbus.broker.admin.settings import created, updated
 from pairbus.broker.admin.xml import Element, parse_description
 from pairbus.broker.description import (
@@ -27,6 +26,7 @@ from pairbus.broker.description import (
     SubscriptionDescription,
     TopicDescription,
 )
+from pairbus.broker.wire.address import EntityName, parse_entity
 from pairbus.errors import EntityNotFound
 
 PAGE_SIZE_MAX = 100

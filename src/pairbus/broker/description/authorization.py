@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pairbus.access.sas import LISTEN, MANAGE, RIGHTS, SEND, SharedAccessKey
+from pairbus.auth.sas import LISTEN, MANAGE, RIGHTS, SEND, SharedAccessKey
 from pairbus.errors import ConfigError, InvalidDescription
 
 RULES_MAX = 12  # shared access policies of one entity

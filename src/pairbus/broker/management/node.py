@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from pairbus.access.sas import MANAGE
 from pairbus.amqp.errors import (
     INTERNAL_ERROR,
     MESSAGE_SIZE_EXCEEDED,
@@ -24,9 +23,12 @@ from pairbus.amqp.errors import (
 )
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Int, Symbol
-from pairbus.broker.box import Box
+from pairbus.auth.sas import MANAGE
+from pairbus.broker.boxes.box import Box
 from pairbus.broker.budget import Share
-from pairbus.broker.queue import Queue
+from pairbus.broker.entities.queue import Queue
+from pairbus.broker.entities.subscription import Subscription
+from pairbus.broker.entities.topic import Topic
 from pairbus.broker.refusal import (
     ARGUMENT_ERROR,
     ENTITY_DISABLED,
@@ -40,9 +42,7 @@ from pairbus.broker.refusal import (
     refusal_of,
     unreadable,
 )
-from pairbus.broker.requests import SendReply
-from pairbus.broker.subscription import Subscription
-from pairbus.broker.topic import Topic
+from pairbus.broker.wire.requests import SendReply
 from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pairbus.faults import CONTACT, Active, Pace, Place
 if TYPE_CHECKING:
     from pairbus.broker.namespace import Namespace
     from pairbus.broker.outages import NamespaceFaults
-    from pairbus.broker.peer import Peer
+    from pairbus.broker.wire.peer import Peer
 
 
 @dataclass(frozen=True, slots=True)

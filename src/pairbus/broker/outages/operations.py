@@ -5,24 +5,24 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pairbus.access.sas import LISTEN, MANAGE, SEND
 from pairbus.amqp.errors import DETACH_FORCED
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import Link, ReceiverLink, SentDelivery
 from pairbus.amqp.message import Message
 from pairbus.amqp.session import Session
-from pairbus.broker.address import parse_entity
-from pairbus.broker.draft import Draft
+from pairbus.auth.sas import LISTEN, MANAGE, SEND
 from pairbus.broker.outages.refusals import http_refusal_by, refusal_by
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.wire.address import parse_entity
+from pairbus.broker.wire.draft import Draft
 from pairbus.faults import Active, Place
 
 if TYPE_CHECKING:
-    from pairbus.broker.inlet import Inlet
     from pairbus.broker.namespace import Namespace
     from pairbus.broker.outages import NamespaceFaults
-    from pairbus.broker.outlet import Outlet
-    from pairbus.broker.requests import Answering, RequestLink
+    from pairbus.broker.wire.inlet import Inlet
+    from pairbus.broker.wire.outlet import Outlet
+    from pairbus.broker.wire.requests import Answering, RequestLink
 
 DIRECTION_OF = {SEND: "send", LISTEN: "receive", MANAGE: "manage"}
 "Direction by the right that an operation needs."

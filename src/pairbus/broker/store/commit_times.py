@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from pairbus.metrics.text import Histogram
+from pairbus.telemetry.metrics.text import Histogram
 
 # Seconds. A commit to a solid-state disk takes a millisecond; a checkpoint holds one up for about 70.
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

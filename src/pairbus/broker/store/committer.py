@@ -33,8 +33,8 @@ from pairbus.broker.store.statements import (
     runs_of,
     update_sql,
 )
-from pairbus.disk.commit_file import CommitFile
 from pairbus.errors import StoreError, StoreFull
+from pairbus.host.commit_file import CommitFile
 
 logger = logging.getLogger("pairbus.broker.store")
 

@@ -1,7 +1,7 @@
 """The folder of a store: its owner, and the files in it that are the store's.
 
 `lock`     held while a store is open; it holds the owner's process id for the message to the second one.
-`commits`  the number of the last commit (disk/commit_file.py), by which a loss is noticed.
+`commits`  the number of the last commit (host/commit_file.py), by which a loss is noticed.
 
 Bodies are private: folders have mode 0700 and files 0600, whatever the umask and whichever release made them.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pairbus.disk.locks import LOCK_NAME, FolderInUse, FolderLock
 from pairbus.errors import StoreError, StoreInUse
+from pairbus.host.locks import LOCK_NAME, FolderInUse, FolderLock
 
 
 def own(folder: Path) -> FolderLock:

@@ -25,9 +25,9 @@ from pairbus.broker.store.committer import Committer, EntityNumbers, Totals
 from pairbus.broker.store.progress import PacedTelling
 from pairbus.broker.store.records import text_crc
 from pairbus.broker.store.schema import FILE_NAME, create, open_for_writing, store_error
-from pairbus.disk.commit_file import CommitFile
-from pairbus.disk.folders import FOLDER_MODE, sync_folder
 from pairbus.errors import StoreDamaged, StoreError
+from pairbus.host.commit_file import CommitFile
+from pairbus.host.folders import FOLDER_MODE, sync_folder
 
 logger = logging.getLogger("pairbus.broker.store")
 

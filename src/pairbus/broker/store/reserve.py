@@ -24,7 +24,7 @@ import os
 import shutil
 from pathlib import Path
 
-from pairbus.disk.folders import take_room
+from pairbus.host.folders import take_room
 
 logger = logging.getLogger("pairbus.broker.store")
 

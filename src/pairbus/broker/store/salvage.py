@@ -38,9 +38,9 @@ from pairbus.broker.store.records import (
     text_crc,
 )
 from pairbus.broker.store.schema import FILE_NAME, VERSION, create, damaged, open_damaged, open_for_writing, recognise
-from pairbus.disk.commit_file import CommitFile
-from pairbus.disk.folders import FOLDER_MODE
 from pairbus.errors import StoreError
+from pairbus.host.commit_file import CommitFile
+from pairbus.host.folders import FOLDER_MODE
 
 GROUP_ROWS = 500
 MAX_FAILURES = 500_000

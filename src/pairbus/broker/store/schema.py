@@ -25,8 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from pairbus.broker.store.records import journal_crc
-from pairbus.disk.folders import open_private, sync_folder
 from pairbus.errors import StoreDamaged, StoreError, StoreForeign, StoreFull, StoreNewer
+from pairbus.host.folders import open_private, sync_folder
 
 FILE_NAME = "messages.db"
 APPLICATION_ID = 0x50616972  # "Pair"

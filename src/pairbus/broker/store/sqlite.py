@@ -46,10 +46,10 @@ from pairbus.broker.store.schema import (
     store_error,
 )
 from pairbus.broker.store.writer import WriterThread
-from pairbus.disk.commit_file import CommitFile
-from pairbus.disk.folders import make_folder, tighten_folder
-from pairbus.disk.locks import FolderLock
 from pairbus.errors import StoreError, StoreFull
+from pairbus.host.commit_file import CommitFile
+from pairbus.host.folders import make_folder, tighten_folder
+from pairbus.host.locks import FolderLock
 
 
 class SqliteStore:
@@ -136,7 +136,7 @@ class SqliteStore:
         return RecoveredStore(entities, recovery.damage, last_id, recovery.dropped)
 
     def _lost_commits(self, commits: CommitFile, noted: int | None, totals: Totals) -> list[str]:
-        """Compare the number of commits with the write-ahead log (see disk/commit_file.py)."""
+        """Compare the number of commits with the write-ahead log (see host/commit_file.py)."""
         if noted is None:
             state = "damaged" if commits.path.exists() else "missing"
             return [f"{commits.path} is {state}; if commits were lost with it, it cannot be noticed."]

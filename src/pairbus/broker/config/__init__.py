@@ -1,0 +1,1 @@
+"""The configuration file of a broker, in the JSON of Microsoft's emulator."""

@@ -1,0 +1,199 @@
+"""Queues, topics, subscriptions and rules of a configuration file, in the words of Microsoft's emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from pairbus.broker.admin.durations import parse_duration, parse_limited_duration
+from pairbus.broker.config.place import ConfigPlace, kind_of
+from pairbus.broker.description import (
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from pairbus.broker.description.values import value_from_text
+from pairbus.errors import InvalidDescription
+from pairbus.filters import CorrelationFilter, Filter, SqlAction, SqlFilter, Value
+
+E = TypeVar("E", QueueDescription, TopicDescription, SubscriptionDescription)
+Table = dict[str, tuple[str, type, Callable[[Any], Any]]]
+"Property to attribute, JSON type and conversion."
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionConfig:
+    """A subscription and its first rules."""
+
+    description: SubscriptionDescription
+    rules: tuple[RuleDescription, ...] | None = None
+    "None: the subscription gets `$Default`, which selects every message."
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_SHARED: Table = {
+    "DefaultMessageTimeToLive": ("default_ttl_ms", str, parse_duration),
+    # Settings that the emulator fixes for every entity:
+    "AutoDeleteOnIdle": ("auto_delete_on_idle_ms", str, parse_duration),
+    "EnableBatchedOperations": ("enable_batched_operations", bool, _same),
+    "Status": ("status", str, _same),
+    "UserMetadata": ("user_metadata", str, _same),
+}
+_SENT_TO: Table = {
+    "DuplicateDetectionHistoryTimeWindow": ("duplicate_window_ms", str, parse_limited_duration),
+    "RequiresDuplicateDetection": ("requires_duplicate_detection", bool, _same),
+    "EnableExpress": ("enable_express", bool, _same),
+    "EnablePartitioning": ("enable_partitioning", bool, _same),
+    "MaxMessageSizeInKilobytes": ("max_message_size_kb", int, _same),
+    "MaxSizeInMegabytes": ("max_size_mb", int, _same),
+}
+_RECEIVED_FROM: Table = {
+    "DeadLetteringOnMessageExpiration": ("dead_letter_on_expiration", bool, _same),
+    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", str, _same),
+    "ForwardTo": ("forward_to", str, _same),
+    "LockDuration": ("lock_duration_ms", str, parse_limited_duration),
+    "MaxDeliveryCount": ("max_delivery_count", int, _same),
+    "RequiresSession": ("requires_session", bool, _same),
+}
+PROPERTIES: dict[type, Table] = {
+    QueueDescription: {**_RECEIVED_FROM, **_SENT_TO, **_SHARED},
+    TopicDescription: {**_SENT_TO, "SupportOrdering": ("support_ordering", bool, _same), **_SHARED},
+    SubscriptionDescription: {
+        **_RECEIVED_FROM,
+        "DeadLetteringOnFilterEvaluationExceptions": ("dead_letter_on_filter_error", bool, _same),
+        **_SHARED,
+    },
+}
+CORRELATION = {
+    "ContentType": "content_type",
+    "CorrelationId": "correlation_id",
+    "Label": "label",
+    "MessageId": "message_id",
+    "ReplyTo": "reply_to",
+    "ReplyToSessionId": "reply_to_session_id",
+    "SessionId": "session_id",
+    "To": "to",
+}
+FILTER_TYPES = ("Correlation", "Sql")
+
+
+def read_queue(value: Any, place: ConfigPlace) -> QueueDescription:
+    place = place.named("queue", value)
+    table = place.table(value, ("Name", "Properties"))
+    return _with_properties(QueueDescription(place.member(table, "Name", str)), table, place)
+
+
+def read_topic(value: Any, place: ConfigPlace) -> tuple[TopicDescription, list[SubscriptionConfig]]:
+    place = place.named("topic", value)
+    table = place.table(value, ("Name", "Properties", "Subscriptions"))
+    name = place.member(table, "Name", str)
+    topic = _with_properties(TopicDescription(name), table, place)
+    subscriptions = [_read_subscription(item, topic.path, place) for item in place.items(table, "Subscriptions")]
+    place.refuse_repeated((found.description.name for found in subscriptions), "subscription")
+    return topic, subscriptions
+
+
+def _read_subscription(value: Any, topic: str, place: ConfigPlace) -> SubscriptionConfig:
+    place = place.named("subscription", value)
+    table = place.table(value, ("Name", "Properties", "Rules"))
+    name = place.member(table, "Name", str)
+    description = _with_properties(SubscriptionDescription(topic, name), table, place)
+    rules = tuple(_read_rule(item, description, place) for item in place.items(table, "Rules"))
+    place.refuse_repeated((rule.name for rule in rules), "rule")
+    return SubscriptionConfig(description, rules or None)
+
+
+def _with_properties(description: E, table: dict[str, Any], place: ConfigPlace) -> E:
+    known = PROPERTIES[type(description)]
+    properties = place.table(place.member(table, "Properties", dict, {}), known)
+    values: dict[str, Any] = {}
+    for name, given in properties.items():
+        attribute, kind, convert = known[name]
+        if given in ("", None):  # the emulator's way to say: not set
+            continue
+        member = place.member(properties, name, kind)
+        try:
+            values[attribute] = convert(member)
+        except ValueError as error:
+            raise place.error(f"{name}: {error}") from None
+    try:
+        return replace(description, **values).checked()
+    except InvalidDescription as error:
+        raise place.error(_in_words_of_the_file(str(error), known)) from None
+
+
+def _in_words_of_the_file(text: str, known: Table) -> str:
+    """Name the setting as the file spells it: `LockDuration` rather than `lock_duration_ms`."""
+    named = {attribute: name for name, (attribute, _, _) in known.items()}
+    attribute, of, rest = text.partition(" of ")
+    return f"{named.get(attribute, attribute)}{of}{rest}"
+
+
+# ── rules ──
+
+
+def _read_rule(value: Any, subscription: SubscriptionDescription, place: ConfigPlace) -> RuleDescription:
+    place = place.named("rule", value)
+    table = place.table(value, ("Name", "Properties"))
+    name = place.member(table, "Name", str)
+    properties = place.table(
+        place.member(table, "Properties", dict), ("FilterType", "CorrelationFilter", "SqlFilter", "Action")
+    )
+    kind = place.member(properties, "FilterType", str)
+    if kind not in FILTER_TYPES:
+        raise place.error(f"FilterType is {kind!r}; known are {', '.join(FILTER_TYPES)}")
+    member = f"{kind}Filter"
+    inside = place.member(properties, member, dict)
+    read = _read_sql_filter if kind == "Sql" else _read_correlation_filter
+    action = properties.get("Action") or None
+    rule = RuleDescription(
+        subscription.topic,
+        subscription.name,
+        name,
+        filter=read(inside, place.into(member)),
+        action=None if action is None else _read_action(action, place.into("Action")),
+    )
+    try:
+        return rule.checked()
+    except InvalidDescription as error:
+        raise place.error(str(error)) from None
+
+
+def _read_sql_filter(value: Any, place: ConfigPlace) -> Filter:
+    table = place.table(value, ("SqlExpression", "Parameters"))
+    return SqlFilter(place.member(table, "SqlExpression", str), _values(table, "Parameters", place))
+
+
+def _read_action(value: Any, place: ConfigPlace) -> SqlAction | None:
+    table = place.table(value, ("SqlExpression", "Parameters"))
+    expression = place.member(table, "SqlExpression", str, "")
+    return SqlAction(expression, _values(table, "Parameters", place)) if expression else None
+
+
+def _read_correlation_filter(value: Any, place: ConfigPlace) -> Filter:
+    table = place.table(value, (*CORRELATION, "Properties"))
+    texts = {attribute: place.member(table, name, str) for name, attribute in CORRELATION.items() if table.get(name)}
+    return CorrelationFilter(**texts, properties=_values(table, "Properties", place))
+
+
+def _values(table: dict[str, Any], name: str, place: ConfigPlace) -> dict[str, Value]:
+    """Read typed values: plain JSON, or `{"Type": "dateTime", "Value": "…"}` for a type that JSON lacks."""
+    found: dict[str, Value] = {}
+    for key, value in place.member(table, name, dict, {}).items():
+        if isinstance(value, dict):
+            inside = place.into(f"{name} {key!r}")
+            typed = inside.table(value, ("Type", "Value"))
+            try:
+                found[key] = value_from_text(inside.member(typed, "Type", str), inside.member(typed, "Value", str))
+            except ValueError as error:
+                raise inside.error(str(error)) from None
+        elif isinstance(value, str | bool | int | float):
+            found[key] = value
+        else:
+            raise place.error(f"{name} {key!r} must be a text, a number, true or false, found {kind_of(value)}")
+    return found

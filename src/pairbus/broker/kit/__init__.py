@@ -1,0 +1,1 @@
+"""Switches for testers of applications: the clock, a reset, recorded sends, and the requests that use them."""

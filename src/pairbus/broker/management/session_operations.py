@@ -1,0 +1,79 @@
+"""Operations on sessions: renewal of their locks, their states, and lists of their ids."""
+
+from __future__ import annotations
+
+from pairbus.amqp.errors import NOT_ALLOWED
+from pairbus.amqp.types import Array, Int, Timestamp
+from pairbus.auth.sas import LISTEN
+from pairbus.broker.entities.holds import Hold
+from pairbus.broker.entities.queue import Queue
+from pairbus.broker.entities.session_service import SessionService
+from pairbus.broker.entities.subscription import Subscription
+from pairbus.broker.management.node import Answer, Fields, ManagementNode, Operation
+from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal
+
+PAGE_MAX = 1000  # session ids in one answer
+ALL_SESSIONS_MS = 253_402_300_799_999
+"A last-updated time at the end of the calendar means: all sessions."
+STRING_32 = 0xB1
+
+
+def _service(node: ManagementNode) -> SessionService:
+    sessions = node.queue.sessions
+    if sessions is None or node.box is not node.queue.main:
+        raise Refusal(NOT_ALLOWED, f"'{node.path}' has no sessions: they are a setting of an entity at its creation.")
+    return sessions
+
+
+def held(node: ManagementNode, fields: Fields, now_ms: int) -> Hold | None:
+    """Return the client's hold on the session that its request must name; None: the entity has no sessions."""
+    if node.queue.sessions is None or node.box is not node.queue.main:
+        return None
+    session_id = fields.text("session-id")
+    if session_id is None:
+        raise Refusal(ARGUMENT_ERROR, f"'session-id' is missing: '{node.path}' requires sessions.")
+    return node.queue.sessions.held(session_id, node.is_mine, now_ms)
+
+
+def _held(node: ManagementNode, fields: Fields, now_ms: int) -> tuple[SessionService, Hold]:
+    sessions = _service(node)
+    hold = held(node, fields, now_ms)
+    assert hold is not None
+    return sessions, hold
+
+
+def _renew(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
+    sessions, hold = _held(node, fields, now_ms)
+    answer.ok({"expiration": Timestamp(sessions.renew(hold, now_ms))})
+
+
+def _get_state(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
+    sessions, hold = _held(node, fields, now_ms)
+    answer.ok({"session-state": sessions.state(hold)})
+
+
+def _set_state(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
+    sessions, hold = _held(node, fields, now_ms)
+    sessions.set_state(hold, fields.binary("session-state"), now_ms, answer.done)
+
+
+def _list(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
+    sessions = _service(node)
+    skip, top = fields.integer("skip", 0), fields.integer("top", PAGE_MAX)
+    if skip < 0 or top < 1:
+        raise Refusal(ARGUMENT_ERROR, f"'skip' must not be negative and 'top' at least 1; they are {skip} and {top}.")
+    since_ms = fields.integer("last-updated-time", ALL_SESSIONS_MS)
+    found = sessions.page(None if since_ms >= ALL_SESSIONS_MS else since_ms, skip, min(top, PAGE_MAX))
+    if found:
+        answer.ok({"skip": Int(skip + len(found)), "sessions-ids": Array(found, STRING_32)})
+    else:
+        answer.nothing()
+
+
+KINDS = (Queue, Subscription)
+OPERATIONS = {
+    "com.microsoft:renew-session-lock": Operation(LISTEN, KINDS, _renew),
+    "com.microsoft:get-session-state": Operation(LISTEN, KINDS, _get_state),
+    "com.microsoft:set-session-state": Operation(LISTEN, KINDS, _set_state),
+    "com.microsoft:get-message-sessions": Operation(LISTEN, KINDS, _list),
+}

@@ -1,0 +1,1 @@
+"""Numbers of a namespace for its operator: operations, metrics, an overview, health and changes."""

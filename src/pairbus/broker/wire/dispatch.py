@@ -1,0 +1,112 @@
+"""Dispatcher of a box: receivers with credit take turns, one message each; a single receiver gets all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pairbus.broker.boxes.box import Box
+from pairbus.broker.catalog import EntityHolder, Receivable
+from pairbus.errors import StoreError
+
+if TYPE_CHECKING:
+    from pairbus.broker.outages import NamespaceFaults
+    from pairbus.broker.wire.outlet import Outlet
+
+logger = logging.getLogger("pairbus.broker")
+
+STORE_PAUSE_S = 1.0
+TURN_MAX = 256  # messages per turn of the event loop, so that one full queue cannot starve every other connection
+
+
+class Dispatcher:
+    """Dispatcher that hands the messages of one box to the links that receive from it."""
+
+    def __init__(
+        self,
+        queue: Receivable,
+        box: Box,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+        on_locked: Callable[[EntityHolder], None],
+        faults: NamespaceFaults,
+        is_metered: bool = False,
+    ) -> None:
+        self.queue = queue
+        self.box = box
+        self.outlets: deque[Outlet] = deque()
+        self._loop = loop
+        self._now_ms = now_ms
+        self._on_locked = on_locked
+        self._faults = faults
+        self._is_metered = is_metered
+        self._is_scheduled = False
+
+    @property
+    def has_waiting_receiver(self) -> bool:
+        """True while a link has credit."""
+        return any(outlet.link.credit for outlet in self.outlets)
+
+    def add(self, outlet: Outlet) -> None:
+        self.outlets.append(outlet)
+
+    def remove(self, outlet: Outlet) -> None:
+        if outlet in self.outlets:
+            self.outlets.remove(outlet)
+            self.wake()
+
+    def wake(self, outlet: Outlet | None = None) -> None:
+        """Note that a message came, credit came or a window opened. Cheap, and safe to call from anywhere."""
+        if not self._is_scheduled and self.outlets:
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
+
+    def wake_later(self) -> None:
+        """Try again after a pause, because the store failed."""
+        self._loop.call_later(STORE_PAUSE_S, self.wake)
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        try:
+            self._hand_out()
+        except StoreError as error:
+            logger.error("%s: messages cannot be read, the next try is in %s s: %s", self.queue, STORE_PAUSE_S, error)
+            self._is_scheduled = True  # until then no wake reads again
+            self._loop.call_later(STORE_PAUSE_S, self._run)
+            self._on_locked(self.queue)  # messages that were handed out before the error have locks that end
+
+    def _hand_out(self) -> None:
+        outlets, box, now_ms = self.outlets, self.box, self._now_ms()
+        idle = handed = 0
+        exhausted = False
+        acts, keeps = self._faults.acts, self._faults.operations.keeps
+        while idle < len(outlets):
+            outlet = outlets[0]
+            if len(outlets) > 1:
+                outlets.rotate(-1)
+            room = outlet.room
+            if not room or (acts and keeps(outlet, now_ms)):
+                idle += 1
+                continue
+            share = 1 if acts or len(outlets) > 1 else TURN_MAX - handed
+            taken = outlet.take(box, min(room, share), now_ms)
+            if not taken:
+                exhausted = True
+                break
+            idle = 0
+            handed += taken
+            if handed == TURN_MAX:
+                self.wake()
+                break
+        if handed:
+            self._on_locked(self.queue)
+        if self._is_metered:
+            for outlet in outlets:
+                outlet.meter_deliveries()
+        if exhausted or not box.available(now_ms):
+            for outlet in outlets:
+                outlet.end_drain()

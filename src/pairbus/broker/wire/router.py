@@ -1,0 +1,196 @@
+"""Target of a new link: `$cbs`, an entity's `$management`, an entity or its dead letters; or why it is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pairbus.amqp.errors import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, UNAUTHORIZED_ACCESS
+from pairbus.amqp.link import Link, ReceiverLink, SenderLink, address_of
+from pairbus.amqp.performatives import Attach, Coordinator
+from pairbus.amqp.types import Symbol, ULong
+from pairbus.auth.sas import LISTEN, SEND
+from pairbus.broker.description.common import forwards_to
+from pairbus.broker.entities.queue import Queue
+from pairbus.broker.entities.subscription import Rule, Subscription
+from pairbus.broker.entities.topic import Topic
+from pairbus.broker.management import OPERATIONS, ManagementNode, RequestTarget
+from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal, dead_letters_take_no_sends, entity_not_found
+from pairbus.broker.wire.address import LinkAddress, parse_address
+from pairbus.broker.wire.cbs import CbsNode
+from pairbus.broker.wire.inlet import BATCH_ENVELOPE_SIZE, Inlet
+from pairbus.broker.wire.messages import SESSION_ID_LENGTH_MAX
+from pairbus.broker.wire.outlet import Outlet
+from pairbus.broker.wire.requests import CREDIT as REQUEST_CREDIT
+from pairbus.broker.wire.requests import Node, RequestLink, ResponseLink
+from pairbus.broker.wire.session_links import SESSION_FILTER, Applicant, session_asked_for
+
+if TYPE_CHECKING:
+    from pairbus.broker.wire.peer import Peer
+
+SESSION_REQUIRED = (
+    "It is not possible for an entity that requires sessions to create a non-sessionful message receiver."
+)
+NO_SESSIONS = "A sessionful message receiver cannot be created on an entity that does not require sessions."
+BATCH_SIZE_PROPERTY = Symbol("com.microsoft:max-message-batch-size")
+UNLIMITED_SIZE = (1 << 64) - 1
+TOKEN_REQUEST_SIZE_MAX = 1 << 16  # a token has a few KB, and its sender is not yet known
+REQUEST_ENVELOPE_SIZE = 1 << 20  # around the largest message that a schedule-message request may carry
+
+
+def right_of(link: Link) -> str:
+    return SEND if isinstance(link, ReceiverLink) else LISTEN
+
+
+def attach_link(peer: Peer, link: Link, attach: Attach, cbs: CbsNode) -> None:
+    """Attach the link to the target of its address, or raise the Refusal to answer with."""
+    if isinstance(attach.target, Coordinator):
+        raise Refusal(NOT_IMPLEMENTED, "Transactions are not supported.")
+    raw = address_of(attach.target if isinstance(link, ReceiverLink) else attach.source)
+    if raw is None:
+        raise Refusal(INVALID_FIELD, f"Link {attach.name!r} names no address.")
+    address = parse_address(raw)
+    if address.is_cbs:
+        if peer.strictness.token_max is not None and any(
+            peer.is_token_link(other) and other.role is link.role for other in peer.links()
+        ):
+            raise Refusal(NOT_ALLOWED, "The connection has a pair of $cbs links already; use that one.")
+        said = TOKEN_REQUEST_SIZE_MAX if peer.strictness.credit is None else UNLIMITED_SIZE
+        _attach_node(peer, link, attach, cbs, said, TOKEN_REQUEST_SIZE_MAX)
+    elif address.is_management:
+        node = _management(peer, address)
+        size_max = node.message_size_max + REQUEST_ENVELOPE_SIZE
+        _attach_node(peer, link, attach, node, size_max, size_max)
+    else:
+        _attach_entity(peer, link, attach, address)
+
+
+def _attach_node(peer: Peer, link: Link, attach: Attach, node: Node, said_size_max: int, size_max: int) -> None:
+    _answer(link, attach, said_size_max)
+    if isinstance(link, ReceiverLink):
+        link.max_message_size = size_max
+        link.context = RequestLink(peer, link, node)
+        link.keep_credit(REQUEST_CREDIT)
+    elif isinstance(link, SenderLink):
+        link.context = ResponseLink(peer, link, node)
+
+
+def find(peer: Peer, address: LinkAddress) -> RequestTarget:
+    """Look up the entity and the box that the address names, or raise the Refusal."""
+    entity = peer.namespace.catalog.find(address.entity)
+    if entity is None or isinstance(entity, Rule):
+        raise entity_not_found(f"sb://{peer.dialled_host}/{address.text}")
+    if isinstance(entity, Topic):
+        if address.is_dead_letter or address.is_transfer_dead_letter:
+            raise Refusal(NOT_ALLOWED, f"The topic '{entity.path}' has no dead-letter queue; its subscriptions have.")
+        return RequestTarget(entity, None)
+    box = entity.dead if address.is_dead_letter else entity.transfer if address.is_transfer_dead_letter else entity.main
+    return RequestTarget(entity, box)
+
+
+def _management(peer: Peer, address: LinkAddress) -> ManagementNode:
+    if not peer.allows(address.text, None):
+        raise _unauthorised(address, "A valid")
+    return ManagementNode(
+        address.text.lower(),
+        peer.namespace,
+        OPERATIONS,
+        find=lambda: find(peer, address),
+        allows=lambda right: peer.allows(address.text, right),
+        is_mine=lambda holder: isinstance(holder, Outlet) and holder.peer is peer,
+        locked=peer.locked,
+    )
+
+
+def _attach_entity(peer: Peer, link: Link, attach: Attach, address: LinkAddress) -> None:
+    if not peer.allows(address.text, right_of(link)):
+        raise _unauthorised(address, f"The {right_of(link)}")
+    target = find(peer, address)
+    if peer.namespace.faults.acts:
+        peer.namespace.faults.operations.attach(right_of(link), target.entity.path)
+    if isinstance(link, ReceiverLink):
+        _attach_sender(peer, link, attach, address, target)
+    elif isinstance(link, SenderLink):
+        _attach_receiver(peer, link, attach, address, target)
+
+
+def _lead(peer: Peer, link: Link, context: Inlet | Outlet | Applicant) -> None:
+    """Give the link its context, before anything can end the link and take it out of the namespace's links again."""
+    link.context = context
+    peer.namespace.links.add(link)
+
+
+def _attach_sender(peer: Peer, link: ReceiverLink, attach: Attach, address: LinkAddress, target: RequestTarget) -> None:
+    entity = target.entity
+    if isinstance(entity, Subscription):
+        raise Refusal(
+            NOT_ALLOWED,
+            f"Messages cannot be sent to the subscription '{entity.path}';"
+            f" send to its topic '{entity.description.topic}'.",
+        )
+    if isinstance(entity, Queue) and target.box is not entity.main:
+        raise dead_letters_take_no_sends(entity.path)
+    entity.check_send()
+    limit = entity.message_size_max
+    inlet = Inlet(peer, link, entity, address.text)
+    says_batch = peer.strictness.batch_size_max is not None
+    _answer(link, attach, limit, {BATCH_SIZE_PROPERTY: ULong(inlet.batch_size_max)} if says_batch else None)
+    link.max_message_size = limit + BATCH_ENVELOPE_SIZE
+    _lead(peer, link, inlet)
+    inlet.grant()
+    entity.touch(peer.namespace.now_ms())
+
+
+def _attach_receiver(peer: Peer, link: SenderLink, attach: Attach, address: LinkAddress, target: RequestTarget) -> None:
+    entity = target.entity
+    if isinstance(entity, Topic):
+        raise Refusal(
+            NOT_ALLOWED,
+            f"Messages cannot be received from the topic '{entity.path}';"
+            f" receive from a subscription, '{entity.path}/Subscriptions/<name>'.",
+        )
+    entity.check_receive()
+    forward_to = forwards_to(entity.description, "forward_to")
+    if forward_to is not None and target.box is entity.main:
+        raise Refusal(
+            NOT_ALLOWED, f"Messages cannot be received from '{entity.path}', which forwards them to '{forward_to}'."
+        )
+    assert target.box is not None
+    wants_session = attach.source is not None and SESSION_FILTER in (attach.source.filter or {})
+    if wants_session != (target.box.sessions is not None):
+        raise Refusal(NOT_ALLOWED, NO_SESSIONS if wants_session else SESSION_REQUIRED)
+    entity.touch(peer.namespace.now_ms())
+    if wants_session:
+        _check_session_id(attach)
+        applicant = Applicant(peer, link, attach, entity, target.box, address.text)
+        _lead(peer, link, applicant)
+        peer.namespace.apply(applicant)
+        return
+    _answer(link, attach, None)
+    outlet = Outlet(peer, link, entity, target.box, address.text)
+    _lead(peer, link, outlet)
+    peer.namespace.listen(outlet)
+
+
+def _check_session_id(attach: Attach) -> None:
+    session_id = session_asked_for(attach.source)
+    if session_id is not None and not (isinstance(session_id, str) and len(session_id) <= SESSION_ID_LENGTH_MAX):
+        text = f"A session id is a text of at most {SESSION_ID_LENGTH_MAX} characters, not {session_id!r:.80}."
+        raise Refusal(ARGUMENT_ERROR, text)
+
+
+def _answer(
+    link: Link, attach: Attach, max_message_size: int | None, properties: dict[Symbol, ULong] | None = None
+) -> None:
+    assert not isinstance(attach.target, Coordinator)
+    link.attach(
+        source=attach.source,
+        target=attach.target,
+        snd_settle_mode=attach.snd_settle_mode,
+        rcv_settle_mode=attach.rcv_settle_mode,
+        max_message_size=max_message_size,
+        properties=properties,
+    )
+
+
+def _unauthorised(address: LinkAddress, what: str) -> Refusal:
+    return Refusal(UNAUTHORIZED_ACCESS, f"Unauthorized access. {what} claim is needed for '{address.text}'.")

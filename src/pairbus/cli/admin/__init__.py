@@ -1,0 +1,1 @@
+"""Commands that administer a namespace, ours or Azure's: queues, topics, subscriptions, rules."""

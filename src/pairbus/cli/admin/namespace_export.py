@@ -1,0 +1,171 @@
+"""A configuration file of the official emulator, made from a live namespace. Keys are never read into it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from azure.servicebus.management import CorrelationRuleFilter
+
+from pairbus.cli.admin.entity_options import UNLIMITED, path_of
+
+_RECEIVED_FROM = {
+    "DeadLetteringOnMessageExpiration": "dead_lettering_on_message_expiration",
+    "DefaultMessageTimeToLive": "default_message_time_to_live",
+    "ForwardDeadLetteredMessagesTo": "forward_dead_lettered_messages_to",
+    "ForwardTo": "forward_to",
+    "LockDuration": "lock_duration",
+    "MaxDeliveryCount": "max_delivery_count",
+    "RequiresSession": "requires_session",
+}
+_DUPLICATES = {
+    "DuplicateDetectionHistoryTimeWindow": "duplicate_detection_history_time_window",
+    "RequiresDuplicateDetection": "requires_duplicate_detection",
+}
+_EXTENDED = {
+    "AutoDeleteOnIdle": "auto_delete_on_idle",
+    "EnableBatchedOperations": "enable_batched_operations",
+    "Status": "status",
+    "UserMetadata": "user_metadata",
+}
+_EXTENDED_SENT_TO = {
+    "EnableExpress": "enable_express",
+    "EnablePartitioning": "enable_partitioning",
+    "MaxMessageSizeInKilobytes": "max_message_size_in_kilobytes",
+    "MaxSizeInMegabytes": "max_size_in_megabytes",
+    **_EXTENDED,
+}
+_KINDS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "queue": ({**_RECEIVED_FROM, **_DUPLICATES}, _EXTENDED_SENT_TO),
+    "topic": (
+        {"DefaultMessageTimeToLive": "default_message_time_to_live", **_DUPLICATES},
+        {"SupportOrdering": "support_ordering", **_EXTENDED_SENT_TO},
+    ),
+    "subscription": (
+        _RECEIVED_FROM,
+        {
+            "DeadLetteringOnFilterEvaluationExceptions": "dead_lettering_on_filter_evaluation_exceptions",
+            **_EXTENDED,
+        },
+    ),
+}
+"Properties that the emulator knows, and those that only `pairbus broker` reads, each with the SDK's attribute."
+_CORRELATION = {
+    "ContentType": "content_type",
+    "CorrelationId": "correlation_id",
+    "Label": "label",
+    "MessageId": "message_id",
+    "ReplyTo": "reply_to",
+    "ReplyToSessionId": "reply_to_session_id",
+    "SessionId": "session_id",
+    "To": "to",
+}
+
+
+def exported(client: Any, name: str | None, *, extended: bool) -> tuple[dict[str, Any], list[str]]:
+    """Read the namespace; return the document and one sentence for each setting that it cannot express."""
+    export = _Export(client, extended)
+    namespace = {
+        "Name": name or client.get_namespace_properties().name,
+        "Queues": [export.entity("queue", queue) for queue in client.list_queues()],
+        "Topics": [export.topic(topic) for topic in client.list_topics()],
+    }
+    document = {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "Console"}}}
+    return document, export.notes()
+
+
+class _Export:
+    def __init__(self, client: Any, extended: bool) -> None:
+        self._client = client
+        self._extended = extended
+        self._keys = 0
+        self._notes: list[str] = []
+
+    def notes(self) -> list[str]:
+        keys = f"{self._keys} authorization rules were left out: keys are never exported"
+        return [*self._notes, *([keys] if self._keys else [])]
+
+    def entity(self, kind: str, found: Any) -> dict[str, Any]:
+        known, extra = _KINDS[kind]
+        wanted = {**known, **extra} if self._extended else known
+        values = {key: _value(key, getattr(found, attribute)) for key, attribute in wanted.items()}
+        self._keys += len(getattr(found, "authorization_rules", None) or [])
+        return {"Name": found.name, "Properties": {key: value for key, value in values.items() if value is not None}}
+
+    def topic(self, found: Any) -> dict[str, Any]:
+        subscriptions = [self._subscription(found.name, each) for each in self._client.list_subscriptions(found.name)]
+        return {**self.entity("topic", found), "Subscriptions": subscriptions}
+
+    def _subscription(self, topic: str, found: Any) -> dict[str, Any]:
+        rules = list(self._client.list_rules(topic, found.name))
+        if not rules:
+            # A file cannot say "no rule": a subscription without rules gets $Default, which selects every message.
+            rules_text = [{"Name": "none", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "1=0"}}}]
+            self._notes.append(f"{topic}/{found.name} has no rules; the file has one that selects nothing")
+            return {**self.entity("subscription", found), "Rules": rules_text}
+        return {**self.entity("subscription", found), "Rules": [self._rule(topic, found.name, rule) for rule in rules]}
+
+    def _rule(self, topic: str, subscription: str, rule: Any) -> dict[str, Any]:
+        place = f"rule {rule.name} of {topic}/{subscription}"
+        found = rule.filter
+        if isinstance(found, CorrelationRuleFilter):
+            texts = {key: getattr(found, attribute) for key, attribute in _CORRELATION.items()}
+            inside: dict[str, Any] = {key: value for key, value in texts.items() if value is not None}
+            if found.properties:
+                inside["Properties"] = self._values(place, found.properties)
+            properties: dict[str, Any] = {"FilterType": "Correlation", "CorrelationFilter": inside}
+        else:
+            properties = {"FilterType": "Sql", "SqlFilter": self._sql(place, found)}
+        if rule.action is not None:
+            properties["Action"] = self._sql(place, rule.action)
+        return {"Name": rule.name, "Properties": properties}
+
+    def _sql(self, place: str, part: Any) -> dict[str, Any]:
+        inside = {"SqlExpression": part.sql_expression}
+        if part.parameters:
+            if self._extended:
+                inside["Parameters"] = self._values(place, part.parameters)
+            else:
+                self._notes.append(f"{place}: its parameters were left out; --extended writes them")
+        return inside
+
+    def _values(self, place: str, properties: Any) -> dict[str, Any]:
+        return {key: self._typed(place, key, value) for key, value in properties.items()}
+
+    def _typed(self, place: str, key: str, value: Any) -> Any:
+        """Return a typed value: JSON has no times or durations. `pairbus broker` reads the type, the emulator a
+        text."""
+        if not isinstance(value, datetime | timedelta):
+            return value
+        kind, text = ("dateTime", value.isoformat()) if isinstance(value, datetime) else ("duration", _iso(value))
+        if self._extended:
+            return {"Type": kind, "Value": text}
+        self._notes.append(f"{place}: {key} is a {kind} and was written as a text; --extended keeps its type")
+        return text
+
+
+def _value(key: str, value: Any) -> Any:
+    """Return a setting as JSON; None is left out."""
+    if isinstance(value, timedelta):
+        return None if value >= UNLIMITED else _iso(value)
+    if key.startswith("Forward"):
+        return path_of(value) or ""
+    if key == "Status":
+        return str(getattr(value, "value", value))
+    return value
+
+
+def _iso(span: timedelta) -> str:
+    """Write a duration as .NET does: days, hours, minutes and seconds, without those that are zero."""
+    if span < timedelta(0):
+        return f"-{_iso(-span)}"
+    hours, rest = divmod(span.seconds, 3600)
+    minutes, seconds = divmod(rest, 60)
+    fraction = f".{span.microseconds:06}".rstrip("0") if span.microseconds else ""
+    time = "".join(
+        f"{text}{unit}"
+        for text, unit in ((hours, "H"), (minutes, "M"), (f"{seconds}{fraction}", "S"))
+        if str(text) != "0"
+    )
+    days = f"{span.days}D" if span.days else ""
+    return f"P{days}{f'T{time}' if time else ''}" if days or time else "PT0S"

@@ -1,0 +1,144 @@
+"""Queues read over plain HTTP, without the SDK, whose import takes longer than all the rest of a command together.
+
+Functions return None for every answer that is not a plain one: the caller then uses the SDK, which has the texts of
+errors. This way is for a broker on this machine and for Azure with a key; a proxy of the environment is left to the
+SDK.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import datetime, timedelta
+from http.client import HTTPException, HTTPSConnection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+from pairbus.auth.connection_string import ConnectionString
+from pairbus.auth.emulator import DEFAULT_PORT, fetch_ca
+from pairbus.auth.hosts import in_url, is_loopback
+from pairbus.auth.sas import sign
+from pairbus.cli.durations import seconds_of
+
+WAIT_S = 2.0
+"Longest wait for one answer; after it the SDK is used, which waits longer."
+TOKEN_S = 300
+PAGE_SIZE = 100  # the largest page of the service
+VERSION = "api-version=2021-05"
+PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+T = TypeVar("T")
+
+
+class _Refused(Exception):
+    """An answer that does not describe queues."""
+
+
+def _whole(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+def _duration(text: str | None) -> timedelta | None:
+    seconds = None if text is None else seconds_of(text)
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+# Name of the SDK → element below QueueDescription, and how its text is read.
+FIELDS: dict[str, tuple[str, Callable[[str | None], Any]]] = {
+    "status": ("Status", lambda text: text),
+    "lock_duration": ("LockDuration", _duration),
+    "max_size_in_megabytes": ("MaxSizeInMegabytes", _whole),
+    "max_message_size_in_kilobytes": ("MaxMessageSizeInKilobytes", _whole),
+    "default_message_time_to_live": ("DefaultMessageTimeToLive", _duration),
+    "dead_lettering_on_message_expiration": ("DeadLetteringOnMessageExpiration", lambda text: text == "true"),
+    "requires_duplicate_detection": ("RequiresDuplicateDetection", lambda text: text == "true"),
+    "duplicate_detection_history_time_window": ("DuplicateDetectionHistoryTimeWindow", _duration),
+    "max_delivery_count": ("MaxDeliveryCount", _whole),
+    "auto_delete_on_idle": ("AutoDeleteOnIdle", _duration),
+    "requires_session": ("RequiresSession", lambda text: text == "true"),
+    "enable_partitioning": ("EnablePartitioning", lambda text: text == "true"),
+    "forward_to": ("ForwardTo", lambda text: text),
+    "forward_dead_lettered_messages_to": ("ForwardDeadLetteredMessagesTo", lambda text: text),
+    "user_metadata": ("UserMetadata", lambda text: text),
+    "created_at_utc": ("CreatedAt", _moment),
+    "updated_at_utc": ("UpdatedAt", _moment),
+    "accessed_at_utc": ("AccessedAt", _moment),
+    "size_in_bytes": ("SizeInBytes", _whole),
+    "total_message_count": ("MessageCount", _whole),
+    "active_message_count": ("CountDetails/{*}ActiveMessageCount", _whole),
+    "dead_letter_message_count": ("CountDetails/{*}DeadLetterMessageCount", _whole),
+    "scheduled_message_count": ("CountDetails/{*}ScheduledMessageCount", _whole),
+    "transfer_message_count": ("CountDetails/{*}TransferMessageCount", _whole),
+    "transfer_dead_letter_message_count": ("CountDetails/{*}TransferDeadLetterMessageCount", _whole),
+}
+_NEEDED = ("status", "size_in_bytes", "total_message_count", "active_message_count", "dead_letter_message_count")
+
+
+def plain_queues(connection_string: str, ca_file: Path | None = None) -> list[Any] | None:
+    """List the queues, each with settings and counts under the names of the SDK; None: ask the SDK."""
+    return _asked(connection_string, ca_file, lambda get: list(_listed(get)))
+
+
+def plain_queue(connection_string: str, name: str, ca_file: Path | None = None) -> Any | None:
+    """Return a queue with settings and counts under the names of the SDK; None: ask the SDK."""
+    return _asked(connection_string, ca_file, lambda get: _queue(get(f"/{quote(name)}?enrich=false&{VERSION}")))
+
+
+Get = Callable[[str], ElementTree.Element]
+
+
+def _asked(connection_string: str, ca_file: Path | None, read: Callable[[Get], T]) -> T | None:
+    given = ConnectionString.parse(connection_string)
+    is_here = given.emulator and is_loopback(given.host)
+    if not given.key or not given.key_name or (given.emulator and not is_here):
+        return None
+    if not is_here and any(os.environ.get(variable) for variable in PROXIES):
+        return None
+    port = given.port or (DEFAULT_PORT if given.emulator else None)
+    authority = in_url(given.host) + (f":{port}" if port else "")
+    token = sign(f"https://{authority}/", given.key_name, given.key, int(time.time()) + TOKEN_S)
+    try:
+        certificate = fetch_ca(authority, WAIT_S).decode("ascii", "ignore") if is_here and ca_file is None else None
+        trusted = ssl.create_default_context(cafile=ca_file, cadata=certificate)
+        with closing(HTTPSConnection(authority, timeout=WAIT_S, context=trusted)) as connection:
+
+            def get(path: str) -> ElementTree.Element:
+                connection.request("GET", path, headers={"Authorization": token})
+                answer = connection.getresponse()
+                body = answer.read()
+                if answer.status != 200:
+                    raise _Refused
+                return ElementTree.fromstring(body)
+
+            return read(get)
+    except (OSError, HTTPException, ElementTree.ParseError, ValueError, _Refused):
+        return None
+
+
+def _listed(get: Get) -> Iterator[Any]:
+    skipped, count = 0, PAGE_SIZE
+    while count == PAGE_SIZE:
+        entries = get(f"/$Resources/queues?{VERSION}&$skip={skipped}&$top={PAGE_SIZE}").findall("{*}entry")
+        yield from map(_queue, entries)
+        count = len(entries)
+        skipped += count
+
+
+def _queue(entry: ElementTree.Element) -> SimpleNamespace:
+    found = entry.find("{*}content/{*}QueueDescription")
+    name = entry.findtext("{*}title")
+    if found is None or name is None:
+        raise _Refused
+    values = {field: read(found.findtext(f"{{*}}{path}")) for field, (path, read) in FIELDS.items()}
+    if any(values[field] is None for field in _NEEDED):
+        raise _Refused
+    return SimpleNamespace(name=name, **values)

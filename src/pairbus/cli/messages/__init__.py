@@ -1,0 +1,1 @@
+"""`pairbus message`: look at messages, send, receive, export, import, move and delete them."""

@@ -1,0 +1,1 @@
+"""Commands for a pair and its clients: create, check, status, clients, spool, the estimate of costs."""

@@ -1,0 +1,55 @@
+"""Paired clients that run on this machine, as `pairbus status` shows them: the states of their entities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pairbus.cli.standard import one_line
+
+HEALTHY, HELD_OVER = "HEALTHY", "HELD_OVER"
+NO_CLIENTS = "clients on this machine: none is seen; a client is seen with control_socket=True, by its own user"
+
+
+@dataclass(frozen=True, slots=True)
+class EntityState:
+    """One entity of one client."""
+
+    pid: int
+    program: str
+    path: str
+    state: str
+    for_s: float
+    cause: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def states_of(clients: Iterable[dict[str, Any]]) -> tuple[EntityState, ...]:
+    """Return the entities of clients, as these describe themselves; a client that has ended has none."""
+    return tuple(
+        EntityState(client["pid"], client["program"], each["path"], each["state"], each["for_s"], each["cause"] or "")
+        for client in clients
+        if not client["ended"]
+        for each in client["entities"]
+    )
+
+
+def lines_of_clients(count: int, entities: Sequence[EntityState], time_s: float) -> list[str]:
+    """Return the lines of `pairbus status` about the clients; `count` of them are seen."""
+    from pairbus.cli.pair.status_facts import duration, moment
+
+    if not count:
+        return [NO_CLIENTS]
+    ill = [entity for entity in entities if entity.state != HEALTHY]
+    states = f"{len(ill)} of {len(entities)} entities not HEALTHY" if entities else "no entity yet"
+    head = f"clients on this machine: {count}, {states}"
+    return [head] + [
+        one_line(
+            f"  {entity.path}: {entity.state} since {moment(time_s - entity.for_s)} ({duration(entity.for_s)}),"
+            f" pid {entity.pid} {entity.program}{f': {entity.cause}' if entity.cause else ''}"
+        )
+        for entity in ill
+    ]

@@ -1,0 +1,1 @@
+"""Commands that move and count messages: syphon, redrive, report, ledger; here and on Spark."""

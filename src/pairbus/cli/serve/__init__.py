@@ -1,0 +1,1 @@
+"""Commands that run or control a server: broker, proxy, dashboard, faults, health, the broker's files."""

@@ -1,0 +1,60 @@
+"""The switches of a running broker over HTTP: `/$pairbus/…` on the port of a namespace, with a key that may manage."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import ssl
+import time
+from pathlib import Path
+from typing import Any
+
+from pairbus.auth.connection_string import ConnectionString
+from pairbus.auth.emulator import DEFAULT_PORT
+from pairbus.auth.hosts import in_url
+from pairbus.auth.sas import sign
+from pairbus.cli.admin.admin_client import CONNECT_WAIT_S, READ_WAIT_S, trusted
+from pairbus.errors import ConfigError, PairbusError
+
+TOKEN_S = 300
+ANSWER_SIZE_MAX = 1 << 20
+
+
+def switch(connection_string: str, method: str, name: str, asked: Any, ca_file: Path | None = None) -> Any:
+    """Make one request to `/$pairbus/<name>` and return its JSON; errors arrive as a PairbusError of one line."""
+    given = ConnectionString.parse(connection_string)
+    port = given.port or (DEFAULT_PORT if given.emulator else 443)
+    authority = f"{in_url(given.host)}:{port}"
+    token = given.signature
+    if given.key is not None and given.key_name is not None:
+        token = sign(f"sb://{authority}/", given.key_name, given.key, int(time.time()) + TOKEN_S)
+    headers = {"Authorization": token or "", "Content-Type": "application/json"}
+    with trusted(given.host if given.emulator else None, authority, ca_file) as certificates:
+        context = ssl.create_default_context(cafile=certificates if isinstance(certificates, str) else None)
+    # One limit for connecting and for the answer: the socket has only one.
+    connection = http.client.HTTPSConnection(given.host, port, timeout=CONNECT_WAIT_S + READ_WAIT_S, context=context)
+    try:
+        connection.request(method, f"/$pairbus/{name}", json.dumps(asked), headers)
+        answer = connection.getresponse()
+        text = answer.read(ANSWER_SIZE_MAX).decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException) as error:
+        raise PairbusError(f"cannot reach {authority}: {error}; is the broker running?") from None
+    finally:
+        connection.close()
+    return _result(answer.status, text, authority)
+
+
+def _result(status: int, text: str, authority: str) -> Any:
+    if status == 401:
+        detail = re.search(r"<Detail>(?:SubCode=\d+\. )?(.*?)</Detail>", text, re.DOTALL)
+        raise ConfigError(f"{authority} refused the key of the connection string: {detail[1] if detail else status}")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise PairbusError(
+            f"{authority} does not know this request (status {status}): it is no Pairbus broker of this version"
+        ) from None
+    if status != 200:
+        raise PairbusError(f"refused by {authority}: {found.get('error', status)}")
+    return found

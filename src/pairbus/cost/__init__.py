@@ -1,1 +1,0 @@
-"""Money: price sheets, and the estimate before a pair exists."""

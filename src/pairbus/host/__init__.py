@@ -1,0 +1,1 @@
+"""This machine: forks, switches in the environment, durable files with one owner, control sockets."""

@@ -1,1 +1,0 @@
-"""Features of a process that not every operating system has."""

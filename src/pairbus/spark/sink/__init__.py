@@ -1,0 +1,1 @@
+"""`format("servicebus")` as a sink, of batches and of streams."""

@@ -1,0 +1,1 @@
+"""`format("servicebus")` as a source: batch reads, streams that receive, and streams that peek."""
