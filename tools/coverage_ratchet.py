@@ -35,9 +35,9 @@ TESTS = (
 )
 PARTS = {
     "amqp": ("amqp/",),
-    "pairing": ("pairing/",),
+    "pairing": ("pairing/", "backlog/", "syphon/decide/", "spool/lanes.py"),
     "client": ("client/",),
-    "broker cores": tuple(f"broker/{name}.py" for name in CORES_OF_THE_BROKER),
+    "broker cores": tuple(f"broker/{name}" for name in CORES_OF_THE_BROKER),
 }
 "Part → files of src/pairbus that begin like this."
 OWN_TESTS = {

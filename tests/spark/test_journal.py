@@ -129,7 +129,7 @@ def test_what_was_appended_survives_a_kill(tmp_path: Path) -> None:
 import asyncio, os, signal
 from pathlib import Path
 from pairbus.spark.journal import Journal
-from pairbus.storage.folder import FileAppender
+from pairbus.spark.storage.folder import FileAppender
 async def main():
     journal = Journal(FileAppender(Path({str(tmp_path / "a.jsonl")!r})))
     await journal.append([b'{{"at_ms":1}}\\n'] * 3)

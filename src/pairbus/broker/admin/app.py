@@ -1,7 +1,7 @@
 """The HTTP side of a namespace: administration, health, the CA certificate, and the door to the web socket.
 
     GET /health, GET /ca.pem            without a token; with an Authorization header they are entities of that name
-    GET /metrics                        the same, where the broker listens on the loopback; see `pairbus.broker.watch.metrics`
+    GET /metrics                        the same, where the broker listens on the loopback; see `broker.watch.metrics`
     GET /$metrics                       Listen; the same page everywhere
     GET /$servicebus/websocket          AMQP over a web socket, when the broker gives a handler
     GET / of a browser, /$pairbus/page/…  the page, when the broker has one; it decides by itself who may ask

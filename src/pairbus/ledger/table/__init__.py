@@ -1,6 +1,6 @@
 """Ledgers as a table of Spark: compaction of lines into rows by day, and views on them in SQL.
 
-    from pairbus.ledger_table import compact_ledgers, register_views
+    from pairbus.ledger.table import compact_ledgers, register_views
 
     compact_ledgers(spark, ["ledger"], "/data/ledger-table")
     register_views(spark, "/data/ledger-table")
