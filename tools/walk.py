@@ -1,0 +1,184 @@
+"""`python -m tools.walk`: lists the files that one call passes, in the order in which it first reaches them.
+
+A reader who follows a message by "go to definition" opens these files. The call runs a second time before it is
+listed, so that files which only open connections are left out; background work that falls into the same moment is in
+the list.
+
+    python -m tools.walk             every walk
+    python -m tools.walk send home   only these
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+from tests.brokers import BrokerProcess
+
+import pairbus
+from pairbus.aio import PairedServiceBusClient
+from pairbus.testing import BrokerThread
+
+SOURCES = Path(pairbus.__file__).parent
+QUEUE = "orders"
+
+
+class Recorder:
+    """Notes the files of Pairbus whose functions are called while it records, in the threads that it watches."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, None] | None = None
+
+    def watch(self) -> None:
+        """Watch this thread, and all threads that are started from now on."""
+        sys.setprofile(self._note)
+        threading.setprofile(self._note)
+
+    def stop(self) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+    def _note(self, frame: FrameType, event: str, _: Any) -> None:
+        if self._files is not None and event == "call":
+            self._files.setdefault(frame.f_code.co_filename)
+
+    async def record(self, call: Callable[[], Awaitable[object]]) -> list[str]:
+        """Run a call; the files below `src/pairbus` that it passed."""
+        self._files = {}
+        try:
+            await call()
+            files = list(self._files)
+        finally:
+            self._files = None
+        return [Path(file).relative_to(SOURCES).as_posix() for file in files if Path(file).is_relative_to(SOURCES)]
+
+
+async def walk_send() -> list[str]:
+    """A healthy send of the paired client."""
+    with _pair() as broker:
+        places = broker.connection_string("contoso"), broker.connection_string("fabrikam")
+        recorder = Recorder()
+        recorder.watch()
+        try:
+            async with (
+                PairedServiceBusClient.from_connection_strings(*places, backlog_queue_count=1) as client,
+                client.get_queue_sender(QUEUE) as sender,
+            ):
+                await sender.send_messages(ServiceBusMessage("first"))
+                return await recorder.record(lambda: sender.send_messages(ServiceBusMessage("second")))
+        finally:
+            recorder.stop()
+
+
+async def walk_home() -> list[str]:
+    """A message that a syphon brings home; files of the syphon and of the decisions about a backlog message."""
+    with _pair() as broker:
+        places = broker.connection_string("contoso"), broker.connection_string("fabrikam")
+        recorder = Recorder()
+        recorder.watch()
+        try:
+            async with (
+                PairedServiceBusClient.from_connection_strings(
+                    *places, backlog_queue_count=1, failover_interval=0, enable_syphon=True, ping_primary_interval=1
+                ) as client,
+                client.get_queue_sender(QUEUE) as sender,
+                ServiceBusClient.from_connection_string(places[0]) as sdk,
+                sdk.get_queue_receiver(QUEUE) as receiver,
+            ):
+
+                async def divert_and_bring_home() -> None:
+                    client.force_failover(QUEUE)
+                    await sender.send_messages(ServiceBusMessage("diverted"))
+                    client.force_healthy(QUEUE)
+                    [message] = await receiver.receive_messages(max_wait_time=60)
+                    await receiver.complete_message(message)
+
+                await divert_and_bring_home()
+                files = await recorder.record(divert_and_bring_home)
+        finally:
+            recorder.stop()
+    return [file for file in files if file.startswith(("syphon/", "pairing/", "backlog/"))]
+
+
+async def walk_broker_send() -> list[str]:
+    """A send to a queue, in the broker."""
+    return await _walk_in_broker(receives=False)
+
+
+async def walk_broker_receive() -> list[str]:
+    """A receive and a completion, in the broker."""
+    return await _walk_in_broker(receives=True)
+
+
+async def _walk_in_broker(*, receives: bool) -> list[str]:
+    recorder = Recorder()
+    recorder.watch()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with BrokerThread(["contoso"], data=Path(folder)) as broker:
+                sys.setprofile(None)  # the SDK's end of the wire runs in this thread
+                broker.create_queue(QUEUE)
+                place = broker.connection_string("contoso")
+                async with ServiceBusClient.from_connection_string(place) as client:
+                    sender, receiver = client.get_queue_sender(QUEUE), client.get_queue_receiver(QUEUE)
+
+                    async def send() -> None:
+                        await sender.send_messages(ServiceBusMessage("a book"))
+
+                    async def receive() -> None:
+                        [message] = await receiver.receive_messages(max_wait_time=60)
+                        await receiver.complete_message(message)
+
+                    async with sender, receiver:
+                        await send()
+                        await receive()
+                        if not receives:
+                            return await recorder.record(send)
+                        await send()
+                        return await recorder.record(receive)
+        finally:
+            recorder.stop()
+
+
+@contextmanager
+def _pair() -> Iterator[BrokerProcess]:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        BrokerProcess(Path(folder) / "data", namespaces=["contoso", "fabrikam"]) as broker,
+        broker.admin("contoso") as admin,
+    ):
+        admin.create_queue(QUEUE)
+        yield broker
+
+
+WALKS: dict[str, Callable[[], Awaitable[list[str]]]] = {
+    "send": walk_send,
+    "home": walk_home,
+    "broker-send": walk_broker_send,
+    "broker-receive": walk_broker_receive,
+}
+
+
+async def main() -> int:
+    unknown = set(sys.argv[1:]) - set(WALKS)
+    if unknown:
+        print(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(WALKS)}", file=sys.stderr)
+        return 2
+    for name in sys.argv[1:] or WALKS:
+        files = await WALKS[name]()
+        print(f"\n{name}: {len(files)} files. {(WALKS[name].__doc__ or '').strip()}")
+        print(*(f"    {file}" for file in files), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
