@@ -22,6 +22,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(FailureList(file))
 
 
+def without_group(test: str) -> str:
+    """Cut off the group that xdist adds to the id of a test, as in `tests/a.py::test_x@spark`."""
+    at = test.rfind("@")
+    return test[:at] if at > test.rfind("]") and "::" in test[:at] else test
+
+
 class FailureList:
     """Collects the failed tests of one run: in set-up, test or tear-down, or by the death of a process."""
 
@@ -29,17 +35,28 @@ class FailureList:
         self._file = file
         self._failed: dict[str, None] = {}  # ordered, each test once
         self._uncollected: dict[str, None] = {}
+        self._died = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self._failed[report.nodeid] = None
+            self._failed[without_group(report.nodeid)] = None
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self._uncollected[report.nodeid] = None
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, error: object | None) -> None:
+        """Count processes of xdist that died: tests that they should have run are not run by anybody."""
+        self._died += error is not None
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Write how the run ended; only a run that ended with exit code 1 failed because of its tests alone."""
-        ending = {"exit_code": int(exitstatus), "failed": [*self._failed], "uncollected": [*self._uncollected]}
+        ending = {
+            "exit_code": int(exitstatus),
+            "failed": [*self._failed],
+            "uncollected": [*self._uncollected],
+            "died": self._died,
+        }
         self._file.write_text(json.dumps(ending, indent=2) + "\n", encoding="utf-8")

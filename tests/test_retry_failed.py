@@ -23,25 +23,47 @@ def resource():
     yield
     assert False
 def test_teardown(resource): pass
+@pytest.mark.xdist_group("one")
+@pytest.mark.parametrize("sign", ["a@b"])
+def test_grouped(sign): assert False
+"""
+
+CRASH = """
+import os
 def test_crash():
     if "PYTEST_XDIST_WORKER" in os.environ: os._exit(3)
+def test_sound(): pass
 """
+RUN_S = 240
 
 
 def ending(**changes: Any) -> str:
-    return json.dumps({"exit_code": 1, "failed": ["tests/a.py::test_x"], "uncollected": [], **changes})
+    return json.dumps({"exit_code": 1, "failed": ["tests/a.py::test_x"], "uncollected": [], "died": 0, **changes})
+
+
+def run_tests(folder: Path, text: str) -> dict[str, Any]:
+    """Run made-up tests as `make test` does; what the plugin wrote about the end."""
+    (folder / "test_made_up.py").write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "tests.failures", "--rootdir", str(folder), "-n", "2"]
+    command += ["--dist", "loadgroup", "--max-worker-restart", "0", "-o", "asyncio_default_fixture_loop_scope=function"]
+    command += ["-c", "/dev/null", "--failures-to", str(folder / "failures.json"), str(folder)]
+    subprocess.run(command, cwd=ROOT, capture_output=True, timeout=RUN_S, check=False)
+    written: dict[str, Any] = json.loads((folder / "failures.json").read_text(encoding="utf-8"))
+    return written
 
 
 def test_run_lists_every_kind_of_failure(tmp_path: Path) -> None:
-    """An assertion, a tear-down and the death of a process are failures, each listed once."""
-    (tmp_path / "test_made_up.py").write_text(TESTS, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-p", "tests.failures", "--rootdir", str(tmp_path), "-n", "2"]
-    command += ["-c", "/dev/null", "--failures-to", str(tmp_path / "failures.json"), str(tmp_path)]
-    code = subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode
-    written = json.loads((tmp_path / "failures.json").read_text(encoding="utf-8"))
+    """An assertion and a tear-down are failures, each listed once, by a name that pytest takes."""
+    written = run_tests(tmp_path, TESTS)
+    assert (written["exit_code"], written["died"]) == (1, 0)
     names = sorted(test.rpartition("::")[2] for test in written["failed"])
-    assert (code, written["exit_code"]) == (1, 1)
-    assert names == ["test_broken", "test_crash", "test_teardown", "test_unlucky"]
+    assert names == ["test_broken", "test_grouped[a@b]", "test_teardown", "test_unlucky"]
+
+
+def test_process_that_dies_is_no_bad_luck(tmp_path: Path) -> None:
+    """Nobody ran the rest of its tests, so the failed test that passes alone proves nothing."""
+    written = run_tests(tmp_path, CRASH)
+    assert (written["exit_code"], written["died"]) == (1, 1)
 
 
 def test_tests_that_pass_alone_are_listed_and_green(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,11 +89,12 @@ def test_test_that_fails_alone_is_red(tmp_path: Path, capsys: pytest.CaptureFixt
         ending(exit_code=2),
         ending(exit_code=3),
         ending(uncollected=["tests/broken.py"]),
+        ending(died=1),
         ending(failed=[]),
         ending(failed=[f"a::{number}" for number in range(RETRIES_MAX + 1)]),
         None,
     ],
-    ids=["interrupted", "internal error", "not collected", "nothing listed", "too many", "killed"],
+    ids=["interrupted", "internal error", "not collected", "a process died", "nothing listed", "too many", "killed"],
 )
 def test_ending_that_is_no_bad_luck_is_red_at_once(tmp_path: Path, text: str | None) -> None:
     """No test is run again, and a list of an earlier run does not stay."""

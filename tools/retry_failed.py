@@ -42,6 +42,8 @@ def reason_to_stop(ending: dict[str, object]) -> str | None:
         return f"pytest ended with exit code {ending['exit_code']}: that is not a failed test"
     if uncollected:
         return f"files that pytest cannot collect: {', '.join(uncollected)}"
+    if ending["died"]:
+        return "a process of the tests died; nobody ran the rest of its tests"
     if not failed:
         return "no test failed, and still the run did"
     if len(failed) > RETRIES_MAX:
