@@ -35,9 +35,11 @@ def read_table(spark: SparkSession, place: str, format: str) -> DataFrame | None
     if format == PARQUET:
         rows = rows.schema(TABLE_DDL.replace("day string", "day date"))
     try:
-        return rows.load(place).select(*TABLE_NAMES)
+        found = rows.load(place).select(*TABLE_NAMES)
+        _ = found.schema  # over Connect, the place is looked up when a frame is asked for something
     except AnalysisException:
         return None
+    return found
 
 
 def add_rows(
