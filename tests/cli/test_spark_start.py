@@ -14,7 +14,7 @@ from pairbus.cli.pipeline.spark_start import RESTARTS
 AGAIN = """
 import sys
 import typer
-from pairbus.cli.spark_start import again
+from pairbus.cli.pipeline.spark_start import again
 from pairbus.errors import SparkGone
 
 is_once = sys.argv.pop() == "once"

@@ -128,7 +128,7 @@ def test_what_was_appended_survives_a_kill(tmp_path: Path) -> None:
     program = f"""
 import asyncio, os, signal
 from pathlib import Path
-from pairbus.spark.journal import Journal
+from pairbus.spark.syphon_job.journal import Journal
 from pairbus.spark.storage.folder import FileAppender
 async def main():
     journal = Journal(FileAppender(Path({str(tmp_path / "a.jsonl")!r})))

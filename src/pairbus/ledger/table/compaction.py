@@ -124,8 +124,8 @@ def _only_run(spark: SparkSession, place: str, before: Manifest) -> Iterator[Non
     with ExitStack() as stack:
         if is_here(spark, place):
             folder = Path(place) / FOLDER
-            folder.mkdir(parents=True, exist_ok=True)
             try:
+                folder.mkdir(parents=True, exist_ok=True)
                 lock = FolderLock(folder)
                 stack.callback(lock.release)
                 lock.sign()
@@ -133,7 +133,7 @@ def _only_run(spark: SparkSession, place: str, before: Manifest) -> Iterator[Non
                 raise ConfigError(f"{place} is being compacted by another run{other.by}: wait for its end") from None
             except OSError as error:
                 if error.errno != errno.ENOLCK:  # otherwise the disk has no locks
-                    raise
+                    raise ConfigError(f"{place} cannot be used: {error.strerror or error}") from error
         now = read_manifest(spark, place)
         if now is not None and now.round != before.round:
             raise ConfigError(f"{place} was compacted by another run at the same time: run this one again")

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 FOLDER = "_pairbus"
 SLOTS = 2
-VERSION = 1
+VERSION = 2
+"1 until release 0.3, which knows neither `ahead` nor `adopted`, and would add rows twice."
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ def read_manifest(spark: SparkSession | None, location: str) -> Manifest | None:
 
 def write_manifest(spark: SparkSession, location: str, manifest: Manifest) -> None:
     """Write a round. It must follow the one that `read_manifest` returned."""
-    line = json.dumps({"version": VERSION, **asdict(manifest)})
+    version = VERSION if manifest.ahead or manifest.adopted else 1
+    line = json.dumps({"version": version, **asdict(manifest)})
     frame = spark.createDataFrame([(line,)], "value string").coalesce(1)
     frame.write.mode("overwrite").text(f"{location}/{FOLDER}/manifest-{manifest.round % SLOTS}")
 

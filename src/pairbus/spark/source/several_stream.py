@@ -170,7 +170,7 @@ class SeveralStreamReader(BatchReader):
         for entity, value in sorted(end.items()):
             after = _of_entity(value)
             before = _of_entity(start[entity]) if entity in start else {**after, "batch": after["batch"] - 1}
-            if before["batch"] < after["batch"]:
+            if before["batch"] != after["batch"]:
                 self._driver(entity, before)
                 found += [EntityPartition(entity, one) for one in self._reader(entity).tasks(before, after)]
         return found

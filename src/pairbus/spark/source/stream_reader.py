@@ -1,7 +1,7 @@
 """Stream reads: each message enters Spark exactly once, although a queue gives a completed message only once.
 
 A task receives under lock into a file of the staging location, seals it, completes the messages, and only then yields
-rows; a repeated task yields the rows of the same file. `staging.py` has the laws of that folder, `intake.py` the work
+rows; a repeated task yields the rows of the same file. `staging/log.py` has the laws of that folder, `intake.py` the work
 of a task, `stream_driver.py` decides when there is a next batch.
 
 Callers of the methods. `read`: tasks, in any process on any host, from a pickled copy without the driver's state. All
@@ -118,7 +118,10 @@ class StagedStreamReader(BatchReader):
         found: list[InputPartition] = []
         driver = self.on_driver(offset=start)
         driver.book.check_id(end.get(LOCATION, start.get(LOCATION)))
-        for batch in range(start["batch"] + 1, end["batch"] + 1):
+        # Spark does not store the first offset: it asks for it anew when it repeats the very first batch, and the batch
+        # has been planned since. That batch lies behind the new first offset. Equal offsets are no batch.
+        before = end["batch"] - 1 if end["batch"] < start["batch"] else start["batch"]
+        for batch in range(before + 1, end["batch"] + 1):
             found += self._tasks_of(batch)
         return found
 

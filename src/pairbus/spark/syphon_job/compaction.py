@@ -1,7 +1,7 @@
 """Journal and ledger as tables: Parquet by day, each moved message once.
 
     TABLES/moves/day=2026-11-15/*.parquet       a row for each message that a syphon moved or dead-lettered
-    TABLES/ledger/day=2026-11-15/*.parquet      the rows of ledgers: `ledger_table` adds them, each once
+    TABLES/ledger/day=2026-11-15/*.parquet      the rows of ledgers: `ledger/table` adds them, each once
     TABLES/moves/_pairbus/                      manifest: the days that are in the table, and the size of each
 
 TABLES is the journal's location when that is a folder. A journal in an object store has its tables where the caller

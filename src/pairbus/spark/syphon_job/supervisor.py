@@ -3,7 +3,7 @@ do.
 
 The query has no data that could be lost, so every failure, of the query or of the journal's storage, is answered in the
 same way: a pause, a new query. The caller's progress comes from the reports of the tasks. The query's source makes the
-rounds (`syphon_source`), its tasks have the pumps (`task_pumps`).
+rounds (`source`), its tasks have the pumps (`task_pumps`).
 """
 
 from __future__ import annotations
