@@ -66,7 +66,9 @@ class MemoryAccount:
         """Call those who wait and may take again."""
         ready = [share for share in self._waiting if share.may_take]
         for share in ready:
-            self._waiting.pop(share)()
+            call = self._waiting.pop(share, None)  # an earlier call may have woken it
+            if call is not None:
+                call()
 
 
 class Share:

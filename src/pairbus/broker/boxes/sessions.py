@@ -337,14 +337,18 @@ class Sessions:
 
     def unload(self, session: MessageSession) -> None:
         """Unload the messages of the session: only their numbers are kept."""
+        if self._put_down(session):
+            self._note_loaded()
+
+    def _put_down(self, session: MessageSession) -> bool:
+        """Unload a session, and tell whether it had messages; the shelf is not told."""
         loaded, session.loaded = session.loaded, None
         self._with_loaded.discard(session)
         for message in reversed(loaded or ()):
             session.line.add(message.n)
             self._loaded -= 1
             self._loaded_bytes -= message.size
-        if loaded:
-            self._note_loaded()
+        return bool(loaded)
 
     def held_bytes(self) -> int:
         """Return what the loaded messages take in memory."""
@@ -354,9 +358,9 @@ class Sessions:
         self._around.ready.hold(self, self._loaded_bytes + READY_COST * self._loaded)
 
     def give_up(self) -> None:
-        """Unload every session."""
+        """Unload every session. The shelf that asks for it has forgotten this box, and is not told again."""
         for session in list(self._with_loaded):
-            self.unload(session)
+            self._put_down(session)
 
     # ── looking ──
 

@@ -81,6 +81,16 @@ class Admission(Generic[A]):
             entity.check_send()
         self.check_quota()
 
+    def check_memory(self) -> None:
+        """Refuse a new message when the broker keeps too much in memory. A forwarded one takes the place of another."""
+        index = self._entity.budget.index
+        if index.is_full:
+            raise Refusal(
+                RESOURCE_LIMIT_EXCEEDED,
+                f"The broker takes no messages now: what it keeps in memory for waiting messages and ids has reached "
+                f"{index.limit >> 20} MB.",
+            )
+
     def check_quota(self) -> None:
         """Refuse when the entity is full."""
         entity = self._entity
@@ -89,12 +99,6 @@ class Admission(Generic[A]):
                 RESOURCE_LIMIT_EXCEEDED,
                 f"The messaging entity '{entity.path}' has reached its maximum size of {self._size_max >> 20} MB"
                 f" ({self._size()} bytes are in use).",
-            )
-        if entity.budget.index.is_full:
-            raise Refusal(
-                RESOURCE_LIMIT_EXCEEDED,
-                f"The broker takes no messages now: what it keeps in memory for waiting messages and ids has reached "
-                f"{entity.budget.index.limit >> 20} MB.",
             )
 
     def is_claimed(self, drafts: Sequence[Draft]) -> bool:
@@ -106,6 +110,7 @@ class Admission(Generic[A]):
     def send(self, drafts: Sequence[Draft], now_ms: int, done: EntityDone) -> None:
         """Take all drafts or none. Raises when disabled or full; otherwise `done` is called after the commit."""
         self.check_room()
+        self.check_memory()
         self._entity.accessed_ms = now_ms
         self._offer(drafts, now_ms, False, done)
 
@@ -125,6 +130,7 @@ class Admission(Generic[A]):
         A number for the duplicate would not be stored, so after a restart another message might get it.
         """
         self.check_room()
+        self.check_memory()
         self._entity.accessed_ms = now_ms
         self._offer(drafts, now_ms, True, done)
 
@@ -223,6 +229,7 @@ class Admission(Generic[A]):
         """Take a send that waited in an entity until a reset replaced it: the send comes after the reset."""
         try:
             self.check_room()
+            self.check_memory()
         except Refusal as refusal:
             done(refusal)
         else:

@@ -85,6 +85,7 @@ class Queue(ReceivingEntity[QueueDescription]):
         self.forward = self._admission.forward
         self.cancel_scheduled = self._schedule.cancel
         self.check_room, self.is_claimed = self._admission.check_room, self._admission.is_claimed
+        self.check_memory = self._admission.check_memory
         self.check_send = entity.check_send
         if self.sessions is not None:
             self.sessions.check_quota = self._admission.check_quota

@@ -75,6 +75,7 @@ class Topic:
         self.forward = self._admission.forward
         self.cancel_scheduled = self._schedule.cancel
         self.check_room, self.is_claimed = self._admission.check_room, self._admission.is_claimed
+        self.check_memory = self._admission.check_memory
         self.check_quota = self._admission.check_quota
         self.check_send, self.touch, self.shift = entity.check_send, entity.touch, entity.shift
 

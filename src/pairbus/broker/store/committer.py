@@ -117,7 +117,7 @@ class Committer:
     def _commit_parts(self, group: CommitGroup, error: StoreFull) -> StoreError | None:
         """Commit those units of a group for which there is room; the error is that of the last one that failed."""
         parts = deque(group.halves())
-        whole: StoreError | None = None if parts else error
+        whole: StoreError | None = None if parts and group.settles_only else error
         while parts:
             part = parts.popleft()
             self._checkpoint("PASSIVE")  # the log begins again at its start, which takes no new room

@@ -121,6 +121,7 @@ class CommitGroup:
         "callbacks",
         "is_durable",
         "room_check",
+        "settles_only",
         "steps",
         "takes_room",
     )
@@ -128,6 +129,8 @@ class CommitGroup:
     def __init__(self) -> None:
         self.takes_room = False
         "True when new data is stored: settlements and deletions only change or move existing data."
+        self.settles_only = True
+        "True when all writes are settlements, so that a full disk can commit each unit by itself."
         self.is_durable = False
         "True when the writes are committed; set by the writer."
         self.steps: list[CommitStep] = []
@@ -219,6 +222,7 @@ class CommitGroup:
     def add(self, op: Write) -> None:
         if type(op) not in SETTLING:
             self._unit = None
+            self.settles_only = False
         elif self._unit is not None:
             self._unit.append(op)
         match op:

@@ -164,8 +164,9 @@ def messages_of(
         messages.append(message)
     if wanted:
         found, unread = payloads(wanted)
-        if messages[0].payload in unread:  # at least one message is read
-            found, unread = payloads({messages[0].payload})[0], unread | wanted
+        first = {messages[0].payload}
+        if not first.isdisjoint(unread):  # at least one message is read, or found to be damaged
+            found, unread = payloads(first)[0], (unread | wanted) - first
         return _with_bodies(messages, found, unread, damaged)
     return messages, damaged, []
 

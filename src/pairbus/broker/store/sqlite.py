@@ -185,7 +185,7 @@ class SqliteStore:
             self._in_flight.callbacks.append(done)
             return
         self._group.end_unit(done)
-        if self._in_flight is None and self._group.is_large:
+        if self._in_flight is None and self._group.is_large and self._breakage.error is None:
             self._hand_over()  # the loop may read more for milliseconds; the writer need not wait for that
         elif not self._handing_over:
             self._schedule()
@@ -224,7 +224,8 @@ class SqliteStore:
                 needs_room = group.takes_room or group.room_check is not None
                 self.hindrance(needs_room, partial(self._commit_hindered, group))
             return
-        self._finished(group, self._breakage.error)  # the writer does not have it: nobody else would tell its callers
+        # The writer does not have it: nobody else would tell its callers. Those of the group before it come first.
+        self._running_loop().call_soon(self._finished, group, self._breakage.error)
 
     def _commit_hindered(self, group: CommitGroup, error: StoreError | None) -> None:
         """Commit a group that had to wait, or fail it, or fail only its probes."""
@@ -249,11 +250,11 @@ class SqliteStore:
             if rest is not None:
                 self._begin(rest)  # before the next group, and this group's callbacks wait for it: their order stays
                 return
-        if self._group.needs_commit:
+        if self._group.needs_commit and self._breakage.error is None:
             with self._breakage:
                 self._hand_over()  # before the callbacks, so that the writer works while they run
-            if self._group.needs_commit:  # it failed
-                self._schedule()
+        if self._group.needs_commit:  # writing has ended: its callers are told after those of this group
+            self._schedule()
         self._tell(group, error)
 
     def _tell(self, group: CommitGroup, error: StoreError | None) -> None:

@@ -91,6 +91,8 @@ class Dispatcher:
             room = outlet.room
             if not room or (acts and keeps(outlet, now_ms)):
                 idle += 1
+                if not outlet.has_budget:
+                    outlet.end_drain()  # the receiver may be the one whose settlements would make room
                 continue
             share = 1 if acts or len(outlets) > 1 else TURN_MAX - handed
             taken = outlet.take(box, min(room, share), now_ms)

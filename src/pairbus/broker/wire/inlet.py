@@ -168,6 +168,7 @@ class Inlet:
             else:
                 # A ping is accepted when the queue and the disk take messages now, and is not stored.
                 self.queue.check_room()
+                self.queue.check_memory()
                 self.peer.namespace.store.probe(partial(self._ponged, ids, size, sizes))
         except Refusal as refusal:
             self._answer(ids, refusal, sizes)

@@ -77,6 +77,11 @@ class Outlet:
     # ── deliveries ──
 
     @property
+    def has_budget(self) -> bool:
+        """False while the client must settle messages, or wait for others to settle theirs, before it gets more."""
+        return self.peer.locked.room > 0
+
+    @property
     def room(self) -> int:
         """Number of messages that this receiver can get now. When the budget has no room, it is woken later."""
         peer = self.peer
@@ -168,7 +173,7 @@ class Outlet:
 
     def _detach_without_session(self) -> None:
         assert self.hold is not None
-        if not self.peer.is_over:
+        if not self.peer.is_over and self.hold.is_over:  # a reset may have given it a new session meanwhile
             self.peer.detach(self.link, session_lock_lost(self.hold.session.id))
 
     def _delivered(self, sizes: list[int]) -> None:

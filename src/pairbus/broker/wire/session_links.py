@@ -255,7 +255,8 @@ class SessionDispatcher:
             handed += taken
         if self._is_metered:
             outlet.meter_deliveries()
-        if is_exhausted or (hold is not None and (hold.is_over or not hold.session.waiting)):
+        is_empty = is_exhausted or (hold is not None and (hold.is_over or not hold.session.waiting))
+        if is_empty or not outlet.has_budget:
             outlet.end_drain()
         return handed
 

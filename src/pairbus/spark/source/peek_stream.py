@@ -126,7 +126,7 @@ class PeekStreamReader(BatchReader):
         if first.sequence_number >= before[NEXT] or first.enqueued_ms <= int(before["arrivedMs"]):
             return False
         # A clock may have been set back: it is the same queue while the last message that was read is in it.
-        return run(self._arrival(entity, before[NEXT] - 1)) != before["arrivedMs"]
+        return bool(run(self._arrival(entity, before[NEXT] - 1)) != before["arrivedMs"])
 
     def _may_look(self) -> bool:
         """Wait for the next look. A look is a billed operation, and Spark asks many times in a second."""

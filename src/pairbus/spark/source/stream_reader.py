@@ -1,8 +1,8 @@
 """Stream reads: each message enters Spark exactly once, although a queue gives a completed message only once.
 
 A task receives under lock into a file of the staging location, seals it, completes the messages, and only then yields
-rows; a repeated task yields the rows of the same file. `staging/log.py` has the laws of that folder, `intake.py` the work
-of a task, `stream_driver.py` decides when there is a next batch.
+rows; a repeated task yields the rows of the same file. `staging/log.py` has the laws of that folder, `intake.py` the
+work of a task, `stream_driver.py` decides when there is a next batch.
 
 Callers of the methods. `read`: tasks, in any process on any host, from a pickled copy without the driver's state. All
 other methods: the source runner of the query, a process beside the driver. An offset is the number of a batch, and the
