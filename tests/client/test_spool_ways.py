@@ -75,6 +75,16 @@ def test_slow_peer_of_the_spool_does_not_count(state: PairState, silent_s: float
     assert state.pair.rotation.has("backlog/0") is not counts
 
 
+@pytest.mark.parametrize(("silent_s", "counts"), [(0.9, False), (1.0, True)])
+def test_failed_opening_of_the_spool_counts_after_its_own_limit(
+    state: PairState, silent_s: float, counts: bool
+) -> None:
+    """`connect_timeout` may be shorter than `attempt_timeout`: no opening is ever silent for longer than it."""
+    ways = SpoolWays(state)
+    ways.failed("orders", PRIMARY, Failure(Kind.TIMEOUT, "late", silence=Silence(silent_s, 1.0)), 1.0)
+    assert (state.pair.entity("orders", 1.0).state is State.FAILED_OVER) is counts
+
+
 def test_a_spooled_message_is_the_trial_that_a_probe_earned(state: PairState) -> None:
     """One message goes to the primary; if it is refused, the others go to the backlog, else the entity is healthy."""
     ways = SpoolWays(state)

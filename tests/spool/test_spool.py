@@ -15,6 +15,7 @@ import pytest
 
 from pairbus.errors import SpoolError, SpoolFull
 from pairbus.spool import Spool
+from pairbus.spool.commits import SpoolChange
 from pairbus.spool.files import FILE_NAME, Standing, look
 from tests.spool.entries import entries, entry, number_of, waiting
 
@@ -323,3 +324,29 @@ def test_close_commits_a_change_whose_thread_was_interrupted(tmp_path: Path) -> 
     closing.join(10)
     assert not closing.is_alive() and ended == [True]
     Spool(tmp_path).close()
+
+
+def test_close_waits_for_a_leader_that_has_its_group(tmp_path: Path) -> None:
+    """The leader may be paused before it uses the connection, which `close` must not take away from it."""
+    spool, stored = Spool(tmp_path), list[int]()
+    commits, taken, go = spool._commits, threading.Event(), threading.Event()
+    commit, wait = commits._commit, commits.turn.wait
+
+    def commit_later(group: list[SpoolChange]) -> None:
+        taken.set()
+        assert go.wait(10)
+        commit(group)
+
+    def go_on_and_wait(timeout: float | None = None) -> bool:
+        go.set()
+        return wait(timeout)
+
+    commits._commit = commit_later  # type: ignore[method-assign]
+    commits.turn.wait = go_on_and_wait  # type: ignore[method-assign]
+    leader = threading.Thread(target=lambda: stored.append(spool.append(entries(range(3)))), daemon=True)
+    leader.start()
+    assert taken.wait(10)
+    spool.close()
+    go.set()
+    leader.join(10)
+    assert stored == [3]

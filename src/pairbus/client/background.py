@@ -300,7 +300,8 @@ class SpoolWays:
         entity = pair.entity(path, now)
         self._trials.discard(entity.path)
         self._state.inflow.stuck(path)
-        if failure.silence is not None and failure.silence.lasted_s < pair.options.attempt_timeout:
+        silence = failure.silence
+        if silence is not None and silence.lasted_s < min(pair.options.attempt_timeout, silence.allowed_s):
             return  # the peer is slow, which is no failure
         if way.queue is not None:
             if failure.kind is not Kind.BUSY:

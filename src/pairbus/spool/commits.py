@@ -69,17 +69,19 @@ class SpoolCommits:
 
     def _lead(self, is_needed: Callable[[], bool]) -> bool:
         """Commit all pending changes, when no other thread does; False when it is not needed any more."""
-        with self.turn:
-            while self._leading and is_needed():
-                self.turn.wait()
-            if not is_needed():
-                return False
-            self._leading = True
-            group, self._pending = self._pending, []
+        group: list[SpoolChange] | None = None
         try:
+            with self.turn:
+                while self._leading and is_needed():
+                    self.turn.wait()
+                if not is_needed():
+                    return False
+                group, self._pending = self._pending, []
+                self._leading = True
             self._commit(group)
         finally:
-            self._step_down(group)
+            if group is not None:  # also when the thread is interrupted as it leaves `turn`
+                self._step_down(group)
         return True
 
     @contextmanager
@@ -95,13 +97,17 @@ class SpoolCommits:
 
         A change whose thread was interrupted before it could lead is committed here.
         """
-        while self._lead(lambda: bool(self._pending)):
-            pass
-        with self.turn, self._io:
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connection.close()
-                self._noted.close()
+        while True:
+            while self._lead(lambda: self._leading or bool(self._pending)):
+                pass
+            with self.turn, self._io:
+                if self._leading or self._pending:  # a leader may have its group, but not the connection yet
+                    continue
+                connection, self._connection = self._connection, None
+                if connection is not None:
+                    connection.close()
+                    self._noted.close()
+                return
 
     def abandon(self) -> None:
         """Give the connection up in a forked child: never use it again, and never close it, which would be a use.
