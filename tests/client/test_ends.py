@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -13,10 +14,13 @@ from typing import Any
 
 import pytest
 
+import pairbus.aio
 from pairbus import PairedServiceBusClient
+from pairbus.client import client as aio_client
 from pairbus.client.engine import Engine
 from pairbus.client.errors import ClientClosed
 from pairbus.errors import SpoolInUse
+from pairbus.pairing.events import Event
 from pairbus.spool import Spool
 from tests.client.world import Client, Stage, message, new_client, until
 from tests.limits import slowness
@@ -189,3 +193,74 @@ async def test_failing_engine_tells_its_caller(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(LookupError, match="no certificates"):
         await asyncio.to_thread(client.pair)
     client.close()
+
+
+class Application:
+    """It keeps its client, and the client calls it."""
+
+    def __init__(self, flavour: type[Any]) -> None:
+        ends = NOBODY.format(1), NOBODY.format(2)
+        self.client = flavour.from_connection_strings(*ends, on_event=self.on_event)
+
+    def on_event(self, event: Event) -> None: ...
+
+
+@pytest.mark.parametrize("is_aio", [False, True], ids=["sync", "aio"])
+async def test_closed_client_frees_its_listener(is_aio: bool) -> None:
+    """A process that makes a client for each job would grow with each of them."""
+
+    async def closed() -> weakref.ref[Application]:
+        application = Application(pairbus.aio.PairedServiceBusClient if is_aio else PairedServiceBusClient)
+        closing = application.client.close()
+        if is_aio:
+            await closing
+        return weakref.ref(application)
+
+    application = await closed()
+
+    def is_freed() -> bool:
+        gc.collect()
+        return application() is None
+
+    await until(is_freed, "nothing holds the application", WAIT_S)  # the thread of the listener has ended
+
+
+async def test_client_forgotten_as_its_loop_ends_gives_the_spool_back(tmp_path: Path) -> None:
+    """`asyncio.run` cancels the end of the client before its first step."""
+
+    async def main() -> None:
+        client = pairbus.aio.PairedServiceBusClient.from_connection_strings(
+            NOBODY.format(1), NOBODY.format(2), create_backlog_queues=False, spool_dir=tmp_path
+        )
+        await client.pair()
+
+    def run() -> None:
+        asyncio.run(main())
+        gc.collect()
+
+    await asyncio.to_thread(run)
+    await until(lambda: is_free(tmp_path), "the folder is free", WAIT_S)
+
+
+def test_asyncio_client_may_be_faulted_while_its_loop_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may do so between two calls of `run_until_complete`; the receivers end when the loop goes on."""
+    ended: list[object] = []
+
+    async def end(receiver: object) -> None:
+        ended.append(receiver)
+
+    async def begin() -> tuple[Any, Any]:
+        client = pairbus.aio.PairedServiceBusClient.from_connection_strings(
+            NOBODY.format(1), NOBODY.format(2), create_backlog_queues=False
+        )
+        await client.pair()
+        return client, client.get_queue_receiver("orders")
+
+    monkeypatch.setattr(aio_client, "end_async_receiver", end)
+    with asyncio.Runner() as runner:
+        client, receiver = runner.run(begin())
+        client.fault("primary")
+        assert client._state.is_faulted and ended == []
+        runner.run(asyncio.sleep(0))
+        assert ended == [receiver]
+        runner.run(client.close())

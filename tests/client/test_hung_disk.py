@@ -16,6 +16,7 @@ from pairbus import spool as spools
 from pairbus.amqp.message import Message, Properties
 from pairbus.client import background, engine
 from pairbus.client.errors import SendAvailabilityBacklogError
+from pairbus.client.provisioning import provision
 from pairbus.errors import SpoolError, SpoolInUse
 from pairbus.spool import Spool, SpoolEntry, forwarder, holder
 from tests.client.world import CALL_S, Client, Stage, message, until
@@ -240,5 +241,33 @@ async def test_spool_that_cannot_be_opened_late_is_told_and_tried_again(
     client = stage.client(flavour, spool_dir=tmp_path)
     await client.sender("orders").send(message())
     answers.set()
+    await until(lambda: client.client._state.spool.is_open, "it is open at last")
+    assert caplog.text.count("the spool is not open: a broken disk") == 1
+
+
+async def test_spool_that_cannot_be_opened_while_the_client_is_paired_is_tried_again(
+    stage: Stage, flavour: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its disk answers with an error after the engine has gone on, and before the background begins."""
+    opened, tries, answers = spools.open_free, list[int](), threading.Event()
+    monkeypatch.setattr(engine, "SPOOL_OPEN_S", 0.01)
+    monkeypatch.setattr(background, "OPEN_AGAIN_S", 0.01)
+
+    def fail(*args: Any, **options: Any) -> Spool:
+        tries.append(1)
+        answers.wait(CALL_S)
+        if len(tries) < 3:
+            raise SpoolError("a broken disk")
+        return opened(*args, **options)
+
+    async def find_late(*args: Any) -> list[str]:
+        answers.set()
+        await until(lambda: not client.client._state.spool.is_opening, "the disk has answered")
+        return await provision(*args)
+
+    monkeypatch.setattr(holder, "open_free", fail)
+    monkeypatch.setattr(engine, "provision", find_late)
+    client = stage.client(flavour, spool_dir=tmp_path)
+    await client.pair()
     await until(lambda: client.client._state.spool.is_open, "it is open at last")
     assert caplog.text.count("the spool is not open: a broken disk") == 1

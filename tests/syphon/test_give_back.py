@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from pairbus.broker.entities.settlement import Outcome
 from pairbus.broker.refusal import Refusal
 from pairbus.pairing.events import DestinationSkipped
+from pairbus.syphon import intake
+from pairbus.syphon.order import QueueOrder
 from pairbus.testing.nemesis import Nemesis
 from pairbus.transport import Carrier
 from tests.syphon.world import BACKLOG, DISABLED, QUICK, World, locked, message, pair, running, until
@@ -69,3 +72,27 @@ async def test_messages_are_released_in_another_region() -> None:
                 assert await locked(world) == 0
         finally:
             await nemesis.stop()
+
+
+class HangingLink:
+    """A link whose messages cannot be released."""
+
+    is_closed = False
+
+    async def end(self) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+async def test_link_that_gives_nothing_back_in_time_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it stays open on the secondary's connection, and nobody knows of it any more."""
+    monkeypatch.setattr(intake, "GIVE_BACK_S", 0.01)
+    order, link = QueueOrder.__new__(QueueOrder), HangingLink()
+    monkeypatch.setattr(QueueOrder, "hides", lambda self: None)
+    held = intake.Intake(cast(Any, None), BACKLOG, None, cast(Any, None), order)
+    held._parked = [cast(Any, link)]
+    await held.give_all_back()
+    assert link.is_closed and held._parked == []

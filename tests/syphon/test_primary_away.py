@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import time
@@ -13,8 +14,9 @@ import pytest
 
 from pairbus.amqp.performatives import Error
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, PrimaryReachable, PrimaryUnreachable, PumpPaused
+from pairbus.pairing.policy import Silence
 from pairbus.syphon import SyphonSettings, presence
-from pairbus.transport import Carrier
+from pairbus.transport import Carrier, Endpoint, Timeout, TransportError
 from tests.brokers import BrokerProcess
 from tests.limits import slowness
 from tests.syphon.world import BACKLOG, BILLS, DISABLED, ORDERS, QUICK, locked, message, numbers, pair, running, until
@@ -184,3 +186,15 @@ async def test_stopping_leaves_nothing_locked(hangs: bool) -> None:
             await asyncio.wait_for(syphon.stop(grace_s=0.5), 6.0)
         assert world.waiting() == 30
         assert await locked(world) == 0
+
+
+@pytest.mark.parametrize(
+    ("silence", "is_away"),
+    [(Silence(0.98, 0.98), True), (Silence(0.5, 0.5), True), (Silence(0.98, math.inf), False), (None, False)],
+    ids=str,
+)
+def test_silence_of_one_of_several_addresses_is_silence(silence: Silence | None, is_away: bool) -> None:
+    """Each address of a host gets a part of `connect_timeout`, and an earlier address may have refused."""
+    primary = Carrier(Endpoint("127.0.0.1", 1, tls=False), connect_timeout_s=1.0)
+    error = TransportError("gone") if silence is None else Timeout("late", silence)
+    assert presence.was_silent(error, primary, 15.0) is is_away

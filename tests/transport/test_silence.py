@@ -14,9 +14,9 @@ import pytest
 
 from pairbus.amqp.link import ReceiverLink
 from pairbus.amqp.message import Message
-from pairbus.amqp.performatives import ACCEPTED_BYTES
+from pairbus.amqp.performatives import ACCEPTED_BYTES, Error
 from pairbus.pairing.policy import Silence
-from pairbus.transport import Carrier, ClientConnection, Sender, Timeout, connect
+from pairbus.transport import Carrier, ClientConnection, Refused, Sender, Timeout, connect
 from tests.scripted import Delay, ScriptedEndpoint
 from tests.transport.server import Script, Server
 from tests.transport.silences import silent_peer
@@ -34,6 +34,15 @@ async def joined(script: Script) -> AsyncIterator[tuple[Server, ClientConnection
 def link_of(server: Server, path: str) -> ReceiverLink:
     (link,) = [link for link in server.receivers() if link.context == path]
     return link
+
+
+async def test_refusal_of_a_link_is_an_answer() -> None:
+    """A caller that waits for its turn measures the silence since the last answer to an attach."""
+    async with joined(Script(refuse={"no": Error("amqp:not-found", "gone")})) as (_, connection, _):
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Refused):
+            await connection.sender("no")
+        assert connection._answered_at >= began
 
 
 async def test_a_peer_that_does_not_answer_is_silent() -> None:

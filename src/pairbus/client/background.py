@@ -75,7 +75,7 @@ class Background:
             works["the syphon"] = self._run_syphon
         if state.lacks_queues and not self._is_late:
             works[MORE_QUEUES] = self._complete_queues
-        if state.has_spool:
+        if state.pair.has_spool:
             works["the forwarder of the spool"] = self._run_forwarder
         return works
 

@@ -15,6 +15,7 @@ from pairbus.client.life import AioLife
 from pairbus.pairing.events import Closed, Event
 from pairbus.pairing.life import LifeSide as SideName
 from pairbus.sdk.receivers import end_async_receiver
+from pairbus.transport.tasks import Tasks
 
 EVENTS_MAX = 10_000  # events that an iterator may be behind; older ones are dropped then
 
@@ -59,7 +60,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
         (engine or self._state).fault(side, reason)
         if self._state.is_faulted and engine is not None and not engine.loop.is_closed():
             for receiver in list(self._receivers):
-                engine.tasks.start(end_async_receiver(receiver), "closing a receiver of a faulted client")
+                engine.loop.call_soon_threadsafe(_end_receiver, engine.tasks, receiver)  # the loop may stand now
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield every event from now on. A reader that is more than 10 000 behind loses the oldest."""
@@ -98,6 +99,10 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
 
     def _new_sender(self, path: str, client_identifier: str | None) -> PairedSender:
         return PairedSender(self, path, client_identifier)
+
+
+def _end_receiver(tasks: Tasks, receiver: Any) -> None:
+    tasks.start(end_async_receiver(receiver), "closing a receiver of a faulted client")
 
 
 class PairedSender(PairedSenderFace):

@@ -54,6 +54,7 @@ class SyncLife:
         self._state = state
         self.thread: EngineThread | None = None
         self.listener: ListenerThread | None = None
+        self.unwatch: Callable[[], object] = _nothing
         self._is_released = False
         self._renew()
 
@@ -114,6 +115,7 @@ class SyncLife:
                 self.listener.flush(LISTENER_CLOSE_S)
             self._free()
             self._is_released = True
+            self.unwatch()
         finally:
             self._closing.release()
 
@@ -149,6 +151,7 @@ class AioLife:
         self._state = state
         self.engine: Engine | None = None
         self.ending: asyncio.Task[None] | None = None
+        self.unwatch: Callable[[], object] = _nothing
 
     def engine_here(self) -> Engine:
         """Return the engine of the running loop; another loop is refused while the client's loop lives."""
@@ -167,11 +170,20 @@ class AioLife:
         if not self._state.is_closed:
             engine = self.engine_here()
             self._state.is_closed = True
-            self.ending = engine.tasks.start(self._end(engine, close_sides), "closing the client")
+            self.unwatch()
+            self._begin_end(engine, close_sides, "closing the client")
         ending = self.ending
         if ending is not None and not ending.done() and ending.get_loop() is asyncio.get_running_loop():
             await asyncio.wait([ending])
             ending.result()
+
+    def _begin_end(self, engine: Engine, close_sides: Callable[[], Awaitable[object]] | None, what: str) -> None:
+        self.ending = engine.tasks.start(self._end(engine, close_sides), what)
+        self.ending.add_done_callback(self._ended)
+
+    def _ended(self, ending: asyncio.Task[None]) -> None:
+        if ending.cancelled():  # perhaps before its first step, as `asyncio.run` does when its function returns
+            _free_in_thread(self._state.release)
 
     async def _end(self, engine: Engine, close_sides: Callable[[], Awaitable[object]] | None) -> None:
         try:
@@ -197,12 +209,16 @@ class AioLife:
             _free_in_thread(self._state.release)
 
     def _end_forgotten(self, engine: Engine) -> None:
-        self.ending = engine.tasks.start(self._end(engine, None), "closing a client that was forgotten")
+        self._begin_end(engine, None, "closing a client that was forgotten")
 
     def after_fork(self) -> None:
         """Leave the parent's connections to it."""
         keep((self.engine, self.ending))
         self.engine = self.ending = None
+
+
+def _nothing() -> None:
+    """Stand in for `unwatch` until the watch begins."""
 
 
 def _free_in_thread(free: Callable[[], object]) -> None:
@@ -215,6 +231,9 @@ def _free_in_thread(free: Callable[[], object]) -> None:
 
 
 class _Forgettable(Protocol):
+    unwatch: Callable[[], object]
+    "Function that ends the watch over a closed client: the watch holds `forget`, and with it the client's listener."
+
     def forget(self) -> None: ...
 
 
@@ -229,7 +248,9 @@ _threads: weakref.WeakSet[EngineThread] = weakref.WeakSet()
 def begin(client: _Forking, life: _Forgettable) -> None:
     """Watch over a new client: it may be forgotten, and its process may be forked."""
     _clients.add(client)
-    weakref.finalize(client, life.forget).atexit = False
+    watch = weakref.finalize(client, life.forget)
+    watch.atexit = False
+    life.unwatch = watch.detach
 
 
 def _after_fork() -> None:

@@ -185,11 +185,6 @@ class PairState:
         """True when the client is paired, and some of its backlog queues could not be created."""
         return 0 < len(self.pair.rotation.queues) < self._wanted_queues
 
-    @property
-    def has_spool(self) -> bool:
-        """True when a spool is open, or will be when its disk answers."""
-        return self.spool.is_open or self.spool.is_opening
-
     def open_spool(self) -> Future[None] | None:
         """Begin to open the spool; None when there is none, or it is open. It is closed again if it comes too late."""
         return self.spool.begin_to_open(lambda: self.pair.enabled and not self.is_closed)
@@ -198,7 +193,7 @@ class PairState:
     def needs_background(self) -> bool:
         """True when there is something to do besides sending."""
         return self.pair.enabled and (
-            self.options.enable_syphon or self.has_spool or self.lacks_queues or self.clocks_run
+            self.options.enable_syphon or self.pair.has_spool or self.lacks_queues or self.clocks_run
         )
 
     def pairing_begins(self) -> None:

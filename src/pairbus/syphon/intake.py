@@ -111,6 +111,7 @@ class Intake:
                 ended = await asyncio.gather(*[link.end() for link in self._parked])
         except TimeoutError:
             ended = [False]
+            await asyncio.gather(*[link.close() for link in self._parked])
         self._parked = []
         if not all(ended):
             self._order.hides()

@@ -113,9 +113,12 @@ class Presence:
 
 
 def was_silent(error: TransportError, primary: Carrier, timeout_s: float) -> bool:
-    """Tell whether the primary was silent when a call with this time-out was given up: for as long as an opening
-    allows, or for most of the call."""
-    return error.silence is not None and error.silence.lasted_s >= min(primary.connect_timeout_s, timeout_s * MOST)
+    """Tell whether the primary was silent when a call with this time-out was given up: for as long as the call or an
+    opening allows, or for most of the call. An opening allows each of several addresses a part of its time."""
+    silence = error.silence
+    if silence is None:
+        return False
+    return silence.is_too_long or silence.lasted_s >= min(primary.connect_timeout_s, timeout_s * MOST)
 
 
 async def _ask(

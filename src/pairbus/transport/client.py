@@ -285,7 +285,9 @@ class ClientConnection:
                 steps = Steps(self._where, silence_s, deadline, hearing)
                 try:
                     await steps.step(f"the answer to the attach of {path}", end.attached(deadline))
-                except BaseException:
+                except BaseException as error:
+                    if isinstance(error, Refused):
+                        self._answered_at = self._wire.loop.time()
                     end.leave()  # the answer may have come in the turn in which the caller left
                     raise
                 self._answered_at = self._wire.loop.time()
