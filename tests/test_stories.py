@@ -139,7 +139,7 @@ def test_faults_come_and_go(served: Terminal, terminal: Terminal) -> None:
 def test_prices_are_estimated(served: Terminal) -> None:
     """A sheet that comes with Pairbus stands for the reader's contract."""
     with taking("test_prices_are_estimated") as take:
-        shutil.copy(ROOT / "src" / "pairbus" / "cost" / "prices" / "premium.toml", served.folder / "contract.toml")
+        shutil.copy(ROOT / "src/pairbus/ledger/price_sheets/premium.toml", served.folder / "contract.toml")
         assert "entities 50, clients 100, messages a second 200" in served.typed(take("pairbus estimate --entities"))
         assert "Prices: premium" in served.typed(take("pairbus estimate --prices"))
 
@@ -196,7 +196,7 @@ def test_first_change_fails_and_passes_as_told(tmp_path: Path) -> None:
     copy = tmp_path / "reader"
     for folder in ("src", "tests/pairing", "tests/azure"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in ("__init__.py", "conftest.py", "brokers.py"):
+    for name in ("__init__.py", "conftest.py", "brokers.py", "failures.py"):
         shutil.copy(ROOT / "tests" / name, copy / "tests" / name)
     for name in ("pyproject.toml", "CONTRIBUTING.md", ".gitignore"):
         shutil.copy(ROOT / name, copy / name)

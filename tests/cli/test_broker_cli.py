@@ -281,7 +281,7 @@ def test_wrong_values_are_told_in_one_line(
     [
         ({"Name": "b"}, "describes namespace 'b'; give it a port with --namespace b=PORT"),
         ({"Name": "a", "Topics": [{"Name": "t", "Rules": []}]}, "topic 't': unknown key 'Rules'"),
-        ({"Name": "a", "Queues": [{"Name": "q", "Properties": {"ForwardTo": "q"}}]}, "ForwardTo"),
+        ({"Name": "a", "Queues": [{"Name": "q", "Properties": {"MaxDeliveryCount": 0}}]}, "MaxDeliveryCount"),
     ],
 )
 def test_a_configuration_that_cannot_be_served_is_named(

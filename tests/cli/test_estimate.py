@@ -83,7 +83,7 @@ def test_prices_can_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     """The output has the name and the currency of the file."""
     from pairbus.ledger import prices as pricing
 
-    text = (Path(pricing.__file__).parent / "prices" / "standard.toml").read_text(encoding="utf-8")
+    text = (Path(pricing.__file__).parent / "price_sheets" / "standard.toml").read_text(encoding="utf-8")
     file = tmp_path / "contract.toml"
     file.write_text(text.replace('"standard"', '"contract"').replace('"0.80"', '"8"'), encoding="utf-8")
     assert run("--prices", file, "--rate", "0") == 0

@@ -177,7 +177,11 @@ def test_rules_have_sql_and_correlation_filters(pairbus: Command, audit: AdminSe
         (("subscription", "update", "events", "audit"), 2, "no setting was given"),
         (("topic", "show", "absent"), 1, "there is no topic 'absent' in"),
         (("topic", "delete", "absent", "--yes"), 1, "there is no topic 'absent' in"),
-        (("subscription", "create", "events", "s", "--sql-filter", "color ="), 1, "color ="),
+        (
+            ("subscription", "create", "events", "s", "--sql-filter", "color ="),
+            1,
+            "'$Default': column 8",
+        ),
         (("topic", "create", "EVENTS"), 1, "'EVENTS' exists already"),
         (("topic", "create", " "), 2, "the name of the topic is empty"),
     ],

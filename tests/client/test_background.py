@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from pairbus.client import background, sides
+from pairbus.client import background
 from pairbus.client.errors import PairingUnauthorized, SecondaryUnreachable
+from pairbus.client.pinger import Pinger
 from pairbus.pairing.events import Paired
 from pairbus.pairing.failover import State
 from pairbus.spool.forwarder import Forwarder
 from pairbus.syphon import Syphon
-from pairbus.transport import connect as genuine_connect
 from pairbus.transport import tasks
 from tests.client.world import Stage, message, until
 from tests.scripted.script import Reject
@@ -24,15 +24,15 @@ async def test_ping_that_fails_unexpectedly_is_repeated(
     stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file of certificates that was replaced at that moment, a bug: the entity must not stay away for ever."""
-    calls = []
+    calls, genuine = [], Pinger.ping
 
-    async def connect(*args: Any, **kwargs: Any) -> Any:
-        calls.append(args)
+    async def ping(self: Pinger, path: str, timeout_s: float) -> None:
+        calls.append(path)
         if len(calls) == 1:
             raise LookupError("unheard of")
-        return await genuine_connect(*args, **kwargs)
+        await genuine(self, path, timeout_s)
 
-    monkeypatch.setattr(sides, "connect", connect)
+    monkeypatch.setattr(Pinger, "ping", ping)
     client = stage.client(flavour)
     rule = stage.primary.on("transfer", Reject("amqp:internal-error"))
     await client.sender("orders").send(message())

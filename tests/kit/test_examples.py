@@ -20,7 +20,7 @@ def test_every_example_of_the_page_passes(tmp_path: Path) -> None:
     """Each block of code runs in a file of its own."""
     code = [block.text for block in blocks_of("test_every_example_of_the_page_passes")]
     count = sum(len(re.findall(r"^(?:async )?def test_", block, re.MULTILINE)) for block in code)
-    assert count == 10
+    assert count == 12
     assert re.search(rf"\b{count} passed", run_pytest(tmp_path, code))
 
 

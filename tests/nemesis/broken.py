@@ -31,7 +31,7 @@ def acknowledges_too_early() -> None:
         attempt = genuine(self, carrier, *args, **kwargs)
         if carrier is self._secondary:
             asyncio.get_running_loop().create_task(attempt)  # the bug: the outcome of the attempt is ignored
-            return None, False
+            return None
         return await attempt
 
     Sends._deliver = deliver  # type: ignore[method-assign]

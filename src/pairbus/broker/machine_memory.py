@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
-import resource
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 CGROUP_FILES = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+UNKNOWN_BYTES = 8 << 30  # where the system does not tell
 PERIOD_S = 5.0
 BUSY_S = 0.5  # CPU time since memory was last given back that makes another look worth while
 IDLE_SHARE = 0.05  # of one processor, over a period: below it the broker counts as idle
@@ -19,6 +19,10 @@ IDLE_SHARE = 0.05  # of one processor, over a period: below it the broker counts
 
 def usable_bytes() -> int:
     """Return the smallest of the machine's memory, its share for this container, and the limit of address space."""
+    try:
+        import resource  # only POSIX systems have it
+    except ModuleNotFoundError:
+        return UNKNOWN_BYTES
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
@@ -31,7 +35,7 @@ def usable_bytes() -> int:
 
 def _trimmer() -> Callable[[], object] | None:
     """Return the function of the C library that returns free memory to the system; None: it has none (not glibc)."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     return None if trim is None else lambda: trim(0)
 
 

@@ -245,6 +245,8 @@ class Namespace:
         for peer in list(self.peers):
             peer.close(CONNECTION_FORCED, "The broker is shutting down.")
         await self.store.close()
+        for holder in self.catalog.holders():
+            holder.discharge()  # other namespaces of the process go on with the same budget
 
     def _stepped(self, step_ms: int) -> None:
         """Shift all that lasts, because the machine's clock was set."""

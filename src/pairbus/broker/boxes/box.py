@@ -72,6 +72,7 @@ class Box:
         self._commits = commits
         self._payloads = payloads
         self._index = budget.index.share()
+        self._ready = budget.ready
         around = Surroundings(self._load, self._load_heads, self._seq_of, self.chunk_size, on_expired, budget.ready)
         self._line: Line | Sessions
         self._plain: Line | None = None
@@ -306,6 +307,7 @@ class Box:
     def discharge(self) -> None:
         """Count the messages against the budget no more: the box has come to its end."""
         self._index.close()
+        self._ready.hold(self._line, 0)
 
     def _seq_of(self, n: int) -> int:
         return self._store.seq_of(self.number, n)

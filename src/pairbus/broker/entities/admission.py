@@ -247,6 +247,10 @@ class Admission(Generic[A]):
     def _forget(self, until_ms: int) -> None:
         self._entity.store.write(Forget(self._entity.entity_id, until_ms))
 
+    def discharge(self) -> None:
+        """Count the remembered ids against the budget no more."""
+        self._duplicates.discharge()
+
     def ends(self) -> list[int]:
         """Return when each remembered id expires, ascending. For the end of the entity."""
         self._duplicates.discharge()

@@ -135,6 +135,11 @@ class Queue(ReceivingEntity[QueueDescription]):
         self.close()
         self._admission.successor = after._admission
 
+    def discharge(self) -> None:
+        super().discharge()
+        self._schedule.discharge()
+        self._admission.discharge()
+
     def remains(self) -> Remains:
         """Return the rows to sweep once the drop is committed."""
         self._receiving.discharge()

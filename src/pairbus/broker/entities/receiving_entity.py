@@ -76,6 +76,11 @@ class ReceivingEntity(Generic[D]):
         """Stop `run_due`, before the store is closed; it then also does not go on by itself between two commits."""
         self._entity.is_stopping = True
 
+    def discharge(self) -> None:
+        """Count against the budget no more: the namespace is closed."""
+        self._entity.moving.close()
+        self._receiving.discharge()
+
     def shift(self, ms: int) -> None:
         """Move all that lasts, but no date, by a step of the clock."""
         self._entity.shift(ms)

@@ -62,6 +62,10 @@ class Schedule:
             if session_id is None or waiting.session_id == session_id:
                 yield seq, waiting.n
 
+    def discharge(self) -> None:
+        """Count the messages against the budget no more."""
+        self._index.close()
+
     def drain(self, limit: int) -> list[int]:
         """Return every row number, and forget them. Only for the end of the entity."""
         found = [waiting.n for waiting in self._waiting.values()]

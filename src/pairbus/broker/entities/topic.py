@@ -166,6 +166,13 @@ class Topic:
         """Stop `run_due`, before the store is closed."""
         self._entity.is_stopping = True
 
+    def discharge(self) -> None:
+        """Count against the budget no more: the namespace is closed."""
+        self._entity.moving.close()
+        self.box.discharge()
+        self._schedule.discharge()
+        self._admission.discharge()
+
     def reopen(self, now_ms: int) -> None:
         """Undo `close`: the deletion could not be stored."""
         self._entity.closed = False
