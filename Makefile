@@ -42,7 +42,7 @@ demo: setup
 # all of them.
 test: setup
 	@for part in 'tests/[a-f]*/' 'tests/[g-z]*/ tests/test_*.py'; do $(BIN)/pytest --collect-only $$part > /dev/null 2>&1 & done; wait
-	$(BIN)/pytest -n 7 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0 -m 'not deep' --failures-to .ci/failures.json
+	$(BIN)/pytest -n 7 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m 'not deep' --failures-to .ci/failures.json
 
 deep: setup
 	$(BIN)/pytest -m deep
@@ -57,7 +57,7 @@ spark-matrix: setup
 	$(BIN)/python -m tools.spark_matrix
 
 quick: setup
-	$(BIN)/pytest -n 3 --dist loadgroup -m 'not node and not slow and not deep and not spark'
+	$(BIN)/pytest -n 3 --dist loadfile -m 'not node and not slow and not deep and not spark'
 
 SEEDS ?= 1000
 

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import hypothesis
 import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
-from xdist.scheduler import LoadGroupScheduling
 
 from pairbus.spark.session import LIGHT_JAVA
 from tests.azure import NAMES as AZURE
@@ -26,18 +25,6 @@ pytest_plugins = ["tests.failures"]
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("explore", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile("explore" if os.environ.get("PAIRBUS_EXPLORE") else "same")
-
-
-SPARKS = {"tests/spark/": "spark", "tests/report/": "report"}
-"Folder → group of its tests that need a running Spark. One process has one Spark, which both folders start otherwise."
-
-
-class _FilesAndSparks(LoadGroupScheduling):  # type: ignore[misc]
-    """The tests of a file go to one process, and so do all tests of a group; xdist adds `@GROUP` to their names."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        scope = str(super()._split_scope(nodeid))
-        return scope.split("::", maxsplit=1)[0]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,28 +41,25 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling | None:
-    return _FilesAndSparks(config, log) if config.getoption("dist") == "loadgroup" else None
+_FIRST = ("tests/spark/", "tests/report/")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test that gets the fixture `spark`, also through another one, so that `make quick` starts no Java.
 
-    Begin with what takes long: a process that begins it last keeps the whole run waiting. The groups with a Spark come
-    first of all, so that two processes take them: a Java that one of them has started lacks the variables of the other.
+    Begin with the files that take long: a process that begins one of them last keeps the whole run waiting. Files with
+    a Spark come first of all, those of tests/spark before those of tests/report: a process keeps the Java that it has
+    started, and one that was started for reports lacks the variables that the others need.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-            folder = next((folder for folder in SPARKS if item.nodeid.startswith(folder)), None)
-            if folder is not None:
-                item.add_marker(pytest.mark.xdist_group(SPARKS[folder]))
     long = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("spark")}
 
     def rank(item: pytest.Item) -> int:
-        group = item.get_closest_marker("xdist_group")
-        return list(SPARKS.values()).index(group.args[0]) if group else len(SPARKS) + (item.path not in long)
+        folder = next((number for number, name in enumerate(_FIRST) if item.nodeid.startswith(name)), len(_FIRST))
+        return folder if folder < len(_FIRST) else folder + (item.path not in long)
 
     items.sort(key=rank)
 

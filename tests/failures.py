@@ -22,12 +22,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(FailureList(file))
 
 
-def without_group(test: str) -> str:
-    """Cut off the group that xdist adds to the id of a test, as in `tests/a.py::test_x@spark`."""
-    at = test.rfind("@")
-    return test[:at] if at > test.rfind("]") and "::" in test[:at] else test
-
-
 class FailureList:
     """Collects the failed tests of one run: in set-up, test or tear-down, or by the death of a process."""
 
@@ -39,7 +33,7 @@ class FailureList:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self._failed[without_group(report.nodeid)] = None
+            self._failed[report.nodeid] = None
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:

@@ -23,9 +23,6 @@ def resource():
     yield
     assert False
 def test_teardown(resource): pass
-@pytest.mark.xdist_group("one")
-@pytest.mark.parametrize("sign", ["a@b"])
-def test_grouped(sign): assert False
 """
 
 CRASH = """
@@ -45,7 +42,7 @@ def run_tests(folder: Path, text: str) -> dict[str, Any]:
     """Run made-up tests as `make test` does; what the plugin wrote about the end."""
     (folder / "test_made_up.py").write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "tests.failures", "--rootdir", str(folder), "-n", "2"]
-    command += ["--dist", "loadgroup", "--max-worker-restart", "0", "-o", "asyncio_default_fixture_loop_scope=function"]
+    command += ["--dist", "loadfile", "--max-worker-restart", "0", "-o", "asyncio_default_fixture_loop_scope=function"]
     command += ["-c", "/dev/null", "--failures-to", str(folder / "failures.json"), str(folder)]
     subprocess.run(command, cwd=ROOT, capture_output=True, timeout=RUN_S, check=False)
     written: dict[str, Any] = json.loads((folder / "failures.json").read_text(encoding="utf-8"))
@@ -57,7 +54,7 @@ def test_run_lists_every_kind_of_failure(tmp_path: Path) -> None:
     written = run_tests(tmp_path, TESTS)
     assert (written["exit_code"], written["died"]) == (1, 0)
     names = sorted(test.rpartition("::")[2] for test in written["failed"])
-    assert names == ["test_broken", "test_grouped[a@b]", "test_teardown", "test_unlucky"]
+    assert names == ["test_broken", "test_teardown", "test_unlucky"]
 
 
 def test_process_that_dies_is_no_bad_luck(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 DATA = ROOT / ".coverage-data"
 FLOORS = ROOT / "tests" / "coverage.toml"
 WITHOUT = "not spark and not node and not deep and not timed"
-WORKERS = ("-n", "6", "--dist", "loadgroup")  # most tests wait
+WORKERS = ("-n", "6", "--dist", "loadfile")  # most tests wait
 TESTS = (
     *("tests/amqp", "tests/pairing", "tests/broker", "tests/client", "tests/transport", "tests/spool", "tests/syphon"),
     *("tests/explorer/test_message.py", "tests/explorer/test_files.py", "tests/sim", "tests/test_counters.py"),
