@@ -102,3 +102,20 @@ def test_holder_alone_may_be_too_large() -> None:
     assert not large.has_given_up
     small = Keeper(shelf, 1)
     assert large.has_given_up and shelf.used == small.size
+
+
+def test_call_that_wakes_another_share_is_no_error() -> None:
+    """What a woken client gives back may wake the next one at once."""
+    account, calls = MemoryAccount(100), list[str]()
+    holder, first, second = account.share(), account.share(), account.share()
+    holder.take(100)
+
+    def take_and_give() -> None:
+        calls.append("first")
+        first.take(1)
+        first.give(1)
+
+    first.when_free(take_and_give)
+    second.when_free(lambda: calls.append("second"))
+    holder.give(100)
+    assert sorted(calls) == ["first", "second"]

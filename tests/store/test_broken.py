@@ -6,14 +6,15 @@ import asyncio
 import logging
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from pairbus.amqp.message import Message, Properties
 from pairbus.broker import Broker, NamespaceOptions
 from pairbus.broker.description import QueueDescription
-from pairbus.broker.store import Insert, PutEntity, StoredMessage, box_of
+from pairbus.broker.entities.commits import Commits
+from pairbus.broker.store import Delete, DropEntity, Insert, PutEntity, StoredMessage, box_of
 from pairbus.broker.store.committer import Committer
 from pairbus.broker.store.group import CommitGroup
 from pairbus.broker.store.sqlite import SqliteStore
@@ -132,3 +133,49 @@ async def test_health_and_sends_say_that_the_store_is_broken(tmp_path: Path, mon
                 await sender.send(message, timeout_s=10 * slowness())
     assert BROKEN in str(await _soon(broker.namespace("contoso").trouble()))
     await _soon(broker.stop())
+
+
+async def test_answers_keep_their_order_when_writing_ends_behind_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first group is durable, the second is not: answers in another order would acknowledge what is not stored."""
+    store = await _open(tmp_path)
+    steps, answers, both = Commits(store), list[tuple[str, bool]](), asyncio.Event()
+
+    def note(name: str, _: Any, error: StoreError | None) -> None:
+        answers.append((name, error is None))
+        if len(answers) == 2:
+            both.set()
+
+    committer: Any = store._committer
+    monkeypatch.setattr(committer._commits, "write", _no_memory)
+    for number, name in enumerate(("first", "second"), start=2):
+        store.write(Insert(BOX, [StoredMessage(number, name.encode(), n=number)]))
+        steps.then(note, name, None)
+        if name == "first":
+            store._hand_over_scheduled()
+    await _soon(both.wait())
+    assert answers == [("first", True), ("second", False)]
+    await _soon(store.close())
+
+
+def test_commit_in_parts_tells_no_success_to_what_it_left_out() -> None:
+    """On a full disk each settlement may be committed by itself; the deletion of an entity beside them was not."""
+    group, results = CommitGroup(), list[tuple[str, bool]]()
+    for name, op in (("one", Delete(BOX, [1])), ("two", Delete(BOX, [2])), ("drop", DropEntity(1))):
+        group.add(op)
+        group.end_unit(lambda error, name=name: results.append((name, error is None)))  # type: ignore[misc]
+    committer = _CommitterOnFullDisk()
+    error = Committer._commit_parts(cast(Any, committer), group, StoreFull("full"))
+    for done, result in group.results(error):
+        done(result)
+    assert results == [("one", True), ("two", True), ("drop", False)]
+
+
+class _CommitterOnFullDisk:
+    """Takes every part."""
+
+    def _checkpoint(self, _: str) -> None: ...
+
+    def _attempt(self, _: CommitGroup) -> StoreError | None:
+        return None

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from typing import Any
+
 from pairbus.broker.store import Insert, InsertPayload, StoredMessage, box_of
+from pairbus.broker.store.records import messages_of, pack_rows
 from tests.store.common import Opened, commit
 
 BOX = box_of(1)
@@ -58,3 +62,16 @@ async def test_heads_are_read_without_bodies_and_know_the_size(opened: Opened) -
         (b"", 400_000 + n, False) for n in range(1, 9)
     ]
     assert rest == []
+
+
+def test_damaged_payload_of_the_first_message_ends_no_read() -> None:
+    """The payload of a later message took the size of the whole read. A read that never ends would stop the broker."""
+    first, second = StoredMessage(1, b"", n=100, payload=50), StoredMessage(2, b"", n=101, payload=20)
+    packed = pack_rows(4, [first, second])
+    rows: list[Any] = [tuple(packed[at : at + 6]) for at in (0, 6)]
+
+    def payloads(wanted: Set[int]) -> tuple[dict[int, bytes], set[int]]:
+        return ({}, set()) if wanted == {50} else ({20: b"large"}, {50})
+
+    messages, damaged, rest = messages_of(4, rows, payloads)
+    assert (messages, damaged, rest) == ([], [100], [101])
