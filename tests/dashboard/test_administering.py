@@ -66,6 +66,20 @@ async def test_wrong_request_changes_nothing(route: str, body: dict[str, Any], s
         assert await _entities(there) == before
 
 
+@pytest.mark.parametrize(
+    ("method", "route", "body"),
+    [
+        ("GET", "settings?path=orders", None),
+        ("POST", "change", {"path": "orders", "settings": {"max_delivery_count": 3}}),
+        ("POST", "delete", {"path": "orders"}),
+    ],
+)
+async def test_unknown_namespace_is_told_with_those_that_exist(method: str, route: str, body: Any) -> None:
+    async with world() as there:
+        got, said = await there.ask(method, f"namespaces/fabrikam/{route}", body)
+        assert (got, said) == (404, {"error": "there is no namespace 'fabrikam'; there are: contoso"})
+
+
 @pytest.mark.parametrize("route", ["create", "change", "delete"])
 async def test_foreign_page_cannot_change_entities(route: str) -> None:
     async with world() as there:

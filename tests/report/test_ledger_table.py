@@ -15,9 +15,10 @@ import pytest
 from pairbus.errors import ConfigError, LedgerNewer
 from pairbus.ledger.prices import PriceSheet, load
 from pairbus.ledger.rows import RemovedFile
+from pairbus.ledger.table import manifest
 from pairbus.ledger.table.compaction import _rows_of
 from pairbus.ledger.table.lines import NAMES, fields_of, usable
-from pairbus.ledger.table.manifest import Manifest, ManifestEntry, read_manifest, write_manifest
+from pairbus.ledger.table.manifest import Manifest, ManifestEntry, line_of, read_manifest, write_manifest
 from pairbus.ledger.table.names import source_key
 from pairbus.ledger.table.table import ROW_DDL, add_rows
 from pairbus.pairing import events
@@ -94,9 +95,35 @@ def test_highest_round_that_can_be_read_is_the_state(tmp_path: Path) -> None:
     text = json.dumps({"version": 1, **asdict(Manifest(6, "parquet", {NAME: ManifestEntry("/x", 9, 7, 0, sums)}))})
     (tmp_path / "_pairbus" / "manifest-0" / "part-0.txt").write_text(text + "\n")
     assert read_manifest(None, str(tmp_path)) == Manifest(6, "parquet", {NAME: ManifestEntry("/x", 9, 7, 0, sums)})
-    (tmp_path / "_pairbus" / "manifest-1" / "part-0.txt").write_text('{"version": 2}')
+    (tmp_path / "_pairbus" / "manifest-1" / "part-0.txt").write_text(f'{{"version": {manifest.VERSION + 1}}}')
     with pytest.raises(LedgerNewer):
         read_manifest(None, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("state", "version"),
+    [
+        (Manifest(0, "parquet"), 1),
+        (Manifest(0, "parquet", {NAME: ManifestEntry("/x", 9, 7)}, (NAME,), origin="/journal"), 1),
+        (Manifest(0, "parquet", ahead={NAME: RemovedFile(0, 5, 4, 3, 2, 1)}), 2),
+        (Manifest(0, "parquet", adopted=True), 2),
+    ],
+)
+def test_earlier_release_refuses_a_table_that_it_would_count_twice(
+    state: Manifest, version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know rows without their file, nor rows of files that are still to be read; it reads other tables."""
+    folder = tmp_path / "_pairbus" / "manifest-0"
+    folder.mkdir(parents=True)
+    (folder / "part-0.txt").write_text(line_of(state) + "\n")
+    assert json.loads(line_of(state))["version"] == version
+    assert read_manifest(None, str(tmp_path)) == state
+    monkeypatch.setattr(manifest, "VERSION", 1)
+    if version == 1:
+        assert read_manifest(None, str(tmp_path)) == state
+    else:
+        with pytest.raises(LedgerNewer, match="version 2, and this version of Pairbus knows 1"):
+            read_manifest(None, str(tmp_path))
 
 
 def report_of(spark: SparkSession, sheet: PriceSheet, *ledgers: Path) -> Report:
@@ -422,6 +449,9 @@ def test_what_cannot_be_compacted_is_refused_before_a_byte_is_written(spark: Spa
     with pytest.raises(LedgerNewer):
         compact_ledgers(spark, [tmp_path / "new"], place)
     assert not place.exists()
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ConfigError, match=r"file/table cannot be used: Not a directory$"):
+        compact_ledgers(spark, [tmp_path / "ledger"], tmp_path / "file" / "table")
     spark.range(1).write.parquet(str(place))
     with pytest.raises(ConfigError, match="did not make"):
         compact_ledgers(spark, [tmp_path / "ledger"], place)

@@ -20,7 +20,10 @@ FAST = {"timeoutSeconds": "10", "patienceSeconds": "10", "idlePollSeconds": "0.1
 
 
 class Stream:
-    """One query with a checkpoint. `restart` acts like Spark after a crash: the open batch comes first, unchanged."""
+    """One query with a checkpoint. `restart` acts like Spark after a crash: the open batch comes first, unchanged.
+
+    Spark stores the ends of batches alone: for the tasks of the first batch it asks for the first offset anew, each time.
+    """
 
     def __init__(self, broker: BrokerProcess, entity: str, location: Path | str, **given: str) -> None:
         self._broker = broker
@@ -33,18 +36,22 @@ class Stream:
         if given.get("mode") == "peek":
             del self._given["stagingLocation"]
         self.committed: dict[str, Any] | None = None
+        self.is_new = True
+        "True until a batch is committed: the checkpoint has no start of a batch then."
         self.open: dict[str, Any] | None = None
         self.bodies: list[bytes] = []
         "Bodies of all committed batches."
         self.restart()
 
     def restart(self) -> None:
+        if self.is_new:
+            self.committed = None
         self.reader: Any = stream_reader(options(self._broker, "stream", **self._given))
 
     def elsewhere(self, location: Path | str, entity: str | None = None) -> Stream:
         """The same query with the same checkpoint, and another staging location or other entities."""
         other = Stream(self._broker, entity or self.entity, location, **self._other)
-        other.committed, other.open = self.committed, self.open
+        other.is_new, other.committed, other.open = self.is_new, None if self.is_new else self.committed, self.open
         return other
 
     @property
@@ -65,7 +72,8 @@ class Stream:
             if end == self.committed:
                 return []
             self.open = end
-        partitions: list[InputPartition] = self.reader.partitions(self.committed, self.open)
+        start = self.reader.initialOffset() if self.is_new else self.committed
+        partitions: list[InputPartition] = self.reader.partitions(start, self.open)
         return partitions
 
     def task(self, partition: InputPartition) -> list[pa.RecordBatch]:
@@ -78,7 +86,7 @@ class Stream:
         """Commit the batch, after all its tasks have succeeded; return its bodies."""
         bodies = [body for batches in results for batch in batches for body in batch.column("body").to_pylist()]
         self.bodies += bodies
-        self.committed, self.open = self.open, None
+        self.committed, self.open, self.is_new = self.open, None, False
         return bodies
 
     def batch(self) -> list[bytes]:

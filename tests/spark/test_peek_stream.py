@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusClient
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.errors import ConfigError, EntityNotFound
-from pairbus.spark.source import peek_stream
+from pairbus.spark.source import peek_stream, stream_look
+from pairbus.spark.source.rows import ENQUEUED_TIME, SEQUENCE_NUMBER
+from pairbus.spark.staging import stage_file
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
 from tests.spark.queues import bodies_in, put, text_message
@@ -95,8 +98,37 @@ def test_a_new_checkpoint_begins_where_it_is_told(peeked: Any, given: dict[str, 
     send(stream, 1, 5)
     stream.begin()
     send(stream, 6, 7)
-    stream.restart()
     assert stream.drain() == expected
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_first_batch_that_was_interrupted_is_repeated(start: str, peeked: Any) -> None:
+    """Spark asks for the first offset anew, which is the end of the queue by then with `latest`."""
+    stream = peeked(startingOffsets=start)
+    send(stream, 1, 5)
+    stream.begin()
+    send(stream, 6, 7)
+    stream.open = None
+    assert stream.begin()
+    send(stream, 8, 9)
+    stream.restart()
+    begun = numbers(6, 7) if start == "latest" else numbers(1, 7)
+    assert [stream.batch(), stream.batch(), stream.batch()] == [begun, numbers(8, 9), []]
+
+
+def test_batch_brings_nothing_of_entities_that_it_leaves_out(
+    broker: BrokerProcess, make_queue: MakeQueue, tmp_path: Path
+) -> None:
+    """Also when it is the first one, and is repeated."""
+    one, two = make_queue(), make_queue()
+    stream = Stream(broker, f"{one},{two}", tmp_path, mode="peek", startingOffsets="latest")
+    assert stream.begin() == []
+    put(broker, one, [text_message("a")])
+    assert stream.begin()
+    put(broker, two, [text_message("b")])
+    stream.restart()
+    assert stream.batch() == [b"a"]
+    assert [stream.batch(), stream.batch()] == [[b"b"], []]
 
 
 def test_starting_offsets_name_a_number_for_each_entity(
@@ -191,6 +223,67 @@ def test_messages_that_stay_are_not_a_new_queue(peeked: Any) -> None:
         assert stream.batch() == numbers(first, first + 2)
         stream.restart()
     assert stream.batch() == []
+
+
+def set_clock_back(from_number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let messages from this number on have arrived an hour earlier than they did: the service's clock was set."""
+
+    def annotations_of(payload: bytes) -> Any:
+        annotations, rest = stage_file.annotations_of(payload)
+        if annotations[SEQUENCE_NUMBER] >= from_number:
+            annotations = {**annotations, ENQUEUED_TIME: annotations[ENQUEUED_TIME] - 3_600_000}
+        return annotations, rest
+
+    monkeypatch.setattr(peek_stream, "annotations_of", annotations_of)
+    monkeypatch.setattr(stream_look, "annotations_of", annotations_of)
+    monkeypatch.setattr(peek_stream, "LOOK_BACK_S", 0.0)
+
+
+@pytest.mark.parametrize("first_batch", [3, 5])
+def test_clock_that_was_set_back_does_not_renew_a_queue(
+    first_batch: int, peeked: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was set after the third message: between two batches, or within one."""
+    set_clock_back(4, monkeypatch)
+    stream = peeked()
+    send(stream, 1, first_batch)
+    assert stream.batch() == numbers(1, first_batch)
+    send(stream, first_batch + 1, 7)
+    assert stream.batch() == numbers(first_batch + 1, 7)
+    assert [stream.batch(), stream.batch()] == [[], []]
+    assert stream.committed is not None and stream.committed[stream.entity]["queue"] == 0
+
+
+def test_queue_is_read_again_at_most_once_after_a_clock_was_set_back(
+    peeked: Any, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another receiver has taken the message that would have told."""
+    set_clock_back(4, monkeypatch)
+    stream = peeked()
+    send(stream, 1, 5)
+    assert stream.batch() == numbers(1, 5)
+    take(broker, stream.entity, 5)
+    assert stream.batch() == numbers(1, 4)
+    take(broker, stream.entity, 4)
+    assert [stream.batch(), stream.batch()] == [[], []]
+    send(stream, 6, 7)
+    assert [stream.batch(), stream.batch()] == [numbers(6, 7), []]
+
+
+def take(broker: BrokerProcess, queue: str, number: int) -> None:
+    """Receive and complete one message; all others stay."""
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string()) as client,
+        client.get_queue_receiver(queue) as receiver,
+    ):
+        found = receiver.receive_messages(max_message_count=number, max_wait_time=10)
+        while len(found) < number and found[-1].sequence_number != number:
+            found += receiver.receive_messages(max_message_count=number - len(found), max_wait_time=10)
+        for message in found:
+            if message.sequence_number == number:
+                receiver.complete_message(message)
+            else:
+                receiver.abandon_message(message)
 
 
 def test_offset_of_an_earlier_release_goes_on(peeked: Any) -> None:

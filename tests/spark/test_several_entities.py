@@ -88,6 +88,28 @@ def test_a_repeated_batch_of_several_is_identical(
     assert stream.drain()[2:] == [b"later"]
 
 
+def test_first_batch_of_several_is_repeated_after_a_crash(
+    broker: BrokerProcess, two_queues: tuple[str, str], tmp_path: Path
+) -> None:
+    """It may have messages of all entities, or of one: the other enters with the next batch."""
+    one, two = two_queues
+    for folder, filled in (("both", (one, two)), ("first", (one,))):
+        stream = Stream(broker, f"{one},{two}", tmp_path / folder)
+        for queue in filled:
+            fill(broker, queue, f"{queue} of {folder}")
+        rows = [stream.task(partition) for partition in stream.begin()]
+        assert bodies_in(broker, one) == bodies_in(broker, two) == []
+        fill(broker, two, "later")
+        for _ in range(2):
+            stream.restart()
+            assert [stream.task(partition) for partition in stream.begin()] == rows
+        assert sorted(stream.end(rows)) == sorted(f"{queue} of {folder}".encode() for queue in filled)
+        assert stream.drain()[len(filled) :] == [b"later"]
+        assert batches_of(stream) == {one: 1, two: len(filled)}
+        stream.restart()
+        assert stream.batch() == []
+
+
 def test_entities_share_the_limits_of_a_batch(broker: BrokerProcess, make_queue: MakeQueue, tmp_path: Path) -> None:
     """Every entity has its turn, also when a batch has fewer messages than there are entities."""
     queues = [make_queue() for _ in range(3)]

@@ -87,6 +87,56 @@ def test_a_repeated_batch_has_identical_rows_whatever_came_meanwhile(stream: Str
     assert stream.batch() == [b"later"]
 
 
+@pytest.mark.parametrize("earlier", [0, 2])
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_first_batch_of_a_checkpoint_is_repeated_after_a_crash(
+    earlier: int, restarts: int, stream: Stream, broker: BrokerProcess
+) -> None:
+    """Its rows were read, and the sink failed. The location may have batches of a checkpoint that was given up."""
+    for number in range(earlier):
+        stream.send(f"earlier {number}")
+        stream.drain()
+    new = stream.elsewhere(stream.location)
+    new.committed, new.is_new = None, True
+    new.restart()
+    new.send("a", "b", "c")
+    rows = [new.task(partition) for partition in new.begin()]
+    assert bodies_in(broker, new.entity) == [], "received and sealed: they are in no other place"
+    assert new.open is not None
+    first = new.open["batch"]
+    for _ in range(restarts):
+        new.restart()
+        assert [new.task(partition) for partition in new.begin()] == rows
+    assert sorted(new.end(rows)) == [b"a", b"b", b"c"]
+    new.send("d")
+    assert new.batch() == [b"d"]
+    assert new.committed is not None and new.committed["batch"] == first + 1
+    new.restart()
+    assert new.drain()[3:] == [b"d"]
+
+
+def test_batch_that_spark_did_not_note_enters_with_the_next(stream: Stream) -> None:
+    """The crash comes between the plan and the checkpoint, and another while that next batch is open."""
+    stream.send("a", "b")
+    for partition in stream.begin():
+        stream.task(partition)
+    stream.open = None
+    for _ in range(2):
+        stream.restart()
+        assert stream.begin()
+    assert sorted(stream.drain()) == [b"a", b"b"]
+
+
+def test_equal_offsets_are_no_batch(stream: Stream) -> None:
+    """Spark 4.0 and 4.1 ask for the tasks between them at a restart, and do not tell where the next batch begins."""
+    stream.send("a")
+    stream.batch()
+    stream.restart()
+    assert stream.reader.partitions(stream.committed, stream.committed) == []
+    stream.send("b")
+    assert stream.drain() == [b"a", b"b"]
+
+
 def test_a_late_attempt_completes_nothing_and_reads_what_the_other_has_sealed(
     stream: Stream, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import uuid
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
+from pyspark.errors import StreamingQueryException
 
 from pairbus.spark import drain, redrive
 from pairbus.spark.features import TELLS_START
@@ -21,10 +23,10 @@ from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
 from tests.spark.conftest import BROKER_PLACE
 from tests.spark.queues import bodies_in, dead_letter, messages_in, put, text_message
-from tests.spark.stream_query import start, writer
+from tests.spark.stream_query import reader, start, writer
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -85,6 +87,27 @@ def test_a_run_reads_what_is_there_into_parquet_and_ends(
     rows = [progress.numInputRows for progress in query.recentProgress]
     assert sum(rows) == 100 and max(rows) <= 40
     assert any("waitingAtMost" in (progress.sources[0].latestOffset or "") for progress in query.recentProgress)
+
+
+def test_first_batch_comes_again_when_its_sink_has_failed(
+    spark: SparkSession, broker: BrokerProcess, queue_name: str, tmp_path: Path
+) -> None:
+    """The messages have left the queue by then. Spark stores no offset before the first batch, and asks anew."""
+    seen: list[list[bytes]] = []
+
+    def sink(frame: DataFrame, _: int) -> None:
+        seen.append(sorted(bytes(row.body) for row in frame.select("body").collect()))
+        if len(seen) == 1:
+            raise OSError("the sink is away")
+
+    put(broker, queue_name, [text_message(body.decode()) for body in numbered(20)])
+    for _ in range(2):
+        query = reader(spark, tmp_path).load(queue_name).writeStream.foreachBatch(sink)
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        with suppress(StreamingQueryException):
+            query.trigger(availableNow=True).start().awaitTermination(RUN_S)
+    assert seen[:2] == [numbered(20), numbered(20)]
+    assert not any(seen[2:]) and bodies_in(broker, queue_name) == []
 
 
 def test_an_option_that_is_missing_is_named(spark: SparkSession, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class Page:
     async def entity(self, name: str, path: str) -> dict[str, Any]:
         """Return an entity as of the last look; empty when the look does not have it."""
         look = await self.watch.look()
-        entities: dict[str, Any] = look["namespaces"][self.target(name).name].get("entities", {})
+        entities: dict[str, Any] = look["namespaces"][name].get("entities", {})
         found: dict[str, Any] = entities.get(path) or {}
         return found
 

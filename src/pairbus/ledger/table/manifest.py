@@ -80,10 +80,14 @@ def read_manifest(spark: SparkSession | None, location: str) -> Manifest | None:
 
 def write_manifest(spark: SparkSession, location: str, manifest: Manifest) -> None:
     """Write a round. It must follow the one that `read_manifest` returned."""
-    version = VERSION if manifest.ahead or manifest.adopted else 1
-    line = json.dumps({"version": version, **asdict(manifest)})
-    frame = spark.createDataFrame([(line,)], "value string").coalesce(1)
+    frame = spark.createDataFrame([(line_of(manifest),)], "value string").coalesce(1)
     frame.write.mode("overwrite").text(f"{location}/{FOLDER}/manifest-{manifest.round % SLOTS}")
+
+
+def line_of(manifest: Manifest) -> str:
+    """Return a round as it is written, with version 1 where that is enough: earlier releases read it."""
+    version = VERSION if manifest.ahead or manifest.adopted else 1
+    return json.dumps({"version": version, **asdict(manifest)})
 
 
 def _read(spark: SparkSession | None, folder: str) -> list[Manifest]:

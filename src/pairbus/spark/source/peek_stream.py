@@ -1,10 +1,14 @@
 """Streams that peek and remove no message: an offset has the next sequence number to peek, for each entity.
 
-    {"orders": {"next": 31, "arrivedMs": 1795031826026, "queue": 0}}       earlier releases: {"orders": 31}
+    {"orders": {"next": 31, "first": 21, "arrivedMs": 1795031826026, "queue": 0}}     earlier releases: {"orders": 31}
+
+`first` is where the batch that ended there begins: Spark does not store the first offset of a checkpoint, and asks for
+it anew when it repeats the very first batch.
 
 A queue that was deleted and created again counts from 1 again. It is recognised by a message with a lower number than
-`next` that has arrived later than all messages read so far, the last of which arrived at `arrivedMs`; then the queue is
-read from its beginning, and `queue` grows by one.
+`next` that has arrived later than all ends of batches so far, the latest of which arrived at `arrivedMs`; then the
+queue is read from its beginning, and `queue` grows by one. A clock that was set back looks alike: so the queue is the
+same while the last message that was read is in it, and a queue that is read again by mistake is not read a third time.
 
 Messages are not locked, staged or completed, so they are not protected from other receivers: a message that they take
 before it was peeked never enters Spark, and a repeated batch lacks those that they took meanwhile. Messages that stay
@@ -35,6 +39,7 @@ from pairbus.spark.source.stream_look import MESSAGE_STATE, PARTITIONED, QueueVi
 from pairbus.spark.staging.stage_file import annotations_of
 
 NEXT = "next"
+FIRST = "first"
 LOOK_BACK_S = 60.0  # between two looks for another queue under the same name, while nothing is new
 SLICE_S = 1.0  # the query can be stopped between two calls, hence no call sleeps for longer
 REPORT_EVERY_S = 60.0
@@ -105,9 +110,10 @@ class PeekStreamReader(BatchReader):
         """Return the lowest number that this query is to read; begins anew in `before` for a queue that is another."""
         try:
             lowest = self._waiting(entity, before[entity][NEXT])
-            if self._is_another(entity, before[entity], is_due=lowest is not None):
+            began_ms = self._another(entity, before[entity], is_due=lowest is not None)
+            if began_ms is not None:
                 logger.warning("entity %r was deleted and created again: reading it from its first message", entity)
-                before[entity] = {**_offset(0), "queue": before[entity]["queue"] + 1}
+                before[entity] = {**_offset(0, began_ms), "queue": before[entity]["queue"] + 1}
                 lowest = self._waiting(entity, 0)
         except EntityNotFound:
             if not self._entities.drop(entity):
@@ -115,18 +121,20 @@ class PeekStreamReader(BatchReader):
             return None
         return lowest
 
-    def _is_another(self, entity: str, before: Offset, *, is_due: bool) -> bool:
+    def _another(self, entity: str, before: Offset, *, is_due: bool) -> int | None:
+        """Return when the first message of another queue under the same name arrived; None: it is the same queue."""
         now = time.monotonic()
         if before["arrivedMs"] is None or not (is_due or now >= self._looked_back.get(entity, 0.0) + LOOK_BACK_S):
-            return False
+            return None
         self._looked_back[entity] = now
         first = QueueView(self._options.for_entity(entity)).first(self._options.patience_s)
         if first is None or first.enqueued_ms is None:
-            return False
+            return None
         if first.sequence_number >= before[NEXT] or first.enqueued_ms <= int(before["arrivedMs"]):
-            return False
-        # A clock may have been set back: it is the same queue while the last message that was read is in it.
-        return bool(run(self._arrival(entity, before[NEXT] - 1)) != before["arrivedMs"])
+            return None
+        # A clock may have been set back: is the last message that was read still there?
+        last_ms = run(self._arrival(entity, before[NEXT] - 1))
+        return None if last_ms is not None and last_ms <= before["arrivedMs"] else first.enqueued_ms
 
     def _may_look(self) -> bool:
         """Wait for the next look. A look is a billed operation, and Spark asks many times in a second."""
@@ -164,7 +172,9 @@ class PeekStreamReader(BatchReader):
             last = found[1]
             if max_bytes is not None:
                 last = run(self._last_within(entity, lowest, last, max_bytes // len(chosen)))
-            ends[entity] = {**before[entity], NEXT: last + 1, "arrivedMs": run(self._arrival(entity, last))}
+            times = (before[entity]["arrivedMs"], run(self._arrival(entity, last)))
+            arrived_ms = max((one for one in times if one is not None), default=None)
+            ends[entity] = {**before[entity], NEXT: last + 1, FIRST: lowest, "arrivedMs": arrived_ms}
         return ends
 
     def tasks(self, start: Offset, end: Offset) -> list[InputPartition]:
@@ -181,7 +191,12 @@ class PeekStreamReader(BatchReader):
         return found
 
     def _begin(self, start: Offset, end: Offset, entity: str) -> int:
+        """Return where the batch begins in an entity: at its end when it has nothing of the entity."""
         before, after = self._before(start, entity), self._before(end, entity)
+        if before == after:
+            return int(after[NEXT])
+        if FIRST in after:
+            return int(after[FIRST])
         return 0 if after["queue"] != before["queue"] else int(before[NEXT])
 
     def reportLatestOffset(self) -> dict[str, Any]:
