@@ -22,7 +22,7 @@ FAST = {"timeoutSeconds": "10", "patienceSeconds": "10", "idlePollSeconds": "0.1
 class Stream:
     """One query with a checkpoint. `restart` acts like Spark after a crash: the open batch comes first, unchanged.
 
-    Spark stores the ends of batches alone: for the tasks of the first batch it asks for the first offset anew, each time.
+    Spark stores the ends of batches alone: it asks for the first offset anew for the tasks of the first batch.
     """
 
     def __init__(self, broker: BrokerProcess, entity: str, location: Path | str, **given: str) -> None:

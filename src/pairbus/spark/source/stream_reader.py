@@ -118,8 +118,8 @@ class StagedStreamReader(BatchReader):
         found: list[InputPartition] = []
         driver = self.on_driver(offset=start)
         driver.book.check_id(end.get(LOCATION, start.get(LOCATION)))
-        # Spark does not store the first offset: it asks for it anew for the tasks of the very first batch, which has been
-        # planned since, and whenever it repeats it. So that batch may lie before the start. Equal offsets are no batch.
+        # Spark does not store the first offset: it asks for it anew for the tasks of the very first batch, and whenever
+        # it repeats it. That batch has been planned by then, and lies before the new start. Equal offsets are no batch.
         before = end["batch"] - 1 if end["batch"] < start["batch"] else start["batch"]
         for batch in range(before + 1, end["batch"] + 1):
             found += self._tasks_of(batch)
