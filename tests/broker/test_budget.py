@@ -105,7 +105,7 @@ def test_holder_alone_may_be_too_large() -> None:
 
 
 def test_call_that_wakes_another_share_is_no_error() -> None:
-    """What a woken client gives back may wake the next one at once."""
+    """Bytes that a woken client gives back may wake the next one at once."""
     account, calls = MemoryAccount(100), list[str]()
     holder, first, second = account.share(), account.share(), account.share()
     holder.take(100)
