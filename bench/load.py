@@ -16,9 +16,9 @@ from typing import Any
 
 from pairbus.amqp.message import Header, Message, Properties
 from pairbus.transport import Endpoint, connect
-from pairbus.transport.client import ClientConnection
-from pairbus.transport.credential import Plain
+from pairbus.transport.connection.client_connection import ClientConnection
 from pairbus.transport.errors import NotReady
+from pairbus.transport.tokens.credential import Plain
 
 BODY_SIZE = 1024
 STALL_S = 60.0

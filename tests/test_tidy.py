@@ -140,10 +140,13 @@ OWN_TASKS = {
     ("syphon/pumps.py", "_run"),  # awaited there
     ("syphon/pumps.py", "adopt"),  # `_run` awaits it
     ("syphon/pumps.py", "run"),  # `_run` awaits it
-    ("transport/client.py", "_open_management"),  # awaited there
-    ("transport/senders.py", "_start_on_spare"),  # awaited by the send that waited for a link
-    ("transport/shared.py", "begin"),  # awaited by its callers; `_ended` reports the error when they have left
-    ("transport/steps.py", "step"),  # awaited there
+    ("transport/connection/client_connection.py", "_open_management"),  # awaited there
+    ("transport/carrier/senders.py", "_start_on_spare"),  # awaited by the send that waited for a link
+    (
+        "transport/connection/shared.py",
+        "begin",
+    ),  # its callers await it; without them `_ended` reports the error
+    ("transport/connection/steps.py", "step"),  # awaited there
     ("transport/tasks.py", "start"),
 }
 STARTS_TASK = "create_task|ensure_future"

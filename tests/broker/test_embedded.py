@@ -28,7 +28,8 @@ from pairbus.broker.store.recovery import Recovery
 from pairbus.broker.watch import health
 from pairbus.broker.wire import server
 from pairbus.errors import ConfigError, StoreError, StoreFull
-from pairbus.transport import Endpoint, Plain, ReceivedMessage, Refused, SasSignature, Scheduled, cbs, connect
+from pairbus.transport import Endpoint, Plain, ReceivedMessage, Refused, SasSignature, Scheduled, connect
+from pairbus.transport.tokens import cbs
 
 MINUTE_MS = 60_000
 

@@ -13,10 +13,10 @@ from pairbus.amqp.types import Described, Int, Long, Timestamp
 from pairbus.auth.sas import SEND, SharedAccessKey
 from pairbus.broker import Broker, NamespaceOptions, SubscriptionConfig, SubscriptionDescription, TopicDescription
 from pairbus.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
-from pairbus.transport.client import connect
-from pairbus.transport.endpoint import Endpoint
+from pairbus.transport.connection.client_connection import connect
+from pairbus.transport.connection.endpoint import Endpoint
 from pairbus.transport.errors import Refused
-from pairbus.transport.management import Management
+from pairbus.transport.links.management import Management
 
 pytestmark = pytest.mark.asyncio
 SUBSCRIPTION = "events/Subscriptions/audit"

@@ -19,8 +19,8 @@ from pairbus.cli.pair import draining
 from pairbus.cli.pipeline import pumping
 from pairbus.client.sides import Side
 from pairbus.pairing.provision import Provisioned
-from pairbus.transport.credential import AzureToken
-from pairbus.transport.named_credential import made_credential
+from pairbus.transport.tokens.credential import AzureToken
+from pairbus.transport.tokens.named_credential import made_credential
 
 HOME, AWAY = "contoso.servicebus.windows.net", "fabrikam.servicebus.windows.net"
 VARIABLES = ("PAIRBUS_PRIMARY", "PAIRBUS_SECONDARY", "PAIRBUS_TARGET", "PAIRBUS_CONNECTION_STRING")

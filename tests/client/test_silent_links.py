@@ -7,7 +7,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.pairing.events import FailedOver
 from pairbus.pairing.failover import State
-from pairbus.transport import patience
+from pairbus.transport.links import patience
 from tests.client.world import Stage, message
 from tests.scripted import Silent
 from tests.sdk.flavours import Flavour

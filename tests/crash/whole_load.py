@@ -11,8 +11,8 @@ from functools import partial
 
 from pairbus.amqp.types import Int
 from pairbus.transport import ClientConnection, ConnectionLost, NextSession, Receiver, Refused, connect
-from pairbus.transport.management import Management
-from pairbus.transport.session_filter import SESSION_TIMEOUT
+from pairbus.transport.links.management import Management
+from pairbus.transport.links.session_filter import SESSION_TIMEOUT
 from tests.crash.whole_oracle import Oracle, State, Told
 from tests.crash.whole_world import (
     ALL,

@@ -9,7 +9,7 @@ import pytest
 from pairbus.explorer import Choice, Progress, described, move, peek, sequence_number_of, taking
 from pairbus.explorer.taking import Acted, ActOnMessages, Taking
 from pairbus.transport import ReceivedMessage
-from pairbus.transport.management import Status
+from pairbus.transport.links.management import Status
 from tests.explorer.world import ORDERS, OTHER, World, message, world
 
 

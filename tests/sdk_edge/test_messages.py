@@ -16,7 +16,7 @@ from pairbus.amqp.message import PROPERTIES, sections
 from pairbus.backlog.aliases import RESERVED
 from pairbus.sdk.encoding import encode
 from pairbus.sdk.messages import as_messages, body_size, due_at, ensure_message_id, reserved_property
-from pairbus.transport.client import connect
+from pairbus.transport.connection.client_connection import connect
 from tests.conftest import MakeQueue
 from tests.sdk_edge.conftest import Strings
 

@@ -16,7 +16,7 @@ from pairbus.errors import ConfigError
 from pairbus.pairing.options import primary_name_of
 from pairbus.sdk.encoding import encode
 from pairbus.transport import ConnectionLost
-from pairbus.transport.credential import AzureToken
+from pairbus.transport.tokens.credential import AzureToken
 from tests.brokers import BrokerProcess
 from tests.sdk_edge.conftest import Strings
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from pairbus.pairing.policy import Silence
 from pairbus.transport import Carrier, ConnectionLost, Endpoint, Refused, Timeout, TransportError
-from pairbus.transport.carrier import HIDES_PINGS
-from pairbus.transport.steps import Hearing
+from pairbus.transport.carrier.carrier import HIDES_PINGS
+from pairbus.transport.connection.steps import Hearing
 from tests.sim.broker import Namespace
 from tests.sim.checker import History
 from tests.sim.links import SimLink, SimReceiver, SimSender

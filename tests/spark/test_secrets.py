@@ -202,7 +202,7 @@ def test_default_is_the_credential_of_azure_identity(monkeypatch: pytest.MonkeyP
 @pytest.fixture(autouse=True)
 def made_anew() -> Iterator[None]:
     """Credentials are kept for the life of a process; tests are not."""
-    from pairbus.transport.named_credential import made_credential
+    from pairbus.transport.tokens.named_credential import made_credential
 
     made_credential.cache_clear()
     yield

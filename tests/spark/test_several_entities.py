@@ -13,7 +13,7 @@ from pairbus.spark.source import entities
 from pairbus.spark.source.batch_reader import PeekReader
 from pairbus.spark.source.listing import matches
 from pairbus.transport import ConnectionLost
-from pairbus.transport.management import Management
+from pairbus.transport.links.management import Management
 from tests.brokers import BrokerProcess
 from tests.conftest import MakeQueue
 from tests.spark.queues import bodies_in, options, put, text_message

@@ -9,9 +9,9 @@ import pytest
 
 from pairbus.amqp.performatives import Error
 from pairbus.transport import Carrier, ConnectionLost, Refused, Timeout, connect
-from pairbus.transport import cbs as transport_cbs
-from pairbus.transport import patience as transport_patience
-from pairbus.transport import pool as transport_pool
+from pairbus.transport.carrier import pool as transport_pool
+from pairbus.transport.links import patience as transport_patience
+from pairbus.transport.tokens import cbs as transport_cbs
 from tests.scripted import Delay, Detach, LoseAnswer, Reject, ScriptedEndpoint, Silent
 from tests.scripted.script import Accept
 from tests.transport.server import Script, Server

@@ -16,10 +16,10 @@ import pytest
 from pairbus.amqp.settings import ConnectionSettings
 from pairbus.errors import ConfigError
 from pairbus.transport import loops
-from pairbus.transport.credential import Anonymous
-from pairbus.transport.dial import _join, context_for, resolve
-from pairbus.transport.steps import Steps
-from pairbus.transport.wire import Wire
+from pairbus.transport.connection.dial import _join, context_for, resolve
+from pairbus.transport.connection.steps import Steps
+from pairbus.transport.connection.wire import Wire
+from pairbus.transport.tokens.credential import Anonymous
 
 RESET = struct.pack("ii", 1, 0)
 

@@ -12,9 +12,17 @@ from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 
 from pairbus.auth import sas
 from pairbus.errors import ConfigError
-from pairbus.transport.credential import SCOPE, Anonymous, AzureToken, Plain, SasKey, SasSignature, credential_for
-from pairbus.transport.endpoint import Endpoint
+from pairbus.transport.connection.endpoint import Endpoint
 from pairbus.transport.errors import ConnectionLost, Refused
+from pairbus.transport.tokens.credential import (
+    SCOPE,
+    Anonymous,
+    AzureToken,
+    Plain,
+    SasKey,
+    SasSignature,
+    credential_for,
+)
 
 KEY = "SharedAccessKeyName=k;SharedAccessKey=s3cr3t="
 

@@ -10,7 +10,8 @@ import pytest
 
 from pairbus.amqp.performatives import Error
 from pairbus.amqp.types import Array, Timestamp
-from pairbus.transport import Refused, SasKey, Scheduled, Timeout, connect, patience
+from pairbus.transport import Refused, SasKey, Scheduled, Timeout, connect
+from pairbus.transport.links import patience
 from tests.transport.server import Script, Server
 from tests.transport.silences import silent_peer
 

@@ -15,10 +15,10 @@ import pytest
 
 from pairbus.broker.wire import certificate
 from pairbus.transport import Carrier, ConnectionLost, Endpoint, Plain, Timeout, connect, log_frames
-from pairbus.transport import dial as transport_dial
-from pairbus.transport.links import LinkEnd
-from pairbus.transport.receiver import Receiver
-from pairbus.transport.steps import Hearing, Steps
+from pairbus.transport.connection import dial as transport_dial
+from pairbus.transport.connection.steps import Hearing, Steps
+from pairbus.transport.links.link_end import LinkEnd
+from pairbus.transport.links.receiver import Receiver
 from tests.limits import slowness
 from tests.transport.line import Line, deaf_port
 from tests.transport.server import Script, Server

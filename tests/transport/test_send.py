@@ -9,7 +9,7 @@ import pytest
 from pairbus.amqp.message import BATCH_FORMAT, Message
 from pairbus.amqp.performatives import Error, Rejected, Released
 from pairbus.transport import ConnectionLost, NotReady, Refused, Timeout, connect
-from pairbus.transport.wire import UNFLUSHED_MAX
+from pairbus.transport.connection.wire import UNFLUSHED_MAX
 from tests.transport.server import Script, Server
 
 PAYLOAD = Message(data=[b"hello"]).encode()

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from pairbus.transport.connection.steps import Steps
 from pairbus.transport.errors import ConnectionLost, Timeout
-from pairbus.transport.steps import Steps
 from pairbus.transport.threads import in_thread
 from tests.sim.loop import VirtualLoop
 

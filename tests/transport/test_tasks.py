@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from pairbus.transport import tasks
+from pairbus.transport.connection.shared import Shared
+from pairbus.transport.connection.steps import Hearing
 from pairbus.transport.errors import ConnectionLost
-from pairbus.transport.shared import Shared
-from pairbus.transport.steps import Hearing
 from pairbus.transport.tasks import Tasks, kept
 
 

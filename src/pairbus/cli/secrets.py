@@ -30,7 +30,7 @@ ENTRA = (
 def _named(text: str | None) -> str | None:
     if text is None:
         return None
-    from pairbus.transport.named_credential import is_credential_name
+    from pairbus.transport.tokens.named_credential import is_credential_name
 
     if not is_credential_name(text):
         raise typer.BadParameter(f"must be 'default' or 'MODULE:CALLABLE', not {text!r}")
@@ -118,7 +118,7 @@ class Namespaces:
 
     def credential(self, option: str) -> object:
         """Make the credential. ConfigError says what to install."""
-        from pairbus.transport.named_credential import made_credential
+        from pairbus.transport.tokens.named_credential import made_credential
 
         assert self._credential is not None, "host has checked it"
         self._used = True

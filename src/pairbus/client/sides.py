@@ -26,9 +26,9 @@ from pairbus.auth.hosts import in_url, is_loopback
 from pairbus.errors import did_you_mean
 from pairbus.sdk.clients import AnyClient, ClientConfig, ProxySettings, check_flavour, config_of, proxy_of_sync_sdk
 from pairbus.transport import Carrier, ClientConnection, connect
-from pairbus.transport.credential import AzureToken, Credential, SasKey, SasSignature, Token
-from pairbus.transport.endpoint import Endpoint, TransportKind
-from pairbus.transport.trace import log_frames
+from pairbus.transport.connection.endpoint import Endpoint, TransportKind
+from pairbus.transport.connection.trace import log_frames
+from pairbus.transport.tokens.credential import AzureToken, Credential, SasKey, SasSignature, Token
 
 AnyAdmin = ServiceBusAdministrationClient | AsyncAdministrationClient
 ADMINS = (ServiceBusAdministrationClient, AsyncAdministrationClient)

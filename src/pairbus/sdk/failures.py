@@ -16,10 +16,10 @@ from azure.servicebus._pyamqp import error as amqp_error
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
 from pairbus.pairing.policy import Failure, Kind, kind_of_condition
-from pairbus.transport.cbs import TokenRefused
 from pairbus.transport.errors import ConnectionLost, Refused, Timeout, TooLarge, TransportError
 from pairbus.transport.failures import failure_of as failure_on_wire
-from pairbus.transport.management import RequestRefused
+from pairbus.transport.links.management import RequestRefused
+from pairbus.transport.tokens.cbs import TokenRefused
 
 _KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
     (exceptions.OperationTimeoutError, Kind.TIMEOUT),

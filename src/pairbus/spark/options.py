@@ -20,7 +20,7 @@ from pairbus.spark.defaults import folder_name, runs_on_local_master, state_fold
 from pairbus.spark.option_table import BY_NAME, LONG_MAX, OPTIONS
 from pairbus.spark.option_values import LOST_IN_TABLES, OptionValues, is_within, refuse_tables
 from pairbus.transport import Carrier, Endpoint
-from pairbus.transport.endpoint import TransportKind
+from pairbus.transport.connection.endpoint import TransportKind
 
 __all__ = ["LONG_MAX", "OPTIONS", "Options", "Use", "refuse_tables"]
 

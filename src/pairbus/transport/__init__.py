@@ -1,17 +1,17 @@
-"""Our own asyncio AMQP 1.0 client; `client.py` shows its use."""
+"""Our own asyncio AMQP 1.0 client; `connection/client_connection.py` shows its use."""
 
-from pairbus.transport.carrier import Carrier
-from pairbus.transport.cbs import TokenRefused
-from pairbus.transport.client import ClientConnection, connect
-from pairbus.transport.credential import Anonymous, AzureToken, Plain, SasKey, SasSignature
-from pairbus.transport.endpoint import Endpoint
+from pairbus.transport.carrier.carrier import Carrier
+from pairbus.transport.connection.client_connection import ClientConnection, connect
+from pairbus.transport.connection.endpoint import Endpoint
+from pairbus.transport.connection.trace import log_frames
 from pairbus.transport.errors import ConnectionLost, Exhausted, NotReady, Refused, Timeout, TransportError
-from pairbus.transport.management import Deferred, Management, Scheduled
-from pairbus.transport.receiver import Receiver
-from pairbus.transport.sender import Sender
-from pairbus.transport.session_filter import SESSION_TIMEOUT, NextSession
-from pairbus.transport.settlement import ReceivedMessage
-from pairbus.transport.trace import log_frames
+from pairbus.transport.links.management import Deferred, Management, Scheduled
+from pairbus.transport.links.receiver import Receiver
+from pairbus.transport.links.sender import Sender
+from pairbus.transport.links.session_filter import SESSION_TIMEOUT, NextSession
+from pairbus.transport.links.settlement import ReceivedMessage
+from pairbus.transport.tokens.cbs import TokenRefused
+from pairbus.transport.tokens.credential import Anonymous, AzureToken, Plain, SasKey, SasSignature
 
 __all__ = [
     "SESSION_TIMEOUT",

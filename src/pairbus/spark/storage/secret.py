@@ -9,7 +9,7 @@ from typing import Any
 
 from pairbus.auth.secret_place import is_secret_place, read_secret
 from pairbus.errors import ConfigError
-from pairbus.transport.named_credential import is_credential_name, made_credential
+from pairbus.transport.tokens.named_credential import is_credential_name, made_credential
 
 VARIABLE = "PAIRBUS_STORAGE"
 "Environment variable that is read when no place is given."

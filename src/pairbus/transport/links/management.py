@@ -10,11 +10,11 @@ from uuid import UUID
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Array, Int, Long, UInt
 from pairbus.transport.errors import Refused, Timeout, TransportError, leaves_open
-from pairbus.transport.links import CLOSE_TIMEOUT_S
-from pairbus.transport.requests import Requests
+from pairbus.transport.links.link_end import CLOSE_TIMEOUT_S
+from pairbus.transport.links.requests import Requests
 
 if TYPE_CHECKING:
-    from pairbus.transport.wire import Wire
+    from pairbus.transport.connection.wire import Wire
 
 _PREFIX = "com.microsoft:"
 _LONGS, _UUIDS = 0x81, 0x98  # constructors, for arrays that are empty

@@ -30,11 +30,11 @@ from pairbus.amqp.message import BATCH_FORMAT, DATA, encode_batch, sections
 from pairbus.amqp.performatives import Accepted, Attach, Rejected
 from pairbus.pairing.policy import Silence
 from pairbus.transport.errors import NotReady, Refused, Timeout, TooLarge, TransportError, leaves_open
-from pairbus.transport.links import LinkEnd
-from pairbus.transport.patience import FIRST_LOOK, Patience, Sent, WaitingSend
+from pairbus.transport.links.link_end import LinkEnd
+from pairbus.transport.links.patience import FIRST_LOOK, Patience, Sent, WaitingSend
 
 if TYPE_CHECKING:
-    from pairbus.transport.wire import Wire
+    from pairbus.transport.connection.wire import Wire
 
 BATCH_MAX_STANDARD, BATCH_MAX_PREMIUM = 256 * 1024, 1024 * 1024
 LARGE = 131_072  # bytes of a message for which others should not wait: a tenth of a second on a thin line

@@ -22,17 +22,17 @@ from types import TracebackType
 from typing import Literal, Self
 
 from pairbus.amqp.settings import Trace
-from pairbus.transport.client import CREDIT, IDLE_TIME_OUT_S, ClientConnection, connect
-from pairbus.transport.dial import Ssl
-from pairbus.transport.endpoint import Endpoint
+from pairbus.transport.carrier.pool import Pool
+from pairbus.transport.carrier.senders import OPENING_TIMEOUT_S, Senders
+from pairbus.transport.connection.client_connection import CREDIT, IDLE_TIME_OUT_S, ClientConnection, connect
+from pairbus.transport.connection.dial import Ssl
+from pairbus.transport.connection.endpoint import Endpoint
 from pairbus.transport.errors import TransportError
-from pairbus.transport.links import CLOSE_TIMEOUT_S
-from pairbus.transport.management import Management
-from pairbus.transport.pool import Pool
-from pairbus.transport.receiver import Receiver
-from pairbus.transport.sender import LARGE, Sender
-from pairbus.transport.senders import OPENING_TIMEOUT_S, Senders
-from pairbus.transport.session_filter import Wanted
+from pairbus.transport.links.link_end import CLOSE_TIMEOUT_S
+from pairbus.transport.links.management import Management
+from pairbus.transport.links.receiver import Receiver
+from pairbus.transport.links.sender import LARGE, Sender
+from pairbus.transport.links.session_filter import Wanted
 
 HIDES_PINGS = "com.pairbus:hides-pings"
 CONNECT_TIMEOUT_S = 3.0
@@ -44,7 +44,7 @@ class Carrier:
     """The way to one namespace. Belongs to one event loop; safe to share between its tasks.
 
     `user_agent` stands in front of ours in the open. `trace` is told of every frame, without tokens and bodies:
-    `pairbus.transport.trace.log_frames` writes them to the log.
+    `pairbus.transport.connection.trace.log_frames` writes them to the log.
     """
 
     def __init__(  # noqa: PLR0913 - each is a setting of its own

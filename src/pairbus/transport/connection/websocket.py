@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from pairbus.transport.endpoint import WEBSOCKET_PROTOCOL, Endpoint
+from pairbus.transport.connection.endpoint import WEBSOCKET_PROTOCOL, Endpoint
+from pairbus.transport.connection.steps import Steps
 from pairbus.transport.errors import ConnectionLost
-from pairbus.transport.steps import Steps
 from pairbus.transport.tasks import Tasks
 from pairbus.transport.threads import in_thread
 
 if TYPE_CHECKING:
-    from pairbus.transport.wire import Wire
+    from pairbus.transport.connection.wire import Wire
 
 HIGH_WATER, LOW_WATER = 64 * 1024, 16 * 1024  # bytes waiting to be sent: pause above, resume below
 CLOSE_TIMEOUT_S = 1.0

@@ -15,11 +15,11 @@ from functools import lru_cache
 from typing import Any
 
 from pairbus.errors import ConfigError
-from pairbus.transport.endpoint import Endpoint
+from pairbus.transport.connection.endpoint import Endpoint
+from pairbus.transport.connection.steps import Steps
+from pairbus.transport.connection.wire import Wire
 from pairbus.transport.errors import Timeout
-from pairbus.transport.steps import Steps
 from pairbus.transport.threads import in_thread
-from pairbus.transport.wire import Wire
 
 Ssl = tls.SSLContext | str | os.PathLike[str] | None
 "A context, or a file of certificates to trust instead of the system's."

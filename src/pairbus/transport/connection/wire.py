@@ -36,11 +36,11 @@ from pairbus.amqp.events import (
 )
 from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.sasl import SaslClient
+from pairbus.transport.connection.progress import WriteProgress
 from pairbus.transport.errors import ConnectionLost, Refused, TransportError
-from pairbus.transport.progress import WriteProgress
 
 if TYPE_CHECKING:
-    from pairbus.transport.links import LinkEnd
+    from pairbus.transport.links.link_end import LinkEnd
 
 UNFLUSHED_MAX = 128 * 1024  # bytes gathered in one turn before they are written; the socket's own limit is AHEAD_MAX
 AHEAD_MAX = 32_768  # bytes that the socket has not taken: above it no more are written

@@ -18,12 +18,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from pairbus.transport.client import ClientConnection
+from pairbus.transport.connection.client_connection import ClientConnection
+from pairbus.transport.connection.shared import Shared
+from pairbus.transport.connection.steps import Hearing
 from pairbus.transport.errors import ConnectionLost, TransportError
-from pairbus.transport.links import CLOSE_TIMEOUT_S
-from pairbus.transport.sender import Sender
-from pairbus.transport.shared import Shared
-from pairbus.transport.steps import Hearing
+from pairbus.transport.links.link_end import CLOSE_TIMEOUT_S
+from pairbus.transport.links.sender import Sender
 from pairbus.transport.tasks import Tasks
 
 FRESH_S = 2.0  # age up to which a connection is fresh: callers whose sends fail together share one

@@ -27,20 +27,20 @@ from pairbus.amqp.performatives import Source, Target
 from pairbus.amqp.session import Session
 from pairbus.errors import ConfigError
 from pairbus.pairing.policy import Silence
-from pairbus.transport.cbs import TokenRefused, Tokens
-from pairbus.transport.credential import credential_for
-from pairbus.transport.dial import Ssl, context_for, dial
-from pairbus.transport.endpoint import Endpoint, open_properties
+from pairbus.transport.connection.dial import Ssl, context_for, dial
+from pairbus.transport.connection.endpoint import Endpoint, open_properties
+from pairbus.transport.connection.shared import Shared
+from pairbus.transport.connection.steps import FAR_S, Hearing, Steps
+from pairbus.transport.connection.wire import Wire
 from pairbus.transport.errors import ConnectionLost, Refused, Timeout, TransportError
-from pairbus.transport.links import CLOSE_TIMEOUT_S, LinkEnd, new_session
-from pairbus.transport.management import Management
-from pairbus.transport.receiver import Receiver
-from pairbus.transport.requests import open_requests
-from pairbus.transport.sender import Sender
-from pairbus.transport.session_filter import Wanted, filter_of, properties_of, wait_of
-from pairbus.transport.shared import Shared
-from pairbus.transport.steps import FAR_S, Hearing, Steps
-from pairbus.transport.wire import Wire
+from pairbus.transport.links.link_end import CLOSE_TIMEOUT_S, LinkEnd, new_session
+from pairbus.transport.links.management import Management
+from pairbus.transport.links.receiver import Receiver
+from pairbus.transport.links.requests import open_requests
+from pairbus.transport.links.sender import Sender
+from pairbus.transport.links.session_filter import Wanted, filter_of, properties_of, wait_of
+from pairbus.transport.tokens.cbs import TokenRefused, Tokens
+from pairbus.transport.tokens.credential import credential_for
 
 CONNECT_TIMEOUT_S = 10.0
 SILENCE_S = 3.0
@@ -72,7 +72,7 @@ async def connect(  # noqa: PLR0913 - each is a setting of its own
     """Connect to an endpoint or connection string: name, socket, TLS, SASL and open, all within `timeout_s`.
 
     `silence_s`: longest time without a sign of life of the peer in each of these steps, and later in each put of a
-    token and each attach. `credential`: any azure-identity credential, or one of `pairbus.transport.credential`;
+    token and each attach. `credential`: any azure-identity credential, or one of `pairbus.transport.tokens.credential`;
     without one the endpoint's own key or signature is used. A peer that is silent for one and a half `idle_time_out_s`
     counts as dead. `proxy` ("http://[user:password@]host:port") is for web sockets. `user_agent` stands in front of
     ours in the open. `trace` is told of every frame, never with a token or a body. `hearing` is told of the peer's
@@ -99,7 +99,9 @@ async def connect(  # noqa: PLR0913 - each is a setting of its own
     steps = Steps(where, silence_s, wire.loop.time() + timeout_s, hearing)
     try:
         if endpoint.transport == "websocket":
-            from pairbus.transport.websocket import connect_websocket  # an HTTP client, which few connections need
+            from pairbus.transport.connection.websocket import (
+                connect_websocket,  # an HTTP client, which few connections need
+            )
 
             await connect_websocket(endpoint, context, wire, steps, proxy)
         else:

@@ -20,7 +20,7 @@ except ImportError:  # Windows
     ioctl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from pairbus.transport.wire import ByteTransport
+    from pairbus.transport.connection.wire import ByteTransport
 
 TELLS = sys.platform == "linux" and ioctl is not None
 UNSENT_MAX = 32_768  # bytes that a socket takes before it has sent them; other messages must wait for these

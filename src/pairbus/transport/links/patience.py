@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from pairbus.pairing.policy import Silence
 
 if TYPE_CHECKING:
-    from pairbus.transport.sender import Sender
+    from pairbus.transport.links.sender import Sender
 
 FIRST_LOOK = 1 / 6  # part of the allowance before the first look, and between two looks
 LATE_S = 0.1  # a timer that fires so late shows that this process did not run

@@ -13,12 +13,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
-from pairbus.transport.client import ClientConnection
+from pairbus.transport.carrier.pool import Pool
+from pairbus.transport.connection.client_connection import ClientConnection
+from pairbus.transport.connection.shared import Shared
+from pairbus.transport.connection.steps import Hearing
 from pairbus.transport.errors import TransportError
-from pairbus.transport.pool import Pool
-from pairbus.transport.sender import Sender
-from pairbus.transport.shared import Shared
-from pairbus.transport.steps import Hearing
+from pairbus.transport.links.sender import Sender
 
 OPENING_TIMEOUT_S = 60.0  # limit of an opening, which goes on for other and later callers when its caller has left
 

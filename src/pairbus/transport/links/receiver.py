@@ -39,12 +39,19 @@ from pairbus.amqp.performatives import (
 from pairbus.amqp.types import Symbol
 from pairbus.pairing.policy import Silence
 from pairbus.transport.errors import Timeout, TransportError
-from pairbus.transport.links import LinkEnd
-from pairbus.transport.session_filter import session_of
-from pairbus.transport.settlement import DEAD_LETTER, Deliveries, PendingSettlement, ReceivedMessage, ids_of, refusal
+from pairbus.transport.links.link_end import LinkEnd
+from pairbus.transport.links.session_filter import session_of
+from pairbus.transport.links.settlement import (
+    DEAD_LETTER,
+    Deliveries,
+    PendingSettlement,
+    ReceivedMessage,
+    ids_of,
+    refusal,
+)
 
 if TYPE_CHECKING:
-    from pairbus.transport.wire import Wire
+    from pairbus.transport.connection.wire import Wire
 
 
 class Receiver(LinkEnd):

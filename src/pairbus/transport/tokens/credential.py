@@ -13,7 +13,7 @@ from pairbus.amqp.errors import UNAUTHORIZED_ACCESS
 from pairbus.amqp.sasl import SaslClient
 from pairbus.auth import sas
 from pairbus.errors import ConfigError
-from pairbus.transport.endpoint import Endpoint
+from pairbus.transport.connection.endpoint import Endpoint
 from pairbus.transport.errors import ConnectionLost, Refused, TransportError
 from pairbus.transport.threads import in_thread
 

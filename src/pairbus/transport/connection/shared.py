@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
 from pairbus.errors import PairbusError
+from pairbus.transport.connection.steps import Hearing, given_up, until_done
 from pairbus.transport.errors import ConnectionLost, TransportError
-from pairbus.transport.steps import Hearing, given_up, until_done
 from pairbus.transport.tasks import report
 
 T = TypeVar("T")

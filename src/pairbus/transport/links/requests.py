@@ -13,13 +13,13 @@ from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import ReceiverLink
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import ACCEPTED_BYTES, Source, Target
+from pairbus.transport.connection.steps import Steps
 from pairbus.transport.errors import ConnectionLost, Refused, Timeout, TransportError
-from pairbus.transport.links import LinkEnd, new_session
-from pairbus.transport.sender import Sender
-from pairbus.transport.steps import Steps
+from pairbus.transport.links.link_end import LinkEnd, new_session
+from pairbus.transport.links.sender import Sender
 
 if TYPE_CHECKING:
-    from pairbus.transport.wire import Wire
+    from pairbus.transport.connection.wire import Wire
 
 ANSWER_CREDIT = 100
 

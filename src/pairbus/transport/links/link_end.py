@@ -21,7 +21,7 @@ from pairbus.pairing.policy import Silence
 from pairbus.transport.errors import ConnectionLost, Exhausted, Refused, Timeout, TransportError
 
 if TYPE_CHECKING:
-    from pairbus.transport.wire import Wire
+    from pairbus.transport.connection.wire import Wire
 
 CLOSE_TIMEOUT_S = 2.0
 

@@ -21,14 +21,14 @@ from pairbus.amqp.errors import DETACH_FORCED, NOT_FOUND, RESOURCE_LIMIT_EXCEEDE
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Timestamp
 from pairbus.pairing.policy import Silence
-from pairbus.transport.credential import Credential, Token
+from pairbus.transport.connection.shared import Shared
+from pairbus.transport.connection.steps import FAR_S, Hearing, Steps
 from pairbus.transport.errors import Refused, Timeout, TransportError
-from pairbus.transport.requests import Requests, open_requests
-from pairbus.transport.shared import Shared
-from pairbus.transport.steps import FAR_S, Hearing, Steps
+from pairbus.transport.links.requests import Requests, open_requests
+from pairbus.transport.tokens.credential import Credential, Token
 
 if TYPE_CHECKING:
-    from pairbus.transport.wire import Wire
+    from pairbus.transport.connection.wire import Wire
 
 logger = logging.getLogger("pairbus.transport")
 

@@ -1,0 +1,1 @@
+"""One connection to a namespace: address, socket, TLS, WebSocket, and the steps of its opening."""

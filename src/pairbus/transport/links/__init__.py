@@ -1,0 +1,1 @@
+"""Ends of AMQP links: senders, receivers, and the request links of `$management` and `$cbs`."""
