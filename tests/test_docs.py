@@ -226,8 +226,8 @@ OPTIONS = inspect.signature(SendAvailabilityPairedNamespaceOptions).parameters
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_is_documented_with_its_default_and_range(name: str) -> None:
     """The range has the words of the error for a value out of range."""
-    rows = {row[0]: row for row in cells(section("docs/failover.md", "Options"))}
-    assert f"`{name}`" in rows, f"docs/failover.md has no row for {name}"
+    rows = {row[0]: row for row in cells(section("docs/failover-options.md", "Options"))}
+    assert f"`{name}`" in rows, f"docs/failover-options.md has no row for {name}"
     _, default, accepted, meaning = rows[f"`{name}`"]
     assert default == shown_default(OPTIONS[name].default, name)
     assert accepted == accepted_by(name) or accepted_by(name) is None, name
@@ -251,16 +251,16 @@ def accepted_by(name: str) -> str | None:
 
 def test_every_option_on_the_page_exists() -> None:
     """An option that was removed, or misspelt, would send readers astray."""
-    rows = [row[0].strip("`") for row in cells(section("docs/failover.md", "Options"))[1:]]
+    rows = [row[0].strip("`") for row in cells(section("docs/failover-options.md", "Options"))[1:]]
     assert set(rows) == set(OPTIONS)
 
 
 def test_every_event_is_documented_and_its_log_level_is_right() -> None:
     """A reader can look up every event that a client can tell."""
     kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, events.Event)}
-    documented = {row[0].strip("`") for row in cells(section("docs/failover.md", "Events"))[1:]}
+    documented = {row[0].strip("`") for row in cells(section("docs/failover-operating.md", "Events"))[1:]}
     assert documented == {kind.__name__ for kind in kinds - {events.Event}}
-    levels = section("docs/failover.md", "Logs, repr, counters").replace("\n", " ")
+    levels = section("docs/failover-operating.md", "Logs, repr, counters").replace("\n", " ")
     for level, of_level in (("WARNING: ", WARNINGS), ("DEBUG: ", DETAILS)):
         told = re.findall(r"`(\w+)`", levels.split(level)[1].split(").")[0])
         assert sorted(told) == sorted(kind.__name__ for kind in of_level), level
@@ -280,7 +280,7 @@ def test_every_logger_of_a_client_is_on_the_page() -> None:
             module = ".".join(file.relative_to(ROOT / "src").with_suffix("").parts)
             names = re.findall(r"getLogger\((.+?)\)", file.read_text(encoding="utf-8"))
             found |= {module if name == "__name__" else name.strip('"') for name in names}
-    levels = section("docs/failover.md", "Logs, repr, counters").split("WARNING")[0]
+    levels = section("docs/failover-operating.md", "Logs, repr, counters").split("WARNING")[0]
     elsewhere = ("pairbus.broker", "pairbus.dashboard", "pairbus.proxy", "pairbus.spark")
     assert set(re.findall(r"`(pairbus[\w.]*)`", levels)) == {one for one in found if not one.startswith(elsewhere)}
 
@@ -522,7 +522,7 @@ def test_the_bytes_of_a_backlog_message_are_those_on_the_page() -> None:
         f"at most {usual} more. This becomes {marked} ({marked - usual} more) when the backlog message says that the"
         f" primary may have the message too, {ordered} ({ordered - usual} more) with `ordered`, and {both} with both."
     )
-    assert said in " ".join((ROOT / "docs/failover.md").read_text().split())
+    assert said in " ".join((ROOT / "docs/failover-guarantees.md").read_text().split())
     long = 256
     assert overhead(Away("x" * long)) - long - usual == 3
     assert f"at most {both} bytes and the path, usually {usual}" in (ROOT / "docs/prices.md").read_text()

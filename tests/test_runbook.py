@@ -1,4 +1,4 @@
-"""docs/failover.md for operators: each command is typed against three namespaces, in the order of the page."""
+"""Commands of docs/failover.md and docs/failover-operating.md, typed against three namespaces in the order of the runbook."""
 
 from __future__ import annotations
 

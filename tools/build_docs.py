@@ -25,6 +25,9 @@ CHAPTERS: dict[str, list[str]] = {
     "Start": ["index.md", "quickstart.md", "glossary.md", "changelog.md"],
     "Send": [
         "failover.md",
+        "failover-guarantees.md",
+        "failover-options.md",
+        "failover-operating.md",
         "differences.md",
         "spool.md",
         "integrations.md",
@@ -34,7 +37,16 @@ CHAPTERS: dict[str, list[str]] = {
     ],
     "Broker": ["broker.md", "deploy.md", "filters.md", "testing.md", "outages.md", "security.md"],
     "Tools": ["cli.md", "messages.md", "dashboard.md", "telemetry.md"],
-    "Spark, reports and cost": ["spark.md", "spark-syphon.md", "ledger.md", "report.md", "prices.md"],
+    "Spark, reports and cost": [
+        "spark.md",
+        "spark-guarantees.md",
+        "spark-options.md",
+        "spark-clusters.md",
+        "spark-syphon.md",
+        "ledger.md",
+        "report.md",
+        "prices.md",
+    ],
     "Project": [
         "architecture.md",
         "internals.md",

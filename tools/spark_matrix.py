@@ -2,7 +2,7 @@
 
 Makes an environment for each below FOLDER and runs tests/spark there, without those of `make deep`. Over Connect the
 tests have `pyspark-client` and no Java; the server that they start has the newest version. What cannot be installed has
-failed. Writes the table of docs/spark.md, in which rows that were not run stay as they are. Exits with 0 when all that
+failed. Writes the table of docs/spark-clusters.md, in which rows that were not run stay as they are. Exits with 0 when all that
 ran have passed; takes about ten minutes for each.
 """
 
@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".venv" / "spark-matrix"
-PAGE = ROOT / "docs" / "spark.md"
+PAGE = ROOT / "docs" / "spark-clusters.md"
 BEGIN, END = "<!-- written by make spark-matrix -->\n", "<!-- end of what make spark-matrix writes -->\n"
 HEAD = "| Spark | tests | differs |\n| --- | --- | --- |\n"
 TESTS = ["tests/spark", "-m", "not deep", "-p", "no:cacheprovider"]

@@ -83,7 +83,7 @@ def run(world: SyphonWorld, cluster: Cluster, command: list[str], folder: Path, 
 def test_command_drains_the_backlog_without_a_key_on_disk(world: SyphonWorld, cluster: Cluster, folder: Path) -> None:
     """All messages come home once, by the work of both executors; nothing is left running.
 
-    The command is the one of docs/spark.md for a standalone cluster.
+    The command is the one of docs/spark-clusters.md for a standalone cluster.
 
     The secret of one side is a file, that of the other a variable that driver and workers have: the two ways in which
     executors can get one. Event logs have what the pages of Spark show, and the logs what its processes say.

@@ -100,7 +100,7 @@ def test_all_of_the_library_works_from_a_client_without_files_or_secrets(
 @pytest.mark.slow
 @pytest.mark.deep
 def test_page_runs_on_a_server(world: SyphonWorld, tmp_path: Path) -> None:
-    """The program of docs/spark.md for Connect, with the address and the journal of this server."""
+    """The program of docs/spark-clusters.md for Connect, with the address and the journal of this server."""
     home = world.broker.connection_string("contoso")
     environment = {"ORDERS": home, "CONTOSO": home, "FABRIKAM": world.broker.connection_string("fabrikam")}
     backlog = f"127-0-0-1-{world.broker.ports['contoso']}/x-servicebus-transfer"

@@ -11,7 +11,7 @@ import pytest
 from pairbus.errors import ConfigError
 from pairbus.spark.options import LONG_MAX, OPTIONS, Options
 
-PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "spark-options.md").read_text(encoding="utf-8")
 KEY = "c2VjcmV0LWtleQ=="
 TEXT = f"Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=root;SharedAccessKey={KEY}"
 ENVIRONMENT = {

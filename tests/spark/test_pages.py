@@ -1,4 +1,4 @@
-"""The code of docs/spark.md, docs/spark-syphon.md and docs/ledger.md, run as it stands in the one session of the tests.
+"""The code of the pages about Spark and of docs/ledger.md, run as it stands in the one session of the tests.
 
 Hosts, folders and the places of secrets are replaced; each page runs from its top to its end in one scope.
 """

@@ -22,7 +22,7 @@ from pairbus.spark.source.rows import enqueued_ms_of, sequence_number_of, to_col
 from pairbus.spark.source.schema import COLUMNS, RAW, arrow_schema, check_written_columns
 from tests.amqp.test_types import SCALARS, same, scalars, values
 
-PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "spark-options.md").read_text(encoding="utf-8")
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 maybe_text = st.none() | texts

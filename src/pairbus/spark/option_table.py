@@ -1,6 +1,6 @@
 """The table of options of `format("servicebus")`, and the names that other connectors have for them.
 
-docs/spark.md shows both tables; a test compares every cell.
+docs/spark-options.md shows both tables; a test compares every cell.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Option:
 OPTIONS = (
     Option("connectionString", "env:PAIRBUS_CONNECTION_STRING", "`env:NAME`, `@FILE`", "all",
            "where the connection string is kept, on the driver and on every executor: an environment variable, or a "
-           "file. The string itself is refused, because Spark shows options; see [secrets](#secrets)"),
+           "file. The string itself is refused, because Spark shows options; see [secrets](spark-clusters.md#secrets)"),
     Option("namespace", None, "host", "all",
            "instead of a connection string, with `credential`: as in `contoso.servicebus.windows.net`"),
     Option("credential", None, "`default`, `MODULE:CALLABLE`", "all",
@@ -43,7 +43,7 @@ OPTIONS = (
            "instead of `credential`, on Databricks: a service credential of the Unity Catalog"),
     Option("entity", None, "path, or paths with commas", "all",
            "queue, topic (to write) or `TOPIC/Subscriptions/NAME` (to read); a path that is given to `load` or "
-           "`save` is this option too. [Several](#several-entities) entities can only be read. When writing, the "
+           "`save` is this option too. [Several](spark.md#several-entities) entities can only be read. When writing, the "
            "option is used instead of the column `entity`, and is needed where that column is missing"),
     Option("topic", None, "name", "all", "a topic to write to; with `subscription`, what to read"),
     Option("subscription", None, "name", "read, stream", "the subscription of `topic` to read"),
@@ -60,7 +60,7 @@ OPTIONS = (
            words=("deadletter",)),
     Option("mode", "receive", "`receive`, `peek`", "stream",
            "`receive`: messages are removed from the queue, each enters Spark once. `peek`: they "
-           "[stay](#a-stream-that-removes-nothing), and the offset is a sequence number", words=("receive", "peek")),
+           "[stay](spark.md#a-stream-that-removes-nothing), and the offset is a sequence number", words=("receive", "peek")),
     Option("sessions", "false", "`true`, `false`", "stream",
            "the queue or subscription has sessions: a task accepts the next available one, reads it, then another",
            words=_FLAG),
@@ -77,7 +77,7 @@ OPTIONS = (
     Option("toSequenceNumber", str(LONG_MAX), "0 … 2⁶³-1", "read", "last sequence number to read", 0, LONG_MAX),
     Option("pushFilters", "false", "`true`, `false`", "read",
            "let the source filter by `sequence_number` and `enqueued_time`; read about a [defect of "
-           "Spark](#filters) first",
+           "Spark](spark.md#filters) first",
            words=_FLAG),
     Option("startingOffsets", "earliest", "`earliest`, `latest`, JSON", "stream",
            "with `mode=peek` and a new checkpoint: where to begin. JSON names a sequence number for each entity: "
@@ -90,8 +90,8 @@ OPTIONS = (
            words=_FLAG),
     Option("stagingLocation", None, "folder, `abfss://…`, `https://…`", "stream",
            "storage that all hosts see, where received messages are kept until Spark has them: a folder, or a path in "
-           "[Azure Blob or ADLS Gen2](#storage). Required on a cluster; on a local master there is a "
-           "[default](#one-machine); not for `mode=peek`"),
+           "[Azure Blob or ADLS Gen2](spark-clusters.md#storage). Required on a cluster; on a local master there is a "
+           "[default](spark.md#one-machine); not for `mode=peek`"),
     Option("storageCredential", None, "`env:NAME`, `@FILE`, `default`, `MODULE:CALLABLE`", "stream",
            "where the credential for a `stagingLocation` in Azure is kept. When it is not given: "
            "`env:PAIRBUS_STORAGE` if that variable is set on the driver, else `default`"),
