@@ -1,4 +1,4 @@
-"""Commands of docs/failover.md and docs/failover-operating.md, typed against three namespaces in the order of the runbook."""
+"""Commands of docs/failover.md and docs/failover-operating.md, typed against three namespaces, runbook in order."""
 
 from __future__ import annotations
 

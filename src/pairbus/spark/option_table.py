@@ -43,8 +43,8 @@ OPTIONS = (
            "instead of `credential`, on Databricks: a service credential of the Unity Catalog"),
     Option("entity", None, "path, or paths with commas", "all",
            "queue, topic (to write) or `TOPIC/Subscriptions/NAME` (to read); a path that is given to `load` or "
-           "`save` is this option too. [Several](spark.md#several-entities) entities can only be read. When writing, the "
-           "option is used instead of the column `entity`, and is needed where that column is missing"),
+           "`save` is this option too. [Several](spark.md#several-entities) entities can only be read. When writing, "
+           "the option is used instead of the column `entity`, and is needed where that column is missing"),
     Option("topic", None, "name", "all", "a topic to write to; with `subscription`, what to read"),
     Option("subscription", None, "name", "read, stream", "the subscription of `topic` to read"),
     Option("entityPattern", None, "pattern", "read, stream",
@@ -60,7 +60,8 @@ OPTIONS = (
            words=("deadletter",)),
     Option("mode", "receive", "`receive`, `peek`", "stream",
            "`receive`: messages are removed from the queue, each enters Spark once. `peek`: they "
-           "[stay](spark.md#a-stream-that-removes-nothing), and the offset is a sequence number", words=("receive", "peek")),
+           "[stay](spark.md#a-stream-that-removes-nothing), and the offset is a sequence number",
+           words=("receive", "peek")),
     Option("sessions", "false", "`true`, `false`", "stream",
            "the queue or subscription has sessions: a task accepts the next available one, reads it, then another",
            words=_FLAG),

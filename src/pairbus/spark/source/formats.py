@@ -20,7 +20,7 @@ from pairbus.spark.source.schema import check_written_columns, columns, spark_sc
 
 
 class ServiceBusDataSource(DataSource):
-    """Azure Service Bus, or a service that speaks its protocol. docs/spark-options.md has the options and the schema."""
+    """Azure Service Bus, or a service that speaks its protocol. docs/spark-options.md has options and schema."""
 
     @classmethod
     def name(cls) -> str:
