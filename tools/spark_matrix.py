@@ -2,8 +2,8 @@
 
 Makes an environment for each below FOLDER and runs tests/spark there, without those of `make deep`. Over Connect the
 tests have `pyspark-client` and no Java; the server that they start has the newest version. What cannot be installed has
-failed. Writes the table of docs/spark-clusters.md, in which rows that were not run stay as they are. Exits with 0 when all that
-ran have passed; takes about ten minutes for each.
+failed. Writes the table of docs/spark-clusters.md, in which rows that were not run stay as they are. Exits with 0 when
+all that ran have passed; takes about ten minutes for each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An application for `spark-submit`, as docs/spark-clusters.md shows it: drains backlog queues with the session that is there.
+"""An application for `spark-submit`, as docs/spark-clusters.md shows it: drains backlog queues in the session of the cluster.
 
 spark-submit … submitted.py JOURNAL PRIMARY SECONDARY QUEUES
 """
