@@ -1,4 +1,4 @@
-"""An application for `spark-submit`, as docs/spark-clusters.md shows it: drains backlog queues in the session of the cluster.
+"""An application for `spark-submit`, as docs/spark-clusters.md shows it: drains backlog queues in the given session.
 
 spark-submit … submitted.py JOURNAL PRIMARY SECONDARY QUEUES
 """
