@@ -25,23 +25,24 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "host": {"errors"},
     "auth": {"errors"},
-    "faults": {"errors"},
+    "settings": {"errors"},
+    "faults": {"errors", "settings"},
     "amqp": set(),
     "filters": {"amqp", "errors"},
     "ledger": {"errors", "host"},
     "report": {"errors", "ledger"},
     # decisions, without I/O
-    "pairing": {"errors"},
+    "pairing": {"errors", "settings"},
     # Options of a pair decide how long a message lives that comes home.
-    "backlog": {"amqp", "errors", "pairing"},
+    "backlog": {"amqp", "errors", "pairing", "settings"},
     # The pages of metrics (`telemetry/metrics`) need no counters of clients; the broker and commands use these pages.
     "telemetry": {"amqp", "auth", "errors", "pairing"},
-    "broker": {"amqp", "auth", "errors", "faults", "filters", "host", "ledger", "telemetry"},
+    "broker": {"amqp", "auth", "errors", "faults", "filters", "host", "ledger", "settings", "telemetry"},
     # The transport says in pairing's words how a send failed (`transport/failures.py`).
     "transport": {"amqp", "auth", "errors", "pairing"},
     # The proxy plays the broker's faults in the broker's words, and has its certificates and its control socket.
     "proxy": {"amqp", "auth", "broker", "errors", "faults"},
-    "testing": {"amqp", "auth", "broker", "client", "errors", "faults", "filters", "proxy"},
+    "testing": {"amqp", "auth", "broker", "client", "errors", "faults", "filters", "proxy", "settings"},
     # pieces of the client
     "sdk": {"host", "ledger", "pairing", "telemetry", "transport"},
     "spool": {"amqp", "backlog", "errors", "host", "ledger", "pairing", "transport"},
@@ -75,6 +76,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "host",
         "ledger",
         "pairing",
+        "settings",
         "syphon",
         "telemetry",
         "transport",
@@ -92,7 +94,7 @@ CORES_OF_THE_BROKER = [
     *(f"wire/{name}.py" for name in ("address", "deliveries", "draft", "draft_reader", "messages")),
 ]
 PURE = [
-    *("amqp/", "backlog/", "pairing/", "syphon/decide/", "faults/", "filters/"),
+    *("amqp/", "backlog/", "pairing/", "syphon/decide/", "faults/", "filters/", "settings/"),
     *(f"broker/{name}" for name in CORES_OF_THE_BROKER),
 ]
 "Folders, with everything in them, and files."

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.admin.durations import UNLIMITED_TEXT, format_duration, parse_duration
 from pairbus.broker.admin.settings import created, updated
 from pairbus.broker.admin.xml import ATOM, SERVICE, Element, MalformedEntry, parse_description
-from pairbus.broker.description import DAY_MS, UNLIMITED_MS, QueueDescription
+from pairbus.broker.description import QueueDescription
 from pairbus.errors import InvalidDescription
+from pairbus.settings.durations import DAY_MS, UNLIMITED_MS, UNLIMITED_TEXT, format_duration, parse_duration
 
 VERSION = "2021-05"
 

@@ -10,9 +10,10 @@ import pytest
 
 from pairbus.auth.sas import LISTEN, MANAGE, SEND
 from pairbus.broker.config.file import NamespaceConfig, load_config, parse_config
-from pairbus.broker.description import DAY_MS, SubscriptionDescription, TopicDescription
+from pairbus.broker.description import SubscriptionDescription, TopicDescription
 from pairbus.errors import ConfigError
 from pairbus.filters import CorrelationFilter, SqlAction, SqlFilter
+from pairbus.settings.durations import DAY_MS
 
 EMULATOR_FILE = """\ufeff{
   // shipped with the emulator

@@ -6,8 +6,8 @@ import pytest
 
 from pairbus.amqp.types import encode_pair
 from pairbus.broker.boxes.line import CHUNK_MAX, EXPIRED_MAX
-from pairbus.broker.description import UNLIMITED_MS
 from pairbus.broker.entities.queue import Outcome
+from pairbus.settings.durations import UNLIMITED_MS
 from tests.broker.locking import lock_next
 from tests.broker.queue_world import World
 

@@ -11,7 +11,7 @@ import pytest
 from tools.write_cli_docs import commands
 
 from pairbus.cli import MODULES
-from pairbus.cli.durations import seconds_of
+from pairbus.settings.durations import seconds_of
 from tests.brokers import BrokerProcess
 from tests.cli.command import Command
 

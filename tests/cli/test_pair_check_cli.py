@@ -16,7 +16,8 @@ from azure.servicebus import ServiceBusClient
 
 from pairbus.auth.sas import LISTEN, SEND, SharedAccessKey
 from pairbus.broker import NamespaceOptions
-from pairbus.cli.pair.findings import NEVER, clock_finding, differences, right_finding, settings_finding
+from pairbus.cli.pair.findings import clock_finding, differences, right_finding, settings_finding
+from pairbus.settings.durations import UNLIMITED
 from pairbus.testing.broker_thread import BrokerThread, ServiceBusNamespace
 from tests.cli.command import Command
 
@@ -165,8 +166,8 @@ def test_lines_say_ok_or_failed_first(pair: Pair) -> None:
 SPECIFIED: dict[str, Any] = {
     "max_size_in_megabytes": 5120,
     "max_delivery_count": 2147483647,
-    "default_message_time_to_live": NEVER,
-    "auto_delete_on_idle": NEVER + timedelta(hours=2),
+    "default_message_time_to_live": UNLIMITED,
+    "auto_delete_on_idle": UNLIMITED + timedelta(hours=2),
     "lock_duration": timedelta(minutes=1),
     "dead_lettering_on_message_expiration": True,
     "enable_batched_operations": True,

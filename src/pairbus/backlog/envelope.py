@@ -62,6 +62,7 @@ from pairbus.backlog.splice import (
     with_field,
 )
 from pairbus.pairing.options import TtlPolicy
+from pairbus.settings.durations import UNLIMITED_MS
 
 __all__ = [
     "COUNTER", "FIRST_ATTEMPT", "FORM", "PATH", "RESERVED", "SCHEDULED", "SENDER", "SESSION_ID", "TIME_TO_LIVE",
@@ -90,7 +91,6 @@ _SCHEDULED_KEY = encode_symbol(_SCHEDULED_TIME.decode())
 _KEYS = {name: encode_string(name) for name in RESERVED}
 _TTL, _DELIVERY_COUNT, _GROUP_ID = 2, 4, 10  # places of the fields in their lists
 _UINT_MAX = 0xFFFFFFFF
-_UNLIMITED_MS = 10_675_199 * 86_400_000  # .NET's longest time span, in whole days, means: never
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ def unwrap(payload: bytes) -> Home | Spoiled:
             return Spoiled(reason, f"{said.description} {WHAT_TO_DO}", parts.message_id())
         parts.new[APPLICATION_PROPERTIES] = former
         ttl = NULL
-        if said.ttl_ms is not None and said.ttl_ms < _UNLIMITED_MS:
+        if said.ttl_ms is not None and said.ttl_ms < UNLIMITED_MS:
             ttl = encode_uint(min(said.ttl_ms, _UINT_MAX))
         parts.set_head(ttl, b"" if said.scheduled_ms is None else _SCHEDULED_KEY + cut[SCHEDULED.encode()])
         if said.session_id is not None:

@@ -17,6 +17,7 @@ from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoun
 from pairbus.dashboard.requests import read_object, text_of
 from pairbus.errors import ConfigError, EntityNotFound, PairbusError
 from pairbus.faults.fault import read_duration
+from pairbus.settings.durations import short_text
 from pairbus.transport.threads import in_thread
 
 if TYPE_CHECKING:
@@ -145,8 +146,6 @@ def _read(kind: str, given: Any, *, is_new: bool) -> dict[str, Any]:
 def _value(name: str, kind: str, value: Any) -> Any:
     if kind == "duration" and isinstance(value, str):
         try:
-            if value[-1:] == "d" and value[:-1].isascii() and value[:-1].isdecimal() and len(value) <= 6:
-                return timedelta(days=int(value[:-1]))
             return timedelta(seconds=read_duration(value))
         except ValueError as error:
             raise ConfigError(f"{name}: {error}") from None
@@ -166,11 +165,7 @@ def _shown(value: Any) -> Any:
         return value if value is None or isinstance(value, bool | int) else str(getattr(value, "value", value))
     if value >= ENDLESS:
         return None
-    seconds = value.total_seconds()
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if seconds and seconds % size == 0:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{seconds:g}s"
+    return short_text(value.total_seconds())
 
 
 async def _administer(page: Page, names: Names, work: Callable[[Any], Any]) -> Any:

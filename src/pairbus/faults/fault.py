@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pairbus.errors import InvalidFault, did_you_mean
 from pairbus.faults.kinds import KINDS, FaultKind
+from pairbus.settings.durations import seconds_of
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(ms|s|m|h)?", re.ASCII)
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 _FIELDS = ("kind", "entity", "direction", "for_s", "probability", "count")
 ENTITY_LENGTH_MAX = 1024
 SECONDS_MAX = 100 * 366 * 86_400  # a century, as far as the clock of a namespace can be moved
@@ -90,9 +88,7 @@ class Fault:
 
 def read_duration(value: object) -> float:
     """Read a length of time in seconds; ValueError names the accepted forms."""
-    seconds: object = value
-    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
-        seconds = float(match[1]) * _UNIT_S[match[2]]
+    seconds = seconds_of(value) if isinstance(value, str) else value
     # Compared before it is made a float, which a number of 400 digits cannot be.
     if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds <= SECONDS_MAX:
         return float(seconds)

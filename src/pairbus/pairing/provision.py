@@ -19,17 +19,17 @@ from types import MappingProxyType
 from typing import Any
 
 from pairbus.pairing.rotation import INFIX, LOCK_DURATION_S, MAX_DELIVERY_COUNT, MAX_SIZE_MB, queue_index, queue_path
+from pairbus.settings.durations import UNLIMITED_TEXT
 
 ATTEMPTS = 3
 PAUSE_S = 30.0
-_FOREVER = "P10675199DT2H48M5.4775807S"  # the longest duration of the service, which means: never
 
 SETTINGS: Mapping[str, Any] = MappingProxyType(
     {
         "max_size_in_megabytes": MAX_SIZE_MB,
         "max_delivery_count": MAX_DELIVERY_COUNT,
-        "default_message_time_to_live": _FOREVER,
-        "auto_delete_on_idle": _FOREVER,
+        "default_message_time_to_live": UNLIMITED_TEXT,
+        "auto_delete_on_idle": UNLIMITED_TEXT,
         "lock_duration": f"PT{LOCK_DURATION_S:g}S",
         "dead_lettering_on_message_expiration": True,
         "enable_batched_operations": True,

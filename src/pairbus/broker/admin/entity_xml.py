@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 from pairbus.broker.admin import QueueInfo, SubscriptionInfo, TopicInfo
 from pairbus.broker.admin.atom import Elements, Markup, entry, format_time
 from pairbus.broker.admin.authorization_xml import authorization_element
-from pairbus.broker.admin.durations import format_duration
 from pairbus.broker.admin.xml import COUNTS
+from pairbus.settings.durations import format_duration
 
 FILTER_COUNTS_SINCE = "2024-05"
 MESSAGE_SIZE_SINCE = "2021-05"

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from pairbus.broker.admin.authorization_xml import read_authorization
-from pairbus.broker.admin.durations import parse_duration, parse_limited_duration
 from pairbus.broker.admin.entity_xml import MESSAGE_SIZE_SINCE
 from pairbus.broker.admin.xml import Element
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.errors import InvalidDescription
+from pairbus.settings.durations import parse_duration, parse_limited_duration
 
 S = TypeVar("S", QueueDescription, TopicDescription, SubscriptionDescription)
 Table = dict[str, tuple[str, Callable[[str], Any]]]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from pairbus.broker.admin.durations import parse_duration, parse_limited_duration
 from pairbus.broker.config.place import ConfigPlace, kind_of
 from pairbus.broker.description import (
     QueueDescription,
@@ -17,6 +16,7 @@ from pairbus.broker.description import (
 from pairbus.broker.description.values import value_from_text
 from pairbus.errors import InvalidDescription
 from pairbus.filters import CorrelationFilter, Filter, SqlAction, SqlFilter, Value
+from pairbus.settings.durations import parse_duration, parse_limited_duration
 
 E = TypeVar("E", QueueDescription, TopicDescription, SubscriptionDescription)
 Table = dict[str, tuple[str, type, Callable[[Any], Any]]]

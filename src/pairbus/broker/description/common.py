@@ -13,9 +13,6 @@ from pairbus.errors import InvalidDescription
 PATH_LENGTH_MAX = 260
 NAME_LENGTH_MAX = 50
 METADATA_LENGTH_MAX = 1024
-DAY_MS = 24 * 60 * 60 * 1000
-UNLIMITED_MS = 10_675_199 * DAY_MS
-"A duration at or above .NET's TimeSpan.MaxValue in whole days means: never."
 
 STATUSES = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
 _PATH = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?")

@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 
 from pairbus.broker.description.authorization import AuthorizationRule, check_rules, rules_from_json, rules_to_json
 from pairbus.broker.description.common import (
-    DAY_MS,
-    UNLIMITED_MS,
     check_metadata,
     check_path,
     check_ranges,
@@ -18,6 +16,7 @@ from pairbus.broker.description.common import (
     dump,
     known_values,
 )
+from pairbus.settings.durations import DAY_MS, UNLIMITED_MS
 
 RANGES = (
     ("lock_duration_ms", 1_000, 300_000, "ms"),

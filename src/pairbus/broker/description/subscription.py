@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pairbus.broker.description.common import (
-    UNLIMITED_MS,
     check_metadata,
     check_name,
     check_path,
@@ -16,6 +15,7 @@ from pairbus.broker.description.common import (
     dump,
     known_values,
 )
+from pairbus.settings.durations import UNLIMITED_MS
 
 RANGES = (
     ("lock_duration_ms", 1_000, 300_000, "ms"),

@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 
 from pairbus.broker.description.authorization import AuthorizationRule, check_rules, rules_from_json, rules_to_json
 from pairbus.broker.description.common import (
-    DAY_MS,
-    UNLIMITED_MS,
     check_metadata,
     check_path,
     check_ranges,
@@ -16,6 +14,7 @@ from pairbus.broker.description.common import (
     dump,
     known_values,
 )
+from pairbus.settings.durations import DAY_MS, UNLIMITED_MS
 
 RANGES = (
     ("max_size_mb", 1, 1_048_576, "MB"),

@@ -11,13 +11,10 @@ from uuid import UUID
 
 from pairbus.amqp.types import Int, Long, Timestamp
 from pairbus.filters import LocalTime, Value, type_name
+from pairbus.settings.durations import format_span, parse_span
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_DURATION = re.compile(
-    r"(-?)P(?:([0-9]{1,8})D)?(?:T(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,12})(?:\.([0-9]{1,12}))?S)?)?",
-    re.ASCII,
-)
 
 
 def value_from_text(kind: str, text: str) -> Value:
@@ -41,7 +38,7 @@ def value_to_text(value: Value) -> tuple[str, str]:
         case float():
             return kind, _XML_DOUBLES.get(repr(value), repr(value))
         case timedelta():
-            return kind, _duration_text(value)
+            return kind, format_span(value)
         case bytes():
             return "base64Binary", b64encode(value).decode()
         case Timestamp():
@@ -85,27 +82,6 @@ def _time(text: str) -> Timestamp:
     return Timestamp((moment - _EPOCH) // _MILLISECOND)
 
 
-def _duration(text: str) -> timedelta:
-    match = _DURATION.fullmatch(text.strip())
-    if match is None or text.strip().endswith(("P", "T")):
-        raise ValueError(text)
-    sign, days, hours, minutes, seconds, fraction = match.groups()
-    span = timedelta(
-        days=int(days or 0),
-        hours=int(hours or 0),
-        minutes=int(minutes or 0),
-        seconds=int(seconds or 0),
-        microseconds=int((fraction or "").ljust(6, "0")[:6]),
-    )
-    return -span if sign else span
-
-
-def _duration_text(span: timedelta) -> str:
-    sign, span = ("-", -span) if span < timedelta(0) else ("", span)
-    seconds = f"{span.seconds}.{span.microseconds:06}".rstrip("0") if span.microseconds else str(span.seconds)
-    return f"{sign}P{span.days}DT{seconds}S"
-
-
 _TYPES: dict[str, Callable[[str], Any]] = {
     "string": str,
     "int": _integer(-(1 << 31), (1 << 31) - 1, Int),
@@ -113,7 +89,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "double": _double,
     "boolean": _boolean,
     "dateTime": _time,
-    "duration": _duration,
+    "duration": parse_span,
     "guid": lambda text: UUID(text.strip()),
     "base64Binary": lambda text: b64decode(text, validate=True),
     # Types of .NET that the broker keeps as the next larger type:

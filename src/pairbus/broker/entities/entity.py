@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 from pairbus.broker.boxes.box import Box
 from pairbus.broker.budget import MemoryBudget
-from pairbus.broker.description import UNLIMITED_MS
 from pairbus.broker.entities.commits import Commits
 from pairbus.broker.entities.payloads import Payloads
 from pairbus.broker.refusal import ENTITY_DISABLED, Refusal, entity_not_found
 from pairbus.broker.store import Store
 from pairbus.errors import StoreError
+from pairbus.settings.durations import UNLIMITED_MS
 
 RETRY_PAUSE_MS = 1000  # before due work is tried again after the store failed
 

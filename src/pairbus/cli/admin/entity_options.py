@@ -12,15 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from pairbus.cli.admin.connection import KEPT_OFF
-from pairbus.cli.durations import parsed
+from pairbus.cli.duration_options import parsed
 from pairbus.cli.table import print_table
 from pairbus.errors import ConfigError
+from pairbus.settings.durations import NEVER, UNLIMITED, UNLIMITED_TEXT, format_span
 
 # The service's words. The broker has them too, but these commands work without its extra.
 STATUSES = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
-UNLIMITED = timedelta(days=10_675_199)
-UNLIMITED_TEXT = "P10675199DT2H48M5.4775807S"
-_ISO_DURATION = re.compile(r"P(?=.)(\d{1,8}D)?(T(?=.)(\d{1,8}H)?(\d{1,8}M)?(\d{1,8}(\.\d{1,7})?S)?)?", re.ASCII)
 
 
 def group(summary: str) -> typer.Typer:
@@ -44,13 +42,8 @@ def named(kind: str) -> Callable[[str], str]:
 
 def _duration(text: str) -> str:
     """Read a duration, or `never`, as the ISO text that the service takes."""
-    if text.lower() == "never":
-        return UNLIMITED_TEXT
-    if _ISO_DURATION.fullmatch(text.upper()):
-        return text.upper()
-    if re.fullmatch(r"\d{1,12}(\.\d{1,7})?", text, re.ASCII):
-        return f"PT{text}S"  # as it was written: every digit counts
-    return f"PT{parsed(text):.7f}".rstrip("0").rstrip(".") + "S"
+    seconds = parsed(UNLIMITED_TEXT if text.lower() == NEVER else text)
+    return UNLIMITED_TEXT if seconds >= UNLIMITED.total_seconds() else format_span(timedelta(seconds=seconds))
 
 
 def _status(text: str) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 from azure.servicebus.management import CorrelationRuleFilter
 
-from pairbus.cli.admin.entity_options import UNLIMITED, path_of
+from pairbus.cli.admin.entity_options import path_of
+from pairbus.settings.durations import UNLIMITED, format_span
 
 _RECEIVED_FROM = {
     "DeadLetteringOnMessageExpiration": "dead_lettering_on_message_expiration",
@@ -137,7 +138,9 @@ class _Export:
         text."""
         if not isinstance(value, datetime | timedelta):
             return value
-        kind, text = ("dateTime", value.isoformat()) if isinstance(value, datetime) else ("duration", _iso(value))
+        kind, text = (
+            ("dateTime", value.isoformat()) if isinstance(value, datetime) else ("duration", format_span(value))
+        )
         if self._extended:
             return {"Type": kind, "Value": text}
         self._notes.append(f"{place}: {key} is a {kind} and was written as a text; --extended keeps its type")
@@ -147,25 +150,9 @@ class _Export:
 def _value(key: str, value: Any) -> Any:
     """Return a setting as JSON; None is left out."""
     if isinstance(value, timedelta):
-        return None if value >= UNLIMITED else _iso(value)
+        return None if value >= UNLIMITED else format_span(value)
     if key.startswith("Forward"):
         return path_of(value) or ""
     if key == "Status":
         return str(getattr(value, "value", value))
     return value
-
-
-def _iso(span: timedelta) -> str:
-    """Write a duration as .NET does: days, hours, minutes and seconds, without those that are zero."""
-    if span < timedelta(0):
-        return f"-{_iso(-span)}"
-    hours, rest = divmod(span.seconds, 3600)
-    minutes, seconds = divmod(rest, 60)
-    fraction = f".{span.microseconds:06}".rstrip("0") if span.microseconds else ""
-    time = "".join(
-        f"{text}{unit}"
-        for text, unit in ((hours, "H"), (minutes, "M"), (f"{seconds}{fraction}", "S"))
-        if str(text) != "0"
-    )
-    days = f"{span.days}D" if span.days else ""
-    return f"P{days}{f'T{time}' if time else ''}" if days or time else "PT0S"

@@ -24,7 +24,7 @@ from pairbus.auth.connection_string import ConnectionString
 from pairbus.auth.emulator import DEFAULT_PORT, fetch_ca
 from pairbus.auth.hosts import in_url, is_loopback
 from pairbus.auth.sas import sign
-from pairbus.cli.durations import seconds_of
+from pairbus.settings.durations import seconds_of
 
 WAIT_S = 2.0
 "Longest wait for one answer; after it the SDK is used, which waits longer."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pairbus.cli.admin.connection import reached
-from pairbus.cli.durations import duration_option
+from pairbus.cli.duration_options import duration_option
 from pairbus.cli.messages import options
 from pairbus.cli.messages.output import Format, Output
 from pairbus.errors import ConfigError, EntityError

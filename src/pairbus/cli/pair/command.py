@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pairbus.cli.durations import duration_option
+from pairbus.cli.duration_options import duration_option
 from pairbus.cli.loop import run
 from pairbus.cli.pipeline.syphon import name_of
 from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, check_two

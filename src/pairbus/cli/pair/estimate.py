@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pairbus.cli.durations import seconds_of
 from pairbus.cli.outputs import check_output
 from pairbus.errors import ConfigError
+from pairbus.settings.durations import UNIT_S, seconds_of
 
 if TYPE_CHECKING:
     from pairbus.ledger.estimate import Assumptions, Estimate, EstimatedBill
@@ -29,7 +29,6 @@ Examples:
 """
 GEO = "geo-replication"
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _UNITS_BYTES = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20}  # the 64 KB of an operation are 65536 bytes too
 _SIZE = re.compile(r"(\d{1,9}) ?([KM]?B?)", re.ASCII)
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(?:/([smhd]))?", re.ASCII)
@@ -149,7 +148,7 @@ def parse_rate(text: str, option: str) -> Decimal:
     found = _RATE.fullmatch(text.strip())
     if found is None:
         raise _wrong(text, option, "a rate such as 200/s, 3/m, 50/h or 1000/d")
-    return Decimal(found[1]) / _UNITS_S[found[2] or "s"]
+    return Decimal(found[1]) / int(UNIT_S[found[2] or "s"])
 
 
 def _wrong(text: str, option: str, wanted: str) -> typer.BadParameter:

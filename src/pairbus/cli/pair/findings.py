@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from pairbus.cli.pipeline.telling import many
 from pairbus.pairing.rotation import LOCK_DURATION_S, MAX_DELIVERY_COUNT, MAX_SIZE_MB, queue_index, queue_path
+from pairbus.settings.durations import UNLIMITED
 
 CLOCK_MAX_S = 60.0  # a larger difference shows in ages and in times to live, and finally as refused tokens
 DATE_STEP_S = 1.0  # an HTTP date has whole seconds
-NEVER = timedelta(days=10_675_199)
 SHOWN_MAX = 5  # queues in one finding
 
 FindingState = Literal["ok", "failed", "skipped"]
@@ -64,8 +64,8 @@ class WantedSetting:
 SETTINGS: Mapping[str, WantedSetting] = {
     "max_size_in_megabytes": WantedSetting(MAX_SIZE_MB, f"--max-size-mb {MAX_SIZE_MB}", at_least=True),
     "max_delivery_count": WantedSetting(MAX_DELIVERY_COUNT, f"--max-delivery-count {MAX_DELIVERY_COUNT}"),
-    "default_message_time_to_live": WantedSetting(NEVER, "--ttl never", at_least=True),
-    "auto_delete_on_idle": WantedSetting(NEVER, "--auto-delete-on-idle never", at_least=True),
+    "default_message_time_to_live": WantedSetting(UNLIMITED, "--ttl never", at_least=True),
+    "auto_delete_on_idle": WantedSetting(UNLIMITED, "--auto-delete-on-idle never", at_least=True),
     "lock_duration": WantedSetting(timedelta(seconds=LOCK_DURATION_S), f"--lock-duration {LOCK_DURATION_S:g}"),
     "dead_lettering_on_message_expiration": WantedSetting(True, "--dead-letter-on-expiration"),
     "enable_batched_operations": WantedSetting(True, None),

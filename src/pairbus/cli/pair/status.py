@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pairbus.cli.durations import duration_option
+from pairbus.cli.duration_options import duration_option
 from pairbus.cli.loop import run, stop_event
 from pairbus.cli.pair.options import BacklogQueueCount, Primary, PrimaryName, Secondary
 from pairbus.cli.pipeline.syphon import name_of

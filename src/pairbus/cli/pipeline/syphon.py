@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pairbus.cli.durations import duration_option
+from pairbus.cli.duration_options import duration_option
 from pairbus.cli.loop import end_signals, run
 from pairbus.cli.pair.options import Primary, PrimaryName, Secondary
 from pairbus.cli.pipeline.spark_options import (

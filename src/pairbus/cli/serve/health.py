@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from pairbus.auth.connection_string import host_and_port
-from pairbus.cli.durations import duration_option
+from pairbus.cli.duration_options import duration_option
 from pairbus.cli.standard import one_line, say
 from pairbus.errors import ConfigError
 

@@ -1,0 +1,1 @@
+"""Settings of queues, topics and subscriptions, and the durations in which many of them are written."""
