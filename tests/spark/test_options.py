@@ -125,7 +125,7 @@ def test_what_travels_to_the_executors_has_no_key() -> None:
     options = parse(entity="orders")
     assert KEY not in repr(options)
     assert KEY.encode() not in pickle.dumps(options)
-    assert pickle.loads(pickle.dumps(options)).carrier().endpoint.key == KEY
+    assert pickle.loads(pickle.dumps(options)).borrowed().new_carrier().endpoint.key == KEY
 
 
 def test_the_dead_letter_queue_is_read_beside_its_entity() -> None:

@@ -187,7 +187,7 @@ def test_a_namespace_is_reached_over_tls(transport: Any, port: int) -> None:
     options = Options.parse(
         {"namespace": HOST, "credential": MADE_BY, "entity": "orders", "transport": transport}, "read"
     )
-    endpoint = options.carrier().endpoint
+    endpoint = options.borrowed().new_carrier().endpoint
     assert (endpoint.host, endpoint.port, endpoint.tls, endpoint.key) == (HOST, port, True, None)
     assert endpoint.audience("orders") == f"sb://{HOST}/orders"
 

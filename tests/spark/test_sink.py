@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -309,6 +310,16 @@ def test_a_refusal_ends_the_task_and_what_was_under_way() -> None:
         given = Options.parse({"connectionString": place_of(endpoint.connection_string), "entity": "orders"}, "write")
         with pytest.raises(ConfigError, match=r"entity 'orders' of .* is disabled"):
             send(given, rows(body=["x"] * 30, session_id=[f"s{number}" for number in range(30)]))
+
+
+def test_tasks_of_a_worker_share_one_connection() -> None:
+    """200 partitions were 400 handshakes for each micro-batch: one to ask for the limits, and one to send."""
+    with ScriptedThread() as endpoint:
+        given = Options.parse({"connectionString": place_of(endpoint.connection_string), "entity": "orders"}, "write")
+        with ThreadPoolExecutor(4) as tasks:
+            counts = [tasks.submit(send_rows, iter([rows(body=["x"])]), given, part, f"{part}-") for part in range(20)]
+        assert sum(count.result().messages for count in counts) == len(endpoint.stored("orders")) == 20
+        assert [step.step for step in endpoint.steps].count("open") == 1
 
 
 # ── on Spark ──

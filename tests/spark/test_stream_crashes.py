@@ -104,7 +104,7 @@ def test_task_whose_locks_expire_leaves_messages_to_other_tasks(
 
     async def take_over() -> list[pa.RecordBatch]:
         reader, share = stream.reader, other.share  # type: ignore[attr-defined]
-        async with reader._options.carrier() as carrier:
+        async with reader._options.borrowed().new_carrier() as carrier:
             seal = await intake.take_in(reader._options, reader._staging, share, carrier)
         assert seal is not None and seal.rows == 10
         found = list(reader._rows(seal))

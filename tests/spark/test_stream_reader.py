@@ -168,7 +168,7 @@ def attempt_on_its_own(stream: Stream, partition: Any) -> list[pa.RecordBatch]:
     reader = stream.reader
 
     async def attempt() -> Any:
-        async with reader._options.carrier() as carrier:
+        async with reader._options.borrowed().new_carrier() as carrier:
             return await intake.take_in(reader._options, reader._staging, partition.share, carrier)
 
     return list(reader._rows(asyncio.run(attempt())))

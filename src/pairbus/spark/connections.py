@@ -1,7 +1,13 @@
-"""Connections of one process, kept from one task to the next: a worker of Spark lives longer than its tasks.
+"""The one pool of connections of a process, and its event loop. Source, sink and syphon borrow connections from it.
 
-Tasks are plain functions, connections live on an event loop. It runs in a thread of its own, once in a process, and
-connections that were not used for a while are closed.
+    def task() -> int:
+        return run(work())                                      # the only way from a task to the event loop
+
+    async def work() -> int:
+        async with Borrowed(secret, ca_file) as carrier: ...    # the process's connection to that namespace
+
+A worker of Spark lives longer than its tasks, so a connection is kept from one task to the next, and closed when
+nobody has used it for a minute. The event loop runs in a thread of its own, once in a process.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from pairbus.auth.secret_place import is_secret_place, read_secret
 from pairbus.errors import ConfigError
 from pairbus.host.forks import call_in_forked_child
 from pairbus.transport import Carrier, Endpoint
+from pairbus.transport.carrier.carrier import TIMEOUT_S
 from pairbus.transport.connection.endpoint import TransportKind
 from pairbus.transport.loops import new_event_loop
 from pairbus.transport.tokens.named_credential import is_credential_name, made_credential
@@ -25,8 +32,8 @@ IDLE_S = 60.0
 LOOK_S = 10.0
 
 T = TypeVar("T")
-_Key = tuple[Endpoint, str | None, str | None]
-"(namespace, credential, trusted CA file) of a connection."
+_Key = tuple[Endpoint, str | None, str | None, float]
+"(namespace, credential, trusted CA file, time-out) of a connection."
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,19 +157,28 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Borrowed:
-    """`async with Borrowed(secret, ca_file) as carrier`: the process's connection to that namespace."""
+    """The process's connection to a namespace, for use within `run`. The secret is read here: keys may change."""
 
-    def __init__(self, secret: Secret, ca_file: str | None) -> None:
-        self._key: _Key = (secret.endpoint(), secret.credential, ca_file)
+    def __init__(
+        self,
+        secret: Secret,
+        ca_file: str | None,
+        *,
+        transport: TransportKind = "tcp",
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._key: _Key = (secret.endpoint(transport), secret.credential, ca_file, timeout_s)
         self._secret = secret
+
+    def new_carrier(self) -> Carrier:
+        endpoint, _, ca_file, timeout_s = self._key
+        return Carrier(endpoint, credential=self._secret.token_credential(), ssl=ca_file, timeout_s=timeout_s)
 
     async def __aenter__(self) -> Carrier:
         own = _loop()
         carrier = own.carriers.get(self._key)
         if carrier is None:
-            endpoint, _, ca_file = self._key
-            carrier = Carrier(endpoint, credential=self._secret.token_credential(), ssl=ca_file)
-            own.carriers[self._key] = carrier
+            carrier = own.carriers[self._key] = self.new_carrier()
         own.in_use[self._key] = own.in_use.get(self._key, 0) + 1
         return carrier
 

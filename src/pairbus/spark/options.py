@@ -15,11 +15,11 @@ from typing import Literal
 
 from pairbus.errors import ConfigError
 from pairbus.spark import databricks
-from pairbus.spark.connections import Secret
+from pairbus.spark.connections import Borrowed, Secret
 from pairbus.spark.defaults import folder_name, runs_on_local_master, state_folder
 from pairbus.spark.option_table import BY_NAME, LONG_MAX, OPTIONS
 from pairbus.spark.option_values import LOST_IN_TABLES, OptionValues, is_within, refuse_tables
-from pairbus.transport import Carrier, Endpoint
+from pairbus.transport import Endpoint
 from pairbus.transport.connection.endpoint import TransportKind
 
 __all__ = ["LONG_MAX", "OPTIONS", "Options", "Use", "refuse_tables"]
@@ -162,11 +162,9 @@ class Options:
         assert self.entity is not None, "reads have an entity: parse has checked it"
         return self.entity + (DEAD_LETTERS if self.sub_queue else "")
 
-    def carrier(self) -> Carrier:
-        """Return a new connection for the event loop that runs now; the secret is read now, on this host."""
-        endpoint = self.secret.endpoint(self.transport)
-        credential = self.secret.token_credential()
-        return Carrier(endpoint, credential=credential, ssl=self.ca_file, timeout_s=self.timeout_s)
+    def borrowed(self) -> Borrowed:
+        """Return the process's connection to the namespace; the secret is read now, on this host."""
+        return Borrowed(self.secret, self.ca_file, transport=self.transport, timeout_s=self.timeout_s)
 
 
 # ── which entities ──

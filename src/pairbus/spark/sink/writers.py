@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pairbus.errors import ConfigError
+from pairbus.spark.connections import run
 from pairbus.spark.features import StreamArrowWriter
 from pairbus.spark.options import Options
 from pairbus.spark.perseverance import persevere
@@ -95,20 +96,20 @@ def send_rows(rows: Iterator[pa.RecordBatch], options: Options, partition: int, 
     """Check all rows, then send them; returns when the service has accepted all messages."""
 
     def limits(entities: list[str]) -> dict[str, int]:
-        return asyncio.run(message_sizes(options, entities, options.patience_s))
+        return run(message_sizes(options, entities, options.patience_s))
 
     with Outbox(options.entity, limits, where=f"partition {partition}, ", id_prefix=id_prefix) as outbox:
         for batch in rows:
             outbox.add(batch)
         outbox.seal()
         if outbox.count:
-            asyncio.run(_send(outbox, options))
+            run(_send(outbox, options))
         return SentCounts(outbox.count, partition)
 
 
 async def message_sizes(options: Options, entities: list[str], patience_s: float) -> dict[str, int]:
     """Return the largest message of each entity. An entity that is missing or forbidden is an error that names it."""
-    async with options.carrier() as carrier:
+    async with options.borrowed() as carrier:
         sizes = {}
         for entity in entities:
             sender = await persevere(partial(carrier.sender, entity), options, entity, patience_s)
@@ -119,7 +120,7 @@ async def message_sizes(options: Options, entities: list[str], patience_s: float
 async def _send(outbox: Outbox, options: Options) -> None:
     window = asyncio.Semaphore(PARCELS_IN_FLIGHT)
     under_way: dict[tuple[str, str], asyncio.Task[None]] = {}
-    async with options.carrier() as carrier:
+    async with options.borrowed() as carrier:
         try:
             async with asyncio.TaskGroup() as group:
                 for parcel in outbox.parcels():

@@ -7,7 +7,6 @@ meanwhile are missing.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pairbus.amqp.types import Int, Long
 from pairbus.errors import PairbusError
+from pairbus.spark.connections import run
 from pairbus.spark.options import Options
 from pairbus.spark.perseverance import persevere
 from pairbus.spark.source.entities import entities_of
 from pairbus.spark.source.rows import enqueued_ms_of, sequence_number_of, to_columns
-from pairbus.transport import Carrier
 
 PEEK_COUNT = 250  # the largest page of the service
 ROWS_PER_BATCH = 2_000  # 2 000 × 256 KiB = 512 MiB at the very worst; BYTES_PER_BATCH ends a batch before
@@ -76,17 +75,16 @@ class PeekReader(DataSourceReader):
             return []
         entities = entities_of(self._options)
         parts = max(self._options.partitions // len(entities), 1)
-        found = asyncio.run(self._extents(entities))
+        found = run(self._extents(entities))
         return [part for entity, ends in found.items() for part in split(entity, *ends, parts)]
 
     async def _extents(self, entities: Sequence[str]) -> dict[str, tuple[int, int]]:
         found = {}
-        async with self._options.carrier() as carrier:
-            for entity in entities:
-                peeker = Peeker(carrier, self._options.for_entity(entity), patience_s=0.0)
-                ends = await extent(peeker, self._bounds.first, self._bounds.last)
-                if ends is not None:
-                    found[entity] = ends
+        for entity in entities:
+            peeker = Peeker(self._options.for_entity(entity), patience_s=0.0)
+            ends = await extent(peeker, self._bounds.first, self._bounds.last)
+            if ends is not None:
+                found[entity] = ends
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -102,17 +100,11 @@ class PeekReader(DataSourceReader):
 
 def read_range(options: Options, numbers: SequenceRange) -> Iterator[list[bytes]]:
     """Peek the messages of a range, as many at a time as make one batch of rows."""
-    # The loop stands still while Spark takes a batch: a connection that is lost meanwhile is opened again.
-    with asyncio.Runner() as runner:
-        carrier = runner.run(_carrier(options))
-        try:
-            peeker = Peeker(carrier, options.for_entity(numbers.entity), patience_s=options.patience_s)
-            next_number = numbers.first
-            while next_number <= numbers.last:
-                payloads, next_number = runner.run(peeker.collect(next_number, numbers.last))
-                yield payloads
-        finally:
-            runner.run(carrier.close())
+    peeker = Peeker(options.for_entity(numbers.entity), patience_s=options.patience_s)
+    next_number = numbers.first
+    while next_number <= numbers.last:
+        payloads, next_number = run(peeker.collect(next_number, numbers.last))
+        yield payloads
 
 
 def rows_of(payloads: list[bytes], options: Options, entity: str, column_names: Sequence[str] | None) -> pa.RecordBatch:
@@ -133,28 +125,24 @@ def spark_pushes_filters() -> bool:
 # ── pages ──
 
 
-async def _carrier(options: Options) -> Carrier:
-    return options.carrier()
-
-
 class Peeker:
     """Peeker of one entity over a carrier; passing errors are retried."""
 
-    def __init__(self, carrier: Carrier, options: Options, *, patience_s: float) -> None:
-        self._carrier = carrier
+    def __init__(self, options: Options, *, patience_s: float) -> None:
         self._options = options
         self._path = options.read_path
         self._patience_s = patience_s
 
     async def peek(self, from_number: int, count: int) -> list[bytes]:
         async def once() -> list[bytes]:
-            connection = await self._carrier.connection()
-            management = await connection.management(self._path, timeout_s=self._options.timeout_s)
-            if self._options.session is None:
-                return await management.peek(from_number, count)
-            asked = {"from-sequence-number": Long(from_number), "message-count": Int(count)}
-            answer = await management.request("peek-message", asked | {"session-id": self._options.session})
-            return [entry["message"] for entry in answer.get("messages", [])]
+            async with self._options.borrowed() as carrier:
+                connection = await carrier.connection()
+                management = await connection.management(self._path, timeout_s=self._options.timeout_s)
+                if self._options.session is None:
+                    return await management.peek(from_number, count)
+                asked = {"from-sequence-number": Long(from_number), "message-count": Int(count)}
+                answer = await management.request("peek-message", asked | {"session-id": self._options.session})
+                return [entry["message"] for entry in answer.get("messages", [])]
 
         return await persevere(once, self._options, self._path, self._patience_s)
 

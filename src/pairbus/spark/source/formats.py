@@ -5,13 +5,13 @@ Spark calls these methods in Python processes of the driver's host; their result
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 from pairbus.errors import ConfigError
+from pairbus.spark.connections import run
 from pairbus.spark.features import BatchReader
 from pairbus.spark.options import Options, refuse_tables
 from pairbus.spark.sink.writers import BatchSink, StreamSink, message_sizes
@@ -51,7 +51,7 @@ class ServiceBusDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         options = self._sink_options(schema, overwrite)
         if options.entity is not None:
-            asyncio.run(message_sizes(options, [options.entity], 0.0))  # before any task: is it there, may we send?
+            run(message_sizes(options, [options.entity], 0.0))  # before any task: is it there, may we send?
         return BatchSink(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:

@@ -30,7 +30,6 @@ from pyspark.sql.datasource import InputPartition
 from pairbus.errors import ConfigError, EntityNotFound
 from pairbus.spark.connections import run
 from pairbus.spark.features import BatchReader, Offset
-from pairbus.spark.links import carrier_of
 from pairbus.spark.options import LONG_MAX, Options
 from pairbus.spark.source.batch_reader import PEEK_COUNT, Peeker, SequenceRange, extent, rows_of, split
 from pairbus.spark.source.entities import EntityListing
@@ -217,11 +216,7 @@ class PeekStreamReader(BatchReader):
 
     def _peeker(self, entity: str, patience_s: float | None = None) -> Peeker:
         options = self._options
-        return Peeker(
-            carrier_of(options),
-            options.for_entity(entity),
-            patience_s=options.patience_s if patience_s is None else patience_s,
-        )
+        return Peeker(options.for_entity(entity), patience_s=options.patience_s if patience_s is None else patience_s)
 
     def _extent(self, entity: str, first: int, last: int, *, patience_s: float | None = None) -> tuple[int, int] | None:
         async def found() -> tuple[int, int] | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pairbus.spark.connections import run
-from pairbus.spark.links import carrier_of
 from pairbus.spark.options import LONG_MAX, Options
 from pairbus.spark.source.batch_reader import PEEK_COUNT, Peeker, extent
 from pairbus.spark.source.rows import ENQUEUED_TIME, SEQUENCE_NUMBER
@@ -46,7 +45,7 @@ class QueueView:
         return run(self._gone(identities))
 
     def _peeker(self, patience_s: float) -> Peeker:
-        return Peeker(carrier_of(self._options), self._options, patience_s=patience_s)
+        return Peeker(self._options, patience_s=patience_s)
 
     async def _first(self, patience_s: float) -> FirstMessage | None:
         peeker = self._peeker(patience_s)

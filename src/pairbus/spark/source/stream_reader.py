@@ -23,7 +23,6 @@ from pyspark.sql.datasource import InputPartition
 from pairbus.errors import ConfigError
 from pairbus.spark.connections import run
 from pairbus.spark.features import BatchReader, Offset
-from pairbus.spark.links import carrier_of
 from pairbus.spark.options import Options
 from pairbus.spark.source.batch_reader import rows_of
 from pairbus.spark.source.entities import LOCATION, ONE_ENTITY
@@ -179,7 +178,8 @@ class StagedStreamReader(BatchReader):
     async def _take_in(self, share: TaskShare) -> LogEntry | None:
         if _is_repetition():
             share = replace(share, is_fresh=False)
-        return await take_in(self._options, self._staging, share, carrier_of(self._options))
+        async with self._options.borrowed() as carrier:
+            return await take_in(self._options, self._staging, share, carrier)
 
     def _rows(self, seal: LogEntry) -> Iterator[pa.RecordBatch]:
         options = self._options
