@@ -53,7 +53,7 @@ async def test_pings_come_one_interval_after_the_failover_and_after_each_other(w
 
 @both_flavours
 async def test_a_ping_waits_for_its_answer_as_long_as_the_interval(world: World, flavour: Flavour) -> None:
-    """Five seconds at the most. The next one comes an interval after it was given up."""
+    """The next one comes an interval after it was given up; `tests/pairing/test_pings.py` shows the time-out itself."""
     queue = world.namespaces.make_queue()
     nemesis = world.nemesis()
     client = await world.client(flavour, attempt_timeout=1)
@@ -62,8 +62,10 @@ async def test_a_ping_waits_for_its_answer_as_long_as_the_interval(world: World,
     await until(lambda: len(client.told(PingSent)) >= 2, "two pings that nobody answers", within_s=12.0 * slowness())
     first, second = [event.at_s for event in client.told(PingSent)[:2]]
     assert first - client.told(FailedOver)[0].at_s >= 1.9, "a ping interval and a second of silence have passed"
-    assert 1.9 <= second - first < 4.0 * slowness()
-    assert nemesis.counts.of(queue).transfers_held >= 3, "the message and two pings"
+    assert second - first >= 1.9
+    await until(
+        lambda: nemesis.counts.of(queue).transfers_held >= 3, "the message and two pings", within_s=12.0 * slowness()
+    )
 
 
 @both_flavours

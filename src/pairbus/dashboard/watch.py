@@ -145,6 +145,7 @@ class Watch:
         watcher.tell(_line("look", look))
         watcher.tell(_line("happened", list(self.log.events)))
         self._watchers.add(watcher)
+        self.begin()  # on a busy machine the watch may have come to rest since the look
         return watcher
 
     def leave(self, watcher: Watcher) -> None:
