@@ -91,7 +91,7 @@ class TopicWorld:
         for number, (name, description) in enumerate(self._subscriptions.items(), TOPIC_ID + 1):
             last_seq = last_seqs.get(number, 0)
             subscription = Subscription(number, description, store, self.payloads, last_seq=last_seq, **options)
-            self.topic.subscriptions[name] = subscription
+            self.topic.audience.add(subscription)
             for at, (found, action) in enumerate(self._rules.get(name, [(TrueFilter(), None)])):
                 subscription.put_rule(Rule(0, RuleDescription("prices", name, f"rule{at}", found, action)))
 

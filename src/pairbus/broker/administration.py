@@ -211,8 +211,7 @@ class Administration:
             case Topic():
                 self._catalog.topics[path_key(entity.path)] = entity
             case Subscription():
-                topic = self._catalog.topic(entity.description.topic)
-                topic.subscriptions[entity.description.name.lower()] = entity
+                self._catalog.topic(entity.description.topic).audience.add(entity)
             case Rule():
                 rule = entity.description
                 self._catalog.subscription(rule.topic, rule.subscription).put_rule(entity)
@@ -305,7 +304,7 @@ class Administration:
                 self._catalog.topics.pop(path_key(entity.path), None)
             case Subscription():
                 topic = self._catalog.topic(entity.description.topic)
-                topic.subscriptions.pop(entity.description.name.lower(), None)
+                topic.audience.drop(entity.description.name.lower())
                 topic.touch(entity.accessed_ms)  # uses of the subscription were uses of the topic
             case Rule():
                 rule = entity.description

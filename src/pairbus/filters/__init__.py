@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from pairbus.filters.actions import Changed, CompiledAction, apply, compile_action
 from pairbus.filters.errors import FilterEvaluationError, FilterSyntaxError
+from pairbus.filters.index import TextTables, WantedText
 from pairbus.filters.kinds import (
     CorrelationFilter,
     FalseFilter,
@@ -50,8 +51,10 @@ __all__ = [
     "Rules",
     "SqlAction",
     "SqlFilter",
+    "TextTables",
     "TrueFilter",
     "Value",
+    "WantedText",
     "action_from_json",
     "action_to_json",
     "apply",

@@ -12,13 +12,16 @@ from pairbus.broker.boxes.locks import Lock, Locks
 from pairbus.broker.boxes.sessions import MessageSession
 from pairbus.broker.entities import settlement
 from pairbus.broker.entities.admission import Admission
+from pairbus.broker.entities.audience import Audience
 from pairbus.broker.entities.duplicates import DuplicateWindow
 from pairbus.broker.entities.holds import Hold, Holder, Holds
 from pairbus.broker.entities.publication import Publication
 from pairbus.broker.entities.session_service import SessionService
+from pairbus.broker.entities.subscription import Subscription
 from pairbus.broker.store import Delete, Done, StoredMessage
 from pairbus.broker.wire.draft import Draft
 from pairbus.errors import StoreError
+from pairbus.filters import MessageView
 
 
 @contextmanager
@@ -78,12 +81,12 @@ def forwards_in_two_commits() -> Iterator[None]:
 @contextmanager
 def forgets_a_subscription() -> Iterator[None]:
     """Makes one copy less of a message that more than two subscriptions get."""
-    genuine = Publication.add
+    genuine = Audience.candidates
 
-    def add(publication: Publication, message: Any, subscriptions: Any, now_ms: int) -> None:
-        genuine(publication, message, list(subscriptions)[:2], now_ms)
+    def candidates(audience: Audience, view: MessageView) -> list[Subscription]:
+        return list(genuine(audience, view))[:2]
 
-    with patch.object(Publication, "add", add):
+    with patch.object(Audience, "candidates", candidates):
         yield
 
 

@@ -5,10 +5,10 @@ Copies that no action changed share a payload; if there is only one such copy, i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from pairbus.broker.boxes.box import Box
+from pairbus.broker.entities.audience import Audience
 from pairbus.broker.entities.settlement import reason
 from pairbus.broker.entities.subscription import Subscription
 from pairbus.broker.store import Insert, InsertPayload, Store, StoredMessage
@@ -44,8 +44,8 @@ class Publication:
         self.size = 0
         "Bytes that the copies take, each payload counted once."
 
-    def add(self, message: StoredMessage, subscriptions: Iterable[Subscription], now_ms: int) -> None:
-        """Evaluate the rules of every subscription for a message of the topic, and make the copies.
+    def add(self, message: StoredMessage, audience: Audience, now_ms: int) -> None:
+        """Evaluate the rules of the subscriptions that may select a message of the topic, and make the copies.
 
         Nothing is written yet, so that a failure here leaves nothing in the group.
         """
@@ -56,7 +56,8 @@ class Publication:
             enqueued_ms=now_ms,
             seq=message.seq,
         )
-        outcomes = [outcome for each in subscriptions for outcome in outcomes_of(each, view, message.session_id)]
+        candidates = audience.candidates(view)
+        outcomes = [outcome for each in candidates for outcome in outcomes_of(each, view, message.session_id)]
         payload = 0
         if sum(outcome.changed is None for outcome in outcomes) > 1:
             payload = self._store.number()

@@ -58,6 +58,8 @@ class Subscription(ReceivingEntity[SubscriptionDescription]):
         self.subscription_id = subscription_id
         self.rules: dict[str, Rule] = {}
         "Rules by name in lower case, in the order of their creation."
+        self.on_rules: Callable[[], object] | None = None
+        "Called when a rule was added, replaced or dropped; the topic sets it."
         self._compiled: Rules | None = None
         self._entity = entity = Entity(
             subscription_id,
@@ -99,11 +101,16 @@ class Subscription(ReceivingEntity[SubscriptionDescription]):
     def put_rule(self, rule: Rule) -> None:
         """Add a rule, or replace the one of the same name."""
         self.rules[rule.description.name.lower()] = rule
-        self._compiled = None
+        self._rules_changed()
 
     def drop_rule(self, name: str) -> None:
         del self.rules[name.lower()]
+        self._rules_changed()
+
+    def _rules_changed(self) -> None:
         self._compiled = None
+        if self.on_rules is not None:
+            self.on_rules()
 
     @property
     def compiled(self) -> Rules:

@@ -12,11 +12,11 @@ from pairbus.broker.boxes.box import Box, deletion
 from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.description import TopicDescription
 from pairbus.broker.entities.admission import Admission
+from pairbus.broker.entities.audience import Audience
 from pairbus.broker.entities.entity import RETRY_PAUSE_MS, Entity
 from pairbus.broker.entities.payloads import Payloads
 from pairbus.broker.entities.publication import Publication
 from pairbus.broker.entities.schedule import Schedule
-from pairbus.broker.entities.subscription import Subscription
 from pairbus.broker.kit.recorder import Recorder
 from pairbus.broker.store import ACTIVE, SCHEDULED, IndexRow, Insert, RaiseSeq, Store, StoredMessage, box_of
 from pairbus.broker.sweep import Remains
@@ -42,7 +42,8 @@ class Topic:
     ) -> None:
         """Make a topic. `on_ready` is called when `next_due_ms` may have changed without a call."""
         self.topic_id = topic_id
-        self.subscriptions: dict[str, Subscription] = {}
+        self.audience = Audience()
+        self.subscriptions = self.audience.subscriptions
         "Subscriptions by name in lower case."
         self._store = store
         self._payloads = payloads
@@ -193,7 +194,7 @@ class Topic:
                 message.n = self._store.number()
                 publication.scheduled.append(message)
             else:
-                publication.add(message, self.subscriptions.values(), now_ms)
+                publication.add(message, self.audience, now_ms)
         if publication.scheduled:
             self._store.write(Insert(self.box.number, publication.scheduled))
             self.box.size_bytes += sum(message.size for message in publication.scheduled)
@@ -244,7 +245,7 @@ class Topic:
         publication = Publication(self.topic_id, self._store)
         for message in messages:
             self._entity.last_seq += 1
-            publication.add(message.revised(seq=self._entity.last_seq), self.subscriptions.values(), now_ms)
+            publication.add(message.revised(seq=self._entity.last_seq), self.audience, now_ms)
         publication.write()
         if messages:
             self._store.write(deletion(self.box, messages))

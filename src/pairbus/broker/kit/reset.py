@@ -92,13 +92,14 @@ def _replace(catalog: Catalog, before: EntityHolder, new_id: int, hooks: ResetHo
             catalog.queues[path_key(before.path)] = after
             before.give_way(after)
         case Topic(), Topic():
-            after.subscriptions.update(before.subscriptions)
+            for subscription in before.subscriptions.values():
+                after.audience.add(subscription)
             catalog.topics[path_key(before.path)] = after
             before.give_way(after)
         case Subscription(), Subscription():
             for rule in before.rules.values():
                 after.put_rule(rule)
-            catalog.topic(before.description.topic).subscriptions[before.description.name.lower()] = after
+            catalog.topic(before.description.topic).audience.add(after)
             before.close()
     return after
 
