@@ -191,7 +191,7 @@ def _syphon_lines(messages: int, days: float) -> Iterator[str]:
 def _measured(folder: Path) -> ReportTime:
     from pairbus.ledger.prices import load
     from pairbus.report.job import make_report
-    from pairbus.report.sources import find_sources
+    from pairbus.report.passes.sources import find_sources
     from pairbus.spark.session import local_session
 
     began = time.monotonic()

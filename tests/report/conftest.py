@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pairbus.ledger.prices import PriceSheet, load
-from pairbus.report.sources import SMALL_CONF
+from pairbus.report.passes.sources import SMALL_CONF
 from tests.report import plain
 from tests.report.worlds import RandomWorld, hand_ledger
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from pairbus.report.availability import Transition, UnhealthyTime, merged, spans, states
 from pairbus.report.model import Delay, EntityAvailability
-from pairbus.report.records import RunEnd, StateChange
-from pairbus.report.sums import RowSums
+from pairbus.report.passes.records import RunEnd, StateChange
+from pairbus.report.passes.sums import RowSums
+from pairbus.report.rules.availability import Transition, UnhealthyTime, merged, spans, states
 from tests.report import plain
 from tests.report.conftest import World
 

@@ -17,13 +17,13 @@ from pairbus.errors import ConfigError, LedgerNewer
 from pairbus.ledger.estimate import Counting
 from pairbus.ledger.prices import PriceSheet, load
 from pairbus.ledger.rows import Author, encode
-from pairbus.report.bill import Cell, Tariffs, make_bill, part_of
-from pairbus.report.cells import DAILY, HOURLY, MONTHLY, begin_of
 from pairbus.report.files import read_json, write_json, write_parquet
 from pairbus.report.model import PARTS, Amount
-from pairbus.report.records import CellSum
-from pairbus.report.sums import RowSums, gathered
-from pairbus.report.tally import RowsElsewhere, TaskSums
+from pairbus.report.passes.records import CellSum
+from pairbus.report.passes.sums import RowSums, gathered
+from pairbus.report.passes.tally import RowsElsewhere, TaskSums
+from pairbus.report.rules.bill import Cell, Tariffs, make_bill, part_of
+from pairbus.report.rules.cells import DAILY, HOURLY, MONTHLY, begin_of
 from tests.report import plain
 from tests.report.conftest import BEFORE, NOW_S, World
 from tests.report.example import example_report

@@ -12,7 +12,7 @@ from pairbus.ledger.prices import PriceSheet, load
 from pairbus.ledger.rows import decode
 from pairbus.ledger.table.lines import usable
 from pairbus.report.model import Report
-from pairbus.report.sources import find_sources
+from pairbus.report.passes.sources import find_sources
 from tests.report.conftest import NOW_S, World
 from tests.report.worlds import BROKEN, NOON_S, ODD_BUT_WHOLE, Writer, hand_ledger
 

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from pairbus.report.incidents import incidents_of, largest
 from pairbus.report.model import EntityOutage
 from pairbus.report.page.reasons import OTHER, in_words, said_once
+from pairbus.report.rules.incidents import incidents_of, largest
 
 ENDS = "2026-03-01T12:59:00.000Z"
 

@@ -395,9 +395,9 @@ def test_times_of_views_are_shown_in_utc_with_their_zone(spark: SparkSession, tm
 @pytest.mark.spark
 def test_report_reads_table_whose_location_has_an_apostrophe(spark: SparkSession, tmp_path: Path) -> None:
     """The location of a table of another format than Parquet is a value of a query."""
-    from pairbus.report.sources import Sources
-    from pairbus.report.stages import pass_over
-    from pairbus.report.tally import RowsElsewhere
+    from pairbus.report.passes.sources import Sources
+    from pairbus.report.passes.stages import pass_over
+    from pairbus.report.passes.tally import RowsElsewhere
 
     place = str(tmp_path / "l'été")
     rows = spark.range(1).selectExpr(*(f"'x' as `{name}`" for name in (*NAMES, "source", "position")))
@@ -464,6 +464,6 @@ def test_large_ledgers_give_the_same_report_as_small_ones(
     """Messages of large ledgers are put together in Spark's workers, in several parts."""
     RandomWorld(1).write(tmp_path)
     small = report_of(spark, sheet, tmp_path)
-    monkeypatch.setattr("pairbus.report.sources.DRIVER_BYTES", 0)
-    monkeypatch.setattr("pairbus.report.stages.PART_BYTES", 20_000)
+    monkeypatch.setattr("pairbus.report.passes.sources.DRIVER_BYTES", 0)
+    monkeypatch.setattr("pairbus.report.passes.stages.PART_BYTES", 20_000)
     assert report_of(spark, sheet, tmp_path) == small

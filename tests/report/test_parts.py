@@ -14,16 +14,16 @@ import pytest
 
 from pairbus.ledger.rows import decode
 from pairbus.pairing import events
-from pairbus.report import backlog
-from pairbus.report.availability import merged, spans
-from pairbus.report.backlog import Block, FirstLook, Question, backlog_and_delays
-from pairbus.report.cells import DAILY, HOURLY, MONTHLY, Cells
-from pairbus.report.messages import Outages, sums_of
-from pairbus.report.places import find_places
-from pairbus.report.records import FilePiece, Sum, Wait, records_of, to_batch
-from pairbus.report.stages import _block_of
-from pairbus.report.sums import MessageSums, RowSums, gathered
-from pairbus.report.tally import RowsElsewhere, TaskSums, tally_lines
+from pairbus.report.passes.places import find_places
+from pairbus.report.passes.records import FilePiece, Sum, Wait, records_of, to_batch
+from pairbus.report.passes.stages import _block_of
+from pairbus.report.passes.sums import MessageSums, RowSums, gathered
+from pairbus.report.passes.tally import RowsElsewhere, TaskSums, tally_lines
+from pairbus.report.rules import backlog
+from pairbus.report.rules.availability import merged, spans
+from pairbus.report.rules.backlog import Block, FirstLook, Question, backlog_and_delays
+from pairbus.report.rules.cells import DAILY, HOURLY, MONTHLY, Cells
+from pairbus.report.rules.messages import Outages, sums_of
 from tests.report import plain
 from tests.report.worlds import NOON_S, RandomWorld, Writer
 
@@ -150,7 +150,7 @@ def test_percentiles_are_exact_also_within_classes_of_long_delays() -> None:
 @pytest.mark.parametrize(("hours", "grain"), [(50, HOURLY), (51, DAILY), (24 * 50 + 1, MONTHLY)])
 def test_cells_are_as_fine_as_their_number_allows(hours: int, grain: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one part or several, and whatever the case of names is."""
-    monkeypatch.setattr("pairbus.report.cells.CELLS_MAX", 50)
+    monkeypatch.setattr("pairbus.report.rules.cells.CELLS_MAX", 50)
     whole, parts = Cells(), [Cells(), Cells()]
     for hour in range(hours):
         key = "ns", "primary", ("Orders", "orders")[hour % 2], "send", "application", True

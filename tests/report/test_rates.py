@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from pairbus.report.rates import POINTS_MAX, SPANS_MAX, Rates
+from pairbus.report.rules.rates import POINTS_MAX, SPANS_MAX, Rates
 
 Rows = list[tuple[dict[str, Any], int]]
 

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import pairbus
 from pairbus.ledger.rows import time_text
 from pairbus.ledger.table.listing import whole_files
-from pairbus.report.availability import merged, spans, states
-from pairbus.report.backlog import backlog_and_delays
-from pairbus.report.bill import Tariffs, make_bill
-from pairbus.report.entities import availability_of, outages_of
-from pairbus.report.messages import Outages
 from pairbus.report.model import SCHEMA, Availability, Bill, Prices, Report, ReportSource
-from pairbus.report.places import find_places
-from pairbus.report.sources import Sources, find_sources
-from pairbus.report.stages import LargeLedger, SmallLedger, choose, pass_over
-from pairbus.report.sums import MessageSums, RowSums
-from pairbus.report.times import text_of
+from pairbus.report.passes.places import find_places
+from pairbus.report.passes.sources import Sources, find_sources
+from pairbus.report.passes.stages import LargeLedger, SmallLedger, choose, pass_over
+from pairbus.report.passes.sums import MessageSums, RowSums
+from pairbus.report.rules.availability import merged, spans, states
+from pairbus.report.rules.backlog import backlog_and_delays
+from pairbus.report.rules.bill import Tariffs, make_bill
+from pairbus.report.rules.entities import availability_of, outages_of
+from pairbus.report.rules.messages import Outages
+from pairbus.report.rules.times import text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

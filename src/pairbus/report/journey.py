@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 from pairbus.ledger.rows import Row
 from pairbus.ledger.table.lines import NAMES, usable
 from pairbus.report.model import Hop
-from pairbus.report.sources import find_sources
-from pairbus.report.stages import json_lines, ledger_tables
+from pairbus.report.passes.sources import find_sources
+from pairbus.report.passes.stages import json_lines, ledger_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -84,7 +84,7 @@ def report(
     # Imported when needed: other commands should not wait for it.
     from pairbus.ledger.prices import load
     from pairbus.ledger.table.listing import is_here
-    from pairbus.report.sources import LARGE_CONF, find_sources
+    from pairbus.report.passes.sources import LARGE_CONF, find_sources
 
     sheet, geo = load(prices), load(GEO)
     check_output("--out", out)

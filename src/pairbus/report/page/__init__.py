@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from pairbus.report.incidents import incidents_of
 from pairbus.report.model import Report
 from pairbus.report.page.axis import happened
 from pairbus.report.page.costs import costs
@@ -15,6 +14,7 @@ from pairbus.report.page.pictures import delays
 from pairbus.report.page.sections import dead_letters, entities, head, key_figures, ledger, outages
 from pairbus.report.page.summary import summary
 from pairbus.report.page.words import Calendar, Local
+from pairbus.report.rules.incidents import incidents_of
 
 __all__ = ["render", "summary"]
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
-from pairbus.report.incidents import Incident, largest
 from pairbus.report.model import BacklogPoint, RatePoint, Report
 from pairbus.report.page import plots
 from pairbus.report.page.frame import closer, nothing, section, share_of
@@ -26,6 +25,7 @@ from pairbus.report.page.words import (
     moment,
     shortened,
 )
+from pairbus.report.rules.incidents import Incident, largest
 
 LANES_MAX = 12
 CLOSER_MAX = 6

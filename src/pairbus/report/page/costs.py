@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from pairbus.report.incidents import Incident
 from pairbus.report.model import PARTS, Amount, BillLine, OutageBill, Report
 from pairbus.report.page import plots
 from pairbus.report.page.findings import added, comparison
@@ -17,6 +16,7 @@ from pairbus.report.page.markup import Html, join, name, tag
 from pairbus.report.page.scales import Tick, number_ticks
 from pairbus.report.page.tables import fitting_table, folded, folds, long_table, pairs, table
 from pairbus.report.page.words import Calendar, count, counted, is_own, listed, moment, money, share, shortened, size
+from pairbus.report.rules.incidents import Incident
 
 MEANINGS = {
     "application": "the application's own sends and receives",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
-from pairbus.report.incidents import incidents_of
 from pairbus.report.model import Report
 from pairbus.report.page.words import WIDE, count, counted, duration, listed, money, percent, times
+from pairbus.report.rules.incidents import incidents_of
 
 GOOD, BAD, PLAIN = "good", "bad", "plain"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pairbus.report.incidents import Incident
 from pairbus.report.model import Delay, EntityAvailability, EntityOutage, Report
 from pairbus.report.page.findings import Figure, figures, headline
 from pairbus.report.page.frame import nothing, section
@@ -12,6 +11,7 @@ from pairbus.report.page.markup import Html, join, name, tag
 from pairbus.report.page.reasons import said_once
 from pairbus.report.page.tables import cut_table, fitting_table, folded, long_table, pairs, table
 from pairbus.report.page.words import Calendar, count, counted, duration, is_own, listed, moment, percent
+from pairbus.report.rules.incidents import Incident
 
 INCIDENTS_MAX = 50
 REASONS_MAX = 20

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pairbus.report.incidents import Incident, incidents_of
 from pairbus.report.model import Report
 from pairbus.report.page.findings import BAD, GOOD, comparison, figures, headline
 from pairbus.report.page.reasons import said_once
 from pairbus.report.page.words import Calendar, Local, count, counted, duration, listed, plain
+from pairbus.report.rules.incidents import Incident, incidents_of
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -18,10 +18,10 @@ from pairbus.errors import ConfigError
 from pairbus.ledger.estimate import Counting
 from pairbus.ledger.prices import PriceSheet
 from pairbus.ledger.rows import FAILED_SEND
-from pairbus.report.availability import UnhealthyTime
-from pairbus.report.cells import MONTHLY, begin_of
 from pairbus.report.model import PARTS, Amount, Bill, BillLine, OutageBill, Prices
-from pairbus.report.times import HOUR_MS, hour_of, text_of
+from pairbus.report.rules.availability import UnhealthyTime
+from pairbus.report.rules.cells import MONTHLY, begin_of
+from pairbus.report.rules.times import HOUR_MS, hour_of, text_of
 
 SPOOL = "spool"
 DIVERTING = ("failover", "spool")

@@ -7,13 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pairbus.ledger.table.names import file_number
-from pairbus.report.availability import Transition
-from pairbus.report.bill import Cell, Diversion, Trouble
-from pairbus.report.cells import STEPS, Cells
-from pairbus.report.entities import MessageCounts
 from pairbus.report.model import DeadLetters
-from pairbus.report.rates import Rates
-from pairbus.report.records import (
+from pairbus.report.passes.records import (
     CellSum,
     FilePiece,
     LettersSum,
@@ -28,6 +23,11 @@ from pairbus.report.records import (
     Wait,
     WaySum,
 )
+from pairbus.report.rules.availability import Transition
+from pairbus.report.rules.bill import Cell, Diversion, Trouble
+from pairbus.report.rules.cells import STEPS, Cells
+from pairbus.report.rules.entities import MessageCounts
+from pairbus.report.rules.rates import Rates
 
 
 @dataclass(slots=True)

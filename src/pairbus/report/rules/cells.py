@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from functools import cache
 
-from pairbus.report.records import CellSum
+from pairbus.report.passes.records import CellSum
 
 CELLS_MAX = 20_000  # × 200 bytes = 4 MB of lines in a report
 HOURLY, DAILY, MONTHLY = 0, 1, 2

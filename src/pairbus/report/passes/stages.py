@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from pairbus.ledger.table.lines import NAMES
 from pairbus.ledger.table.listing import LedgerFile, literally
 from pairbus.ledger.table.table import ROW_DDL
-from pairbus.report import backlog
-from pairbus.report.availability import TRANSITIONS
-from pairbus.report.backlog import Block, FirstLook, Question
-from pairbus.report.messages import Outages, sums_of
-from pairbus.report.records import DDL, DayCount, MessageStep, Sum, Wait, records_of, to_batch
-from pairbus.report.sources import Sources
-from pairbus.report.sums import MessageSums, RowSums, gathered
-from pairbus.report.tally import BATCH_RECORDS, PING, RowsElsewhere, count_days, tally_lines, tally_rows
+from pairbus.report.passes.records import DDL, DayCount, MessageStep, Sum, Wait, records_of, to_batch
+from pairbus.report.passes.sources import Sources
+from pairbus.report.passes.sums import MessageSums, RowSums, gathered
+from pairbus.report.passes.tally import BATCH_RECORDS, PING, RowsElsewhere, count_days, tally_lines, tally_rows
+from pairbus.report.rules import backlog
+from pairbus.report.rules.availability import TRANSITIONS
+from pairbus.report.rules.backlog import Block, FirstLook, Question
+from pairbus.report.rules.messages import Outages, sums_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -70,7 +70,7 @@ def choose(spark: SparkSession, sources: Sources) -> RowsElsewhere:
 
 
 def pass_over(spark: SparkSession, sources: Sources, choice: RowsElsewhere) -> DataFrame:
-    """Return records of all rows, in the columns of `pairbus.report.records`."""
+    """Return records of all rows, in the columns of `pairbus.report.passes.records`."""
     from pyspark.sql import functions as F
 
     parts = []

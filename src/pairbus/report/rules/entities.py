@@ -7,10 +7,10 @@ from dataclasses import astuple, dataclass
 from itertools import groupby
 
 from pairbus.ledger.rows import FAILED_SEND
-from pairbus.report.availability import UnhealthyTime
-from pairbus.report.bill import Cell, Diversion, Trouble
 from pairbus.report.model import DeadLetters, Delay, EntityAvailability, EntityOutage
-from pairbus.report.times import text_of
+from pairbus.report.rules.availability import UnhealthyTime
+from pairbus.report.rules.bill import Cell, Diversion, Trouble
+from pairbus.report.rules.times import text_of
 
 ALL = "*"
 

@@ -13,8 +13,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
 from pairbus.report.model import BacklogPoint, Delay
-from pairbus.report.records import Sum
-from pairbus.report.times import text_of
+from pairbus.report.passes.records import Sum
+from pairbus.report.rules.times import text_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from pairbus.report.model import StateSpan
-from pairbus.report.times import text_of
+from pairbus.report.rules.times import text_of
 
 SUSPECTED, FAILED_OVER, RECOVERED, CLEARED = "Suspected", "FailedOver", "Recovered", "PairingCleared"
 TRANSITIONS = (SUSPECTED, FAILED_OVER, RECOVERED, CLEARED)

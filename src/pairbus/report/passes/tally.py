@@ -19,10 +19,7 @@ from pairbus.ledger.rows import FAILED_SEND, LOST_ROWS, SETTLED, RemovedFile
 from pairbus.ledger.table.lines import NAMES, REASON_MAX, check_texts, check_values, fields_of, time_ms_of
 from pairbus.ledger.table.lost import files_named, settlements_of, without
 from pairbus.ledger.table.names import source_key
-from pairbus.report.availability import TRANSITIONS
-from pairbus.report.cells import Cells, begin_of
-from pairbus.report.rates import Rates
-from pairbus.report.records import (
+from pairbus.report.passes.records import (
     DayCount,
     FilePiece,
     LettersSum,
@@ -33,6 +30,9 @@ from pairbus.report.records import (
     StateChange,
     to_batch,
 )
+from pairbus.report.rules.availability import TRANSITIONS
+from pairbus.report.rules.cells import Cells, begin_of
+from pairbus.report.rules.rates import Rates
 
 if TYPE_CHECKING:
     import pyarrow

@@ -10,8 +10,8 @@ from typing import Any
 
 from pairbus.ledger.rows import FAILED_SEND
 from pairbus.report.model import RatePoint
-from pairbus.report.records import RateSum
-from pairbus.report.times import text_of
+from pairbus.report.passes.records import RateSum
+from pairbus.report.rules.times import text_of
 
 POINTS_MAX = 500
 SPANS_MAX = 4096

@@ -8,8 +8,8 @@ from itertools import groupby
 from operator import attrgetter
 
 from pairbus.report.model import Damage
-from pairbus.report.records import FilePiece, LinePlace
-from pairbus.report.tally import JUMP_MS, SHOWN_MAX, plain_path
+from pairbus.report.passes.records import FilePiece, LinePlace
+from pairbus.report.passes.tally import JUMP_MS, SHOWN_MAX, plain_path
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pairbus.report.availability import UnhealthyTime, floor_second
-from pairbus.report.records import LettersSum, MessagesSum, MessageStep, TroubleSum, Wait, WaySum
-from pairbus.report.tally import DEAD, DIVERTED, FORWARDED, MAYBE, MOVED, REFUSED
+from pairbus.report.passes.records import LettersSum, MessagesSum, MessageStep, TroubleSum, Wait, WaySum
+from pairbus.report.passes.tally import DEAD, DIVERTED, FORWARDED, MAYBE, MOVED, REFUSED
+from pairbus.report.rules.availability import UnhealthyTime, floor_second
 
 SPOOL = "spool"
 REFUSED_REASON = "refused, stays in the spool"

@@ -57,7 +57,7 @@ class CellSum(NamedTuple):
     cause: str
     is_ok: int
     grain: int
-    "Number of the grain of `hour` in `pairbus.report.cells`."
+    "Number of the grain of `hour` in `pairbus.report.rules.cells`."
     hour: int
     counted: int
     operations: int
@@ -104,7 +104,7 @@ class LettersSum(NamedTuple):
 
 
 class RateSum(NamedTuple):
-    """Sends of one span of time; `pairbus.report.rates`."""
+    """Sends of one span of time; `pairbus.report.rules.rates`."""
 
     grain: int
     second: int
