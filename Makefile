@@ -7,12 +7,13 @@ STAMP  := $(VENV)/.installed
 # Where this is set, hundreds of processes of the tests compile all of Pairbus again, which takes half of their time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test deep azure package-test spark-matrix quick sim nemesis docs check fix coverage dist sbom release-check bench clean
+.PHONY: help setup demo test durations deep azure package-test spark-matrix quick sim nemesis docs check fix coverage dist sbom release-check bench clean
 
 help:
 	@echo "make setup   .venv with everything"
 	@echo "make demo    an outage of a pair of namespaces, from the first send to the last check"
 	@echo "make test    every test but those of make deep, the JavaScript SDK included when node is here"
+	@echo "make durations   make test, which puts the seconds of each test file into tests/durations.json"
 	@echo "make deep    the tests that take a minute each: Spark, and eight versions of azure-servicebus"
 	@echo "make azure   the paired client on two namespaces, PAIRBUS_AZURE_PRIMARY and PAIRBUS_AZURE_SECONDARY"
 	@echo "make package-test   wheel and sdist, each extra alone in an empty environment, Spark without any Java: some minutes;"
@@ -42,7 +43,10 @@ demo: setup
 # all of them.
 test: setup
 	@for part in 'tests/[a-f]*/' 'tests/[g-z]*/ tests/test_*.py'; do $(BIN)/pytest --collect-only $$part > /dev/null 2>&1 & done; wait
-	$(BIN)/pytest -n 7 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m 'not deep' --failures-to .ci/failures.json
+	$(BIN)/pytest -n 7 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m 'not deep' --failures-to .ci/failures.json $(DURATIONS)
+
+durations: DURATIONS := --durations-to tests/durations.json
+durations: test
 
 deep: setup
 	$(BIN)/pytest -m deep

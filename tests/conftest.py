@@ -19,7 +19,7 @@ from pairbus.spark.session import LIGHT_JAVA
 from tests.azure import NAMES as AZURE
 from tests.brokers import BrokerProcess
 
-pytest_plugins = ["tests.failures"]
+pytest_plugins = ["tests.balance", "tests.failures"]
 
 # Every run uses the same examples, so a failure is the same for everybody. PAIRBUS_EXPLORE=1 looks for new examples.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
@@ -41,27 +41,12 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
-_FIRST = ("tests/spark/", "tests/report/")
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that gets the fixture `spark`, also through another one, so that `make quick` starts no Java.
-
-    Begin with the files that take long: a process that begins one of them last keeps the whole run waiting. Files with
-    a Spark come first of all, those of tests/spark before those of tests/report: a process keeps the Java that it has
-    started, and one that was started for reports lacks the variables that the others need.
-    """
+    """Mark every test that gets the fixture `spark`, also through another one, so that `make quick` starts no Java."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-    long = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("spark")}
-
-    def rank(item: pytest.Item) -> int:
-        folder = next((number for number, name in enumerate(_FIRST) if item.nodeid.startswith(name)), len(_FIRST))
-        return folder if folder < len(_FIRST) else folder + (item.path not in long)
-
-    items.sort(key=rank)
 
 
 @pytest.fixture(scope="session", autouse=True)

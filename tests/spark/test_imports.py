@@ -5,10 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
-pytestmark = pytest.mark.spark
-
 SLOW = {
     "aiohttp",
     "azure",

@@ -92,7 +92,7 @@ class Trouble:
 
 
 @pytest.fixture
-def spark() -> FakeSpark:
+def fake() -> FakeSpark:
     return FakeSpark()
 
 
@@ -102,11 +102,11 @@ def trouble(monkeypatch: pytest.MonkeyPatch) -> Trouble:
 
 
 @pytest.fixture
-def begin(spark: FakeSpark, tmp_path: Path) -> Callable[..., SparkSyphon]:
+def begin(fake: FakeSpark, tmp_path: Path) -> Callable[..., SparkSyphon]:
     def begin(root: Path = tmp_path, *, once: bool = False) -> SparkSyphon:
         secret = Secret("env:NOWHERE")
         job = TaskSettings(secret, secret, Location(root), "", SyphonSettings())
-        session = cast(SparkSession, spark)
+        session = cast(SparkSession, fake)
         made = SparkSyphon(session, job, {"q": None}, Quotas(tasks=1), once=once, checkpoint=tmp_path / "checkpoint")
         return made.start()
 
@@ -116,7 +116,7 @@ def begin(spark: FakeSpark, tmp_path: Path) -> Callable[..., SparkSyphon]:
 @pytest.mark.parametrize("error", [StorageError("the account is away"), OSError(116, "Stale file handle")])
 @pytest.mark.parametrize("at_restart", [False, True])
 def test_a_location_that_is_away_for_a_while_does_not_end_the_syphon(
-    spark: FakeSpark, trouble: Trouble, begin: Callable[..., SparkSyphon], error: OSError, at_restart: bool
+    fake: FakeSpark, trouble: Trouble, begin: Callable[..., SparkSyphon], error: OSError, at_restart: bool
 ) -> None:
     """The journal may be on a share that blinks. The query is stopped, and a new one follows after a pause."""
     trouble.reports = [error] * 2  # the second one: for the last look at a query that has ended
@@ -126,45 +126,45 @@ def test_a_location_that_is_away_for_a_while_does_not_end_the_syphon(
     assert trouble.is_over.wait(WITHIN_S)
     assert syphon.restarts == (2 if at_restart else 1)
     assert list(syphon.problems) == [str(error)]
-    assert [query.isActive for query in spark.queries] == [False, True]
+    assert [query.isActive for query in fake.queries] == [False, True]
     syphon.stop()
     assert syphon.wait(WITHIN_S)
-    assert not spark.queries[-1].isActive
+    assert not fake.queries[-1].isActive
 
 
 def test_no_query_runs_on_when_the_supervisor_has_ended(
-    spark: FakeSpark, trouble: Trouble, begin: Callable[..., SparkSyphon]
+    fake: FakeSpark, trouble: Trouble, begin: Callable[..., SparkSyphon]
 ) -> None:
     """A refused key does not heal: the caller hears of it, and a query that went on could not be stopped by anybody."""
     trouble.reports = [ConfigError("the key is refused")]
     syphon = begin()
     with pytest.raises(ConfigError, match="the key is refused"):
         syphon.wait(WITHIN_S)
-    assert [query.isActive for query in spark.queries] == [False]
+    assert [query.isActive for query in fake.queries] == [False]
 
 
 def test_a_single_drain_gives_up_on_a_location_that_stays_away(
-    spark: FakeSpark, trouble: Trouble, begin: Callable[..., SparkSyphon]
+    fake: FakeSpark, trouble: Trouble, begin: Callable[..., SparkSyphon]
 ) -> None:
     """A single drain is to end."""
     trouble.reports = [StorageError("the account is away") for _ in range(2 * supervisor.FAILURES_MAX)]
     with pytest.raises(PairbusError, match="the query failed 5 times: the account is away"):
         begin(once=True).wait(WITHIN_S)
-    assert [query.isActive for query in spark.queries] == [False] * supervisor.FAILURES_MAX
+    assert [query.isActive for query in fake.queries] == [False] * supervisor.FAILURES_MAX
 
 
 def test_a_location_that_was_never_written_is_a_mistake(
-    spark: FakeSpark, trouble: Trouble, begin: Callable[..., SparkSyphon], tmp_path: Path
+    fake: FakeSpark, trouble: Trouble, begin: Callable[..., SparkSyphon], tmp_path: Path
 ) -> None:
     """A wrong path must be told at once; only a location that was good before is waited for."""
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"the journal location .*file/below cannot be written: .*Not a directory"):
         begin(tmp_path / "file" / "below").wait(WITHIN_S)
-    assert spark.queries == []
+    assert fake.queries == []
 
 
 def test_a_server_that_is_gone_is_not_asked_to_stop_its_query(
-    spark: FakeSpark, trouble: Trouble, begin: Callable[..., SparkSyphon], monkeypatch: pytest.MonkeyPatch
+    fake: FakeSpark, trouble: Trouble, begin: Callable[..., SparkSyphon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark Connect repeats each call to a server that is away for ten minutes: the command starts anew sooner."""
     monkeypatch.setattr(DriverSide, "call", lambda driver, function, *arguments: function(*arguments))
@@ -172,4 +172,4 @@ def test_a_server_that_is_gone_is_not_asked_to_stop_its_query(
     trouble.reports = [ConnectionResetError("the server is gone"), AssertionError("asked again")]
     with pytest.raises(SparkGone, match="the server is gone"):
         begin().wait(WITHIN_S)
-    assert [query.isActive for query in spark.queries] == [True]
+    assert [query.isActive for query in fake.queries] == [True]
