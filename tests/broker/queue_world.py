@@ -42,14 +42,14 @@ class World:
         self.store.write(PutEntity(1, self.description.to_json()))
         self.store.commit()
         self.ready: list[Box] = []
-        self.queue = self._open(0)
+        self.queue = self._open(0, Payloads())
 
-    def _open(self, last_seq: int) -> Queue:
+    def _open(self, last_seq: int, payloads: Payloads) -> Queue:
         return Queue(
             1,
             self.description,
             self.store,
-            Payloads(),
+            payloads,
             now_ms=self.now,
             last_seq=last_seq,
             on_ready=lambda box: self.ready.append(box),
@@ -59,7 +59,10 @@ class World:
         """As after a kill: what was committed is there, locks and everything uncommitted are not."""
         self.store._writes.clear()
         self.store._callbacks.clear()
-        self.queue = self._open(self.store.recover().entities[0].last_seq)
+        recovered = self.store.recover()
+        payloads = Payloads()
+        payloads.recover(self.store.payloads())
+        self.queue = self._open(recovered.entities[0].last_seq, payloads)
         for row in self.store.index():
             assert entity_of(row.box) == 1
             assert self.queue.recover(row)

@@ -11,8 +11,17 @@ from uuid import UUID
 
 from pairbus.amqp.link import SentDelivery
 from pairbus.broker.boxes.locks import Locks
-from pairbus.broker.budget import DELIVERY_COST, LOCK_COST, READY_COST, REMEMBERED_COST, SCHEDULED_COST, MemoryBudget
+from pairbus.broker.budget import (
+    DELIVERY_COST,
+    LOCK_COST,
+    PAYLOAD_COST,
+    READY_COST,
+    REMEMBERED_COST,
+    SCHEDULED_COST,
+    MemoryBudget,
+)
 from pairbus.broker.entities.duplicates import DuplicateWindow
+from pairbus.broker.entities.payloads import Payloads
 from pairbus.broker.entities.schedule import WaitingMessage
 from pairbus.broker.store import StoredMessage
 from pairbus.broker.store.records import messages_of, pack_rows
@@ -94,6 +103,25 @@ def test_scheduled_message_costs_what_is_counted() -> None:
         return world
 
     check(SCHEDULED_COST, bytes_of_each(scheduled))
+
+
+def test_payload_costs_what_is_counted() -> None:
+    """The broker knows its size, and the store how many rows share it."""
+    budget = MemoryBudget()
+    payloads = Payloads(budget.index.share())
+
+    def kept() -> tuple[Payloads, dict[int, int]]:
+        shared: dict[int, int] = {}
+        for n in range(10**6, 10**6 + COUNT):
+            payloads.add(n, 1, BODY + n)
+            payloads.hold(n)
+            shared[n + COUNT] = 1
+        return payloads, shared
+
+    check(PAYLOAD_COST, bytes_of_each(kept))
+    assert budget.index.used == PAYLOAD_COST * COUNT
+    payloads.release(range(10**6, 10**6 + COUNT))
+    assert budget.index.used == 0
 
 
 def test_remembered_id_costs_what_is_counted() -> None:

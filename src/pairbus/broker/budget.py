@@ -39,6 +39,7 @@ LOCK_COST = 800  # one lock, with the head of its message
 DELIVERY_COST = 230  # one delivery that the client has not settled
 WAITING_COST = 48  # one waiting message that is not loaded
 SCHEDULED_COST = 520  # one scheduled message
+PAYLOAD_COST = 320  # one large or shared body that the store has
 REMEMBERED_COST = 240  # one id of duplicate detection
 
 

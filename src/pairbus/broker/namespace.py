@@ -132,7 +132,7 @@ class Namespace:
         self._is_stopping = False
         self._has_frozen = False
         "True when the entities found at the start are kept out of garbage collection."
-        self._payloads = Payloads()
+        self._payloads = Payloads(self.budget.index.share())
         self._sweeper = Sweeper(store, self._payloads, retry_later=lambda step: loop.call_later(SWEEP_PAUSE_S, step))
 
     def __repr__(self) -> str:
@@ -247,6 +247,7 @@ class Namespace:
         await self.store.close()
         for holder in self.catalog.holders():
             holder.discharge()  # other namespaces of the process go on with the same budget
+        self._payloads.discharge()
 
     def _stepped(self, step_ms: int) -> None:
         """Shift all that lasts, because the machine's clock was set."""

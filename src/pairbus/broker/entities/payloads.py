@@ -1,10 +1,18 @@
-"""Bodies that several messages share: how many messages share each, and how much of a topic's quota they take."""
+"""Bodies that several messages share: how many messages share each, and how much of a topic's quota they take.
+
+A large body is a payload also when one message has it: SQLite writes a row again as a whole when it moves or gets a
+longer head, so a message that becomes active, is deferred or dead-lettered would cost its body each time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pairbus.broker.budget import PAYLOAD_COST, MemoryBudget, Share
 from pairbus.broker.store import PayloadRow
+
+LARGE_BODY_BYTES = 64 << 10
+"Size from which a body is a payload. A second row costs each message about as much as the body of 1 KB."
 
 
 class Payload:
@@ -28,7 +36,9 @@ class Payloads:
     has reference counts of its own, which decide when a payload is deleted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, index: Share | None = None) -> None:
+        """Make an empty collection; `index` is where its memory counts."""
+        self._index = index or MemoryBudget().index.share()
         self._payloads: dict[int, Payload] = {}
         self._sizes: dict[int, int] = {}
         "Bytes of payloads by topic."
@@ -37,13 +47,13 @@ class Payloads:
 
     def forwarded(self) -> Payloads:
         """Return the same payloads as queues use them: their messages do not count towards the topic."""
-        shared = Payloads()
+        shared = Payloads(self._index)
         shared._payloads, shared._sizes, shared._are_copies = self._payloads, self._sizes, False
         return shared
 
     def recover(self, rows: Iterable[PayloadRow]) -> None:
         for payload, topic_id, size in rows:
-            self._payloads[payload] = Payload(topic_id, size)
+            self.add(payload, topic_id, size)
 
     def size_of(self, payload: int) -> int | None:
         """Return the size of a payload; None: it is not there."""
@@ -53,6 +63,12 @@ class Payloads:
     def add(self, payload: int, topic_id: int, size: int) -> None:
         """Add a payload that is committed, and not shared yet."""
         self._payloads[payload] = Payload(topic_id, size)
+        self._index.take(PAYLOAD_COST)
+
+    def admit(self, payload: int, queue_id: int, size: int) -> None:
+        """Add the payload of a message that a queue has accepted, unless it was forwarded with its payload."""
+        if payload not in self._payloads:
+            self.add(payload, queue_id, size)
 
     def hold(self, payload: int) -> None:
         """Count one more message that shares the payload."""
@@ -73,10 +89,15 @@ class Payloads:
             known.count -= 1
             if not known.count:
                 del self._payloads[payload]
+                self._index.give(PAYLOAD_COST)
             if self._are_copies:
                 known.copies -= 1
                 if not known.copies:
                     self._sizes[known.topic_id] -= known.size
+
+    def discharge(self) -> None:
+        """Count against the budget no more: the namespace is closed."""
+        self._index.close()
 
     def bytes_of(self, topic_id: int) -> int:
         return self._sizes.get(topic_id, 0)

@@ -1,6 +1,7 @@
 """Publication of messages that are sent to a topic: copies for its subscriptions, written together.
 
-Copies that no action changed share a payload; if there is only one such copy, it has the body itself.
+Copies that no action changed share a payload; if there is only one such copy, it has the body itself. A large body is
+always a payload (see payloads.py).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 from pairbus.broker.boxes.box import Box
 from pairbus.broker.entities.audience import Audience
+from pairbus.broker.entities.payloads import LARGE_BODY_BYTES
 from pairbus.broker.entities.settlement import reason
 from pairbus.broker.entities.subscription import Subscription
 from pairbus.broker.store import Insert, InsertPayload, Store, StoredMessage
@@ -59,15 +61,22 @@ class Publication:
         candidates = audience.candidates(view)
         outcomes = [outcome for each in candidates for outcome in outcomes_of(each, view, message.session_id)]
         payload = 0
-        if sum(outcome.changed is None for outcome in outcomes) > 1:
-            payload = self._store.number()
-            self.payloads.append(InsertPayload(payload, self._topic_id, message.body))
-            self.size += len(message.body)
+        unchanged_count = sum(outcome.changed is None for outcome in outcomes)
+        if unchanged_count > 1 or (unchanged_count and len(message.body) >= LARGE_BODY_BYTES):
+            payload = self._payload_of(message.body)
         for outcome in outcomes:
             self._copy(message, outcome, payload, now_ms)
 
+    def _payload_of(self, body: bytes) -> int:
+        payload = self._store.number()
+        self.payloads.append(InsertPayload(payload, self._topic_id, body))
+        self.size += len(body)
+        return payload
+
     def _copy(self, message: StoredMessage, outcome: SubscriptionCopy, payload: int, now_ms: int) -> None:
         subscription, changed, patch = outcome
+        if changed is not None:
+            payload = self._payload_of(changed.body) if len(changed.body) >= LARGE_BODY_BYTES else 0
         ttl_ms = subscription.ttl_ms(message.ttl_ms if changed is None else changed.ttl_ms or 0)
         copy = StoredMessage(
             subscription.next_seq(),
@@ -78,7 +87,7 @@ class Publication:
             ttl_ms=ttl_ms,
             expires_ms=now_ms + ttl_ms if ttl_ms and not patch else 0,
             patch=patch,
-            payload=payload if changed is None else 0,
+            payload=payload,
             origin_seq=message.origin_seq or message.seq,
             hops=message.hops,
             session_id=message.session_id if changed is None else changed.session_id or "",

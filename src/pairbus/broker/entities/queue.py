@@ -24,13 +24,13 @@ from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.description import QueueDescription
 from pairbus.broker.entities.admission import Admission
 from pairbus.broker.entities.entity import RETRY_PAUSE_MS, Entity
-from pairbus.broker.entities.payloads import Payloads
+from pairbus.broker.entities.payloads import LARGE_BODY_BYTES, Payloads
 from pairbus.broker.entities.receiving import Receiving
 from pairbus.broker.entities.receiving_entity import ReceivingEntity
 from pairbus.broker.entities.schedule import Schedule
 from pairbus.broker.entities.settlement import Outcome
 from pairbus.broker.kit.recorder import Recorder
-from pairbus.broker.store import ACTIVE, SCHEDULED, IndexRow, Insert, Move, Store, StoredMessage
+from pairbus.broker.store import ACTIVE, SCHEDULED, IndexRow, Insert, InsertPayload, Move, Store, StoredMessage
 from pairbus.broker.sweep import Remains
 from pairbus.broker.wire.draft import Draft
 from pairbus.errors import StoreError
@@ -170,6 +170,8 @@ class Queue(ReceivingEntity[QueueDescription]):
             message.n = n
             message.seq = seq
             message.payload = draft.payload
+            if len(draft.body) >= LARGE_BODY_BYTES and not draft.payload:
+                message.payload = self._payload_of(draft.body)
             message.origin_seq = draft.origin_seq
             message.hops = draft.hops
             message.session_id = draft.session_id or ""
@@ -191,6 +193,12 @@ class Queue(ReceivingEntity[QueueDescription]):
         self.main.size_bytes += size
         return messages
 
+    def _payload_of(self, body: bytes) -> int:
+        """Write a large body as a payload, and return its number."""
+        payload = self._store.number()
+        self._store.write(InsertPayload(payload, self.queue_id, body))
+        return payload
+
     def _accepted(self, messages: list[StoredMessage], error: StoreError | None) -> None:
         main = self.main
         if error is not None:
@@ -199,6 +207,7 @@ class Queue(ReceivingEntity[QueueDescription]):
         main.admit([message for message in messages if message.state == ACTIVE])
         for message in messages:
             if message.payload:
+                self._entity.payloads.admit(message.payload, self.queue_id, len(message.body))
                 main.share(message)
             if message.state == SCHEDULED:
                 self._schedule.add(message)
