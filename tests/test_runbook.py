@@ -39,6 +39,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Termin
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_every_command_of_the_runbook_works(terminal: Terminal) -> None:
     """Each finds what the page says that it is for: a client to switch, messages, dead letters, a spool."""
     with taking("test_every_command_of_the_runbook_works") as take:

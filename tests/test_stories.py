@@ -18,7 +18,7 @@ from tests.pages import ROOT, taking
 from tests.spool.entries import entries
 from tests.terminal import Terminal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.deep]
 
 BROKER = "pairbus broker --namespace contoso=5672 --namespace fabrikam=5673"
 

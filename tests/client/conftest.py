@@ -52,9 +52,27 @@ def keys(namespace: str, *more: dict[str, Any]) -> dict[str, Any]:
     return {"UserConfig": {"Namespaces": [{"Name": namespace, "Keys": list(more)}]}}
 
 
+BENEATH_THE_FACE = (
+    *("test_background", "test_causes", "test_content", "test_hung_disk", "test_idle", "test_never_diverts"),
+    *("test_outcomes", "test_partly_stored", "test_recovery", "test_requests", "test_rules_of_pings"),
+    *("test_rules_of_sending", "test_shared_identifier", "test_silent_links", "test_slow_is_not_dead"),
+    *("test_spooling", "test_truth_of_errors"),
+)
+"""Files about what both flavours share: the face hands a call on, and everything else happens in one place. `make test`
+runs them with aio, `make deep` with sync too."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if item.path.stem in BENEATH_THE_FACE and callspec is not None and callspec.params.get("flavour") == "sync":
+            item.add_marker(pytest.mark.deep)
+
+
 @pytest.fixture(params=[pytest.param("sync", marks=pytest.mark.slow), "aio"])
 def flavour(request: pytest.FixtureRequest) -> Flavour:
-    """Flavours of the client: both in `make test`; `make quick` has aio only, without the files marked slow."""
+    """Flavours of the client: `make test` has both where the face matters, else aio; so has `make quick` everywhere."""
     return "aio" if request.param == "aio" else "sync"
 
 

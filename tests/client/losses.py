@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from pairbus.amqp.message import Message, Properties
 from pairbus.testing import NemesisThread
@@ -148,3 +149,9 @@ LOSSES = [
 ]
 LOUD = [loss for loss in LOSSES if not loss.is_silent]
 SILENT = [loss for loss in LOSSES if loss.is_silent]
+
+
+def deep_but(losses: Sequence[Loss], *kept: str) -> list[ParameterSet]:
+    """Parameters for a test whose whole row is part of `make deep`, and only the ways named here of `make test`."""
+    assert {*kept} <= {loss.name for loss in losses}
+    return [pytest.param(loss, id=loss.name, marks=() if loss.name in kept else pytest.mark.deep) for loss in losses]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.client.losses import LOUD, Loss
+from tests.client.losses import LOUD, Loss, deep_but
 from tests.client.outage import diverted_after, diverted_at_once
 from tests.client.world import World
 
@@ -22,7 +22,7 @@ async def test_a_loss_costs_the_first_send_a_moment_and_no_message(world: World,
     await diverted_at_once(world, loss)
 
 
-@pytest.mark.parametrize("loss", LOUD, ids=str)
+@pytest.mark.parametrize("loss", deep_but(LOUD, "broker killed", "links detached"))
 async def test_errors_reach_the_caller_until_the_interval_is_over(world: World, loss: Loss) -> None:
     """A short hiccup is the application's to handle; who is under way when the interval ends is stored all the same."""
     await diverted_after(world, loss, 3.0)

@@ -28,8 +28,8 @@ from tests.history.record import Recorder
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "10"))
-STOPPED_ROUNDS = 4
+ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "5"))
+STOPPED_ROUNDS = 2
 LOG_SIZE_MAX = 64 << 20  # a checkpoint is due every 16 MB, and the log goes on growing while it is made
 SEED = os.environ.get("PAIRBUS_SEED") or str(time.time_ns())
 

@@ -76,6 +76,7 @@ def post(url: str, body: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_fastapi_answers_every_request_during_an_outage(pair: ServiceBusPair) -> None:
     """Under a real uvicorn, with requests at the same time before, in and after the outage."""
     needed("fastapi")
@@ -100,6 +101,7 @@ def test_fastapi_answers_every_request_during_an_outage(pair: ServiceBusPair) ->
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.skipif(sys.platform == "win32", reason="gunicorn forks")
 def test_gunicorn_workers_send_with_a_client_made_before_the_fork(pair: ServiceBusPair) -> None:
     """Two real workers of a preloaded application; both of them divert."""
@@ -137,6 +139,7 @@ def test_gunicorn_workers_send_with_a_client_made_before_the_fork(pair: ServiceB
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_celery_task_that_is_published_during_an_outage_is_carried_out(pair: ServiceBusPair) -> None:
     """Published by kombu's channel through the pair, and received by a real worker when it is home."""
     needed("celery")
@@ -172,6 +175,7 @@ def test_celery_task_that_is_published_during_an_outage_is_carried_out(pair: Ser
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 async def test_faststream_handler_sends_during_an_outage(pair: ServiceBusPair) -> None:
     """FastStream's own test broker stands for NATS; the sends are real."""
     needed("nats")
@@ -186,6 +190,7 @@ async def test_faststream_handler_sends_during_an_outage(pair: ServiceBusPair) -
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_pytest_example_passes(servicebus_pair: ServiceBusPair, outage: Any) -> None:
     """The fixtures are those of the plugin that pytest has loaded."""
     with loaded("test_orders") as program:
@@ -199,6 +204,7 @@ def workflow() -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_workflow_starts_a_pair_of_namespaces(tmp_path: Path) -> None:
     """The step of the workflow as it stands, with other ports."""
     [script] = [step["run"] for step in workflow() if "pairbus broker" in step.get("run", "")]

@@ -16,6 +16,7 @@ PAGE = "docs/testing.md"
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_every_example_of_the_page_passes(tmp_path: Path) -> None:
     """Each block of code runs in a file of its own."""
     code = [block.text for block in blocks_of("test_every_example_of_the_page_passes")]

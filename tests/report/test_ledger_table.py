@@ -175,9 +175,11 @@ class Killed(Exception):
 @pytest.mark.parametrize(
     ("point", "fate"),
     [
-        ("before the round", "stays"),
-        ("in the open round", "is deleted"),
-        *(("after the rows", fate) for fate in ("stays", "grows", "is deleted")),
+        pytest.param("before the round", "stays", marks=pytest.mark.deep),
+        pytest.param("in the open round", "is deleted", marks=pytest.mark.deep),
+        pytest.param("after the rows", "stays", marks=pytest.mark.deep),
+        ("after the rows", "grows"),
+        ("after the rows", "is deleted"),
     ],
 )
 def test_compaction_of_other_ledger_follows_killed_one(
@@ -287,7 +289,11 @@ def test_table_of_earlier_release_is_continued(spark: SparkSession, sheet: Price
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("every", [28, 70, 100], ids=lambda every: f"every {every} rows")
+@pytest.mark.parametrize(
+    "every",
+    [pytest.param(28, marks=pytest.mark.deep), pytest.param(70, marks=pytest.mark.deep), 100],
+    ids=lambda every: f"every {every} rows",
+)
 def test_operations_of_removed_files_are_billed_once(
     spark: SparkSession, sheet: PriceSheet, tmp_path: Path, every: int
 ) -> None:

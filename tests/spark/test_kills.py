@@ -290,6 +290,7 @@ def test_syphon_survives_kills_of_workers_and_both_brokers(spark: SparkSession, 
         check_moves(spark, world, kills=4)
 
 
+@pytest.mark.deep
 def test_three_syphons_and_a_peek_move_each_message_once(spark: SparkSession, tmp_path: Path) -> None:
     """Locks decide: no message is moved twice, and the three tables together have each of them once."""
     with syphon_world(tmp_path, queues=QUEUES, lock_s=30, orders={}, safe=DETECTS) as world:

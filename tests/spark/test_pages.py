@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.classic]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.classic, pytest.mark.deep]
 
 WITHIN_S = 120
 BACKLOG_QUEUES = 10
@@ -214,7 +214,6 @@ def divert(broker: BrokerProcess, backlog: str) -> None:
     put_diverted_sync(broker.connection_string("fabrikam"), f"{backlog}/3", HOME, [ServiceBusMessage("late")])
 
 
-@pytest.mark.deep
 def test_command_drains_on_one_machine(broker: BrokerProcess, backlog: str, tmp_path: Path) -> None:
     """The first line of docs/spark-syphon.md, with a Spark of its own."""
     divert(broker, backlog)
