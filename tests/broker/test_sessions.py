@@ -9,14 +9,12 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pairbus.broker.boxes.box import Lock
 from pairbus.broker.boxes.due import SLACK
 from pairbus.broker.boxes.line import CHUNK_MAX, Surroundings
 from pairbus.broker.boxes.row_numbers import Numbers
-from pairbus.broker.boxes.sessions import Sessions, lowest_from
+from pairbus.broker.boxes.sessions import Sessions
 from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.entities.holds import Hold
 from pairbus.broker.entities.queue import Outcome
@@ -482,17 +480,3 @@ def test_ids_of_sessions_are_not_kept_for_a_list_that_nobody_wants(world: Sessio
         world.service.release(world.accept(f"{number}"))
     assert len(world.service._sessions) == 0
     assert len(world.service._sessions._new_ids or ()) <= SLACK + 1
-
-
-@given(st.lists(st.integers(1, 60), unique=True, min_size=1), st.integers(0, 70))
-def test_lowest_number_from_a_sequence_number_is_found_unsorted(numbers: list[int], seq: int) -> None:
-    """Row numbers and sequence numbers have one order; some rows are gone."""
-    expected = min((n for n in numbers if n * 2 >= seq), default=0)
-    asked: list[int] = []
-
-    def seq_of(n: int) -> int:
-        asked.append(n)
-        return n * 2
-
-    assert lowest_from(list(numbers), seq, seq_of) == expected
-    assert len(asked) <= len(numbers)

@@ -17,7 +17,7 @@ Laws.
 from __future__ import annotations
 
 import sys
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence, Set
 from heapq import heapify, heappop, heappush
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from pairbus.broker.boxes.due import SLACK, ExpiryHeap
 from pairbus.broker.boxes.line import CHUNK_MAX, EXPIRED_MAX, READY_BYTES_MAX, READY_MAX, Surroundings, pick, up_to
 from pairbus.broker.boxes.row_numbers import Numbers
+from pairbus.broker.boxes.session_walk import SessionWalk
 from pairbus.broker.budget import READY_COST
 from pairbus.broker.store import StoredMessage
 from pairbus.errors import StoreError
@@ -88,6 +89,19 @@ class MessageSession:
     def first_n(self) -> int:
         return self.loaded[0].n if self.loaded else self.line.first
 
+    def waits(self, n: int) -> bool:
+        if n in self.line:
+            return True
+        loaded = self.loaded
+        if not loaded or not loaded[0].n <= n <= loaded[-1].n:
+            return False
+        return loaded[bisect_left(loaded, n, key=_number_of)].n == n
+
+    def waiting_numbers(self) -> Iterator[int]:
+        """Yield the numbers of the waiting messages, ascending."""
+        yield from [message.n for message in self.loaded or ()]
+        yield from self.line
+
     @property
     def is_available(self) -> bool:
         return self.hold is None and self.waiting > 0 and self.carried == 0
@@ -113,6 +127,10 @@ class Sessions:
         "Sorted ids, as of the last list of sessions."
         self._new_ids: list[str] | None = None
         "Ids of sessions that were made since; None: nobody has listed sessions."
+        self._walk: SessionWalk | None = None
+        "Waiting messages of all sessions in one order; None: nobody peeks over all sessions."
+        self._walk_added = 0
+        "Messages that were added to it since the last peek."
         self._with_loaded: set[MessageSession] = set()
         "Sessions that may have loaded messages."
 
@@ -180,6 +198,8 @@ class Sessions:
     def _put(self, session: MessageSession, message: StoredMessage) -> None:
         if message.expires_ms:
             self._expect_expiry(session, message)
+        if self._walk is not None:
+            self._note_walk(self._walk, session, message.n)
         line = session.line
         if session.hold is None or (line and line.first < message.n) or not self._keep_loaded(session, message):
             line.add(message.n)
@@ -391,7 +411,7 @@ class Sessions:
         With a session id, all messages of that session are searched; without, the waiting messages of every session.
         """
         if session_id is None:
-            return lowest_from(self.numbers_from(0, sys.maxsize), seq, self._around.seq_of)
+            return self._walked().first_from(seq, self._around.seq_of)
         session = self._sessions.get(session_id)
         if session is None:
             return 0
@@ -403,12 +423,20 @@ class Sessions:
         return min([*known, waiting] if waiting else known, default=0)
 
     def numbers_from(self, n: int, count: int) -> list[int]:
-        """Return the numbers of waiting messages from `n` on, in no order, among them the `count` lowest."""
-        found: list[int] = []
-        for session in self:
-            found += session.line.since(n, count)
-            found += [message.n for message in session.loaded or () if message.n >= n]
-        return found
+        """Return the `count` lowest numbers of waiting messages from `n` on, ascending."""
+        return self._walked().numbers_from(n, count)
+
+    def _walked(self) -> SessionWalk:
+        if self._walk is None:
+            self._walk = SessionWalk(self)
+        self._walk_added = 0
+        return self._walk
+
+    def _note_walk(self, walk: SessionWalk, session: MessageSession, n: int) -> None:
+        walk.add(n, session)
+        self._walk_added += 1
+        if self._walk_added > len(walk) // 2 + SLACK:  # nobody peeks any more
+            self._walk = None
 
     def numbers_of(self, session_id: str, n: int, count: int) -> list[int]:
         """Return the numbers of all messages of a session from `n` on, in no order, among them the `count` lowest."""
@@ -480,31 +508,10 @@ class Sessions:
         """Do nothing: withdrawn messages leave no entries behind."""
 
 
-SAMPLE = 31
-
-
-def lowest_from(numbers: list[int], seq: int, seq_of: Callable[[int], int]) -> int:
-    """Return the lowest of these numbers whose sequence number is at least `seq`; 0: there is none.
-
-    The order of the numbers is that of the sequence numbers. About half of what is left is given up at each step, so
-    that few numbers are sorted and few rows are read.
-    """
-    found = 0
-    while numbers:
-        sample = sorted(numbers[:: len(numbers) // SAMPLE + 1])
-        pivot = sample[len(sample) // 2]
-        if seq_of(pivot) >= seq:
-            found = pivot
-            numbers = [n for n in numbers if n < pivot]
-        else:
-            numbers = [n for n in numbers if n > pivot]
-    return found
-
-
 def _number_of(message: StoredMessage) -> int:
     return message.n
 
 
 def _waits(entry: tuple[int, MessageSession]) -> bool:
     n, session = entry
-    return n in session.line or any(message.n == n for message in session.loaded or ())
+    return session.waits(n)
