@@ -14,7 +14,7 @@ help:
 	@echo "make demo    an outage of a pair of namespaces, from the first send to the last check"
 	@echo "make test    every test but those of make deep, the JavaScript SDK included when node is here"
 	@echo "make durations   make test, which puts the seconds of each test file into tests/durations.json"
-	@echo "make deep    the tests that take a minute each: Spark, and eight versions of azure-servicebus"
+	@echo "make deep    examples and stories of the documents, whole matrices, kills on Spark, eight versions of azure-servicebus"
 	@echo "make azure   the paired client on two namespaces, PAIRBUS_AZURE_PRIMARY and PAIRBUS_AZURE_SECONDARY"
 	@echo "make package-test   wheel and sdist, each extra alone in an empty environment, Spark without any Java: some minutes;"
 	@echo "             EXTRAS='core broker' only these"
@@ -25,7 +25,7 @@ help:
 	@echo "make docs    the documents as a site, in site/index.html; a broken link ends it"
 	@echo "make check   ruff, codespell and mypy --strict"
 	@echo "make fix     format, and correct what ruff can correct by itself"
-	@echo "make coverage   branches of amqp, pairing, client and the cores of the broker that tests reach; fails below tests/coverage.toml"
+	@echo "make coverage   branches of seven parts that tests reach without Java; fails below tests/coverage.toml"
 	@echo "make dist    wheel and sdist in dist/; make sbom: their bill of materials; make release-check TAG=v0.4.0"
 	@echo "make bench   every benchmark; results in bench/results/"
 
@@ -39,11 +39,11 @@ $(STAMP): pyproject.toml
 demo: setup
 	$(BIN)/pairbus demo
 
-# The first line compiles the tests of a new clone, two parts side by side; otherwise each of the seven processes compiles
+# The first line compiles the tests of a new clone, two parts side by side; otherwise each of the nine processes compiles
 # all of them.
 test: setup
 	@for part in 'tests/[a-f]*/' 'tests/[g-z]*/ tests/test_*.py'; do $(BIN)/pytest --collect-only $$part > /dev/null 2>&1 & done; wait
-	$(BIN)/pytest -n 7 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m 'not deep' --failures-to .ci/failures.json $(DURATIONS)
+	$(BIN)/pytest -n 9 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m 'not deep' --failures-to .ci/failures.json $(DURATIONS)
 
 durations: DURATIONS := --durations-to tests/durations.json
 durations: test

@@ -405,6 +405,24 @@ def test_every_rule_has_a_test_and_every_test_exists() -> None:
         assert on == ", ".join(kind for kind in GROUNDS if kind in grounds), f"rule {number} is shown on {grounds}"
 
 
+def is_deep(file: str, function: str) -> bool:
+    """True when `make test` leaves the whole test out; a row of its parameters alone may be deep."""
+    text = text_of(file)
+    marks = re.search(r"^pytestmark = (?:.|\n)*?^(?=\S)", text, re.M)
+    above = re.search(rf"((?:^[@ )\]].*\n)*)^(?:async )?def {function}\(", text, re.M)
+    assert above is not None, f"{file}::{function} does not exist"
+    return "mark.deep" in (marks[0] if marks else "") or "\n@pytest.mark.deep\n" in f"\n{above[1]}"
+
+
+def test_make_test_shows_every_rule() -> None:
+    """A rule that `make deep` alone shows is broken for weeks before anybody notices."""
+    assert is_deep("tests/test_stories.py", "test_faults_come_and_go")
+    assert is_deep("tests/test_runbook.py", "test_every_command_of_the_runbook_works")
+    for row in table_rows("docs/rules.md"):
+        named = re.findall(NAMED_TEST, row[-1])
+        assert not named or not all(is_deep(file, function) for file, function in named), row[0]
+
+
 def test_every_rule_is_shown_on_two_brokers_or_simulated() -> None:
     """The exceptions stand in the introduction, by number."""
     page = text_of("docs/rules.md")

@@ -196,7 +196,7 @@ def test_first_change_fails_and_passes_as_told(tmp_path: Path) -> None:
     copy = tmp_path / "reader"
     for folder in ("src", "tests/pairing", "tests/azure"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in ("__init__.py", "conftest.py", "brokers.py", "failures.py"):
+    for name in ("__init__.py", "conftest.py", "balance.py", "brokers.py", "failures.py"):
         shutil.copy(ROOT / "tests" / name, copy / "tests" / name)
     for name in ("pyproject.toml", "CONTRIBUTING.md", ".gitignore"):
         shutil.copy(ROOT / name, copy / name)

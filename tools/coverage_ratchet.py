@@ -1,4 +1,4 @@
-"""`make coverage`: number of branches of the cores that tests reach, and a floor for each part that may only rise.
+"""`make coverage`: number of branches that tests reach, and a floor for each part that may only rise.
 
 Runs tests that need neither Spark nor node under coverage.py; workers, brokers and clients in processes of their own
 are measured too. Prints branches by part, and fails when a part is below its floor in tests/coverage.toml.
@@ -29,22 +29,30 @@ DATA = ROOT / ".coverage-data"
 FLOORS = ROOT / "tests" / "coverage.toml"
 WITHOUT = "not spark and not node and not deep and not timed"
 WORKERS = ("-n", "6", "--dist", "loadfile")  # most tests wait
+OF_ROWS = ("tests/spark", "tests/report", "tests/ledger")
 TESTS = (
     *("tests/amqp", "tests/pairing", "tests/broker", "tests/client", "tests/transport", "tests/spool", "tests/syphon"),
     *("tests/explorer/test_message.py", "tests/explorer/test_files.py", "tests/sim", "tests/test_counters.py"),
+    *OF_ROWS,
 )
 PARTS = {
     "amqp": ("amqp/",),
     "pairing": ("pairing/", "backlog/", "syphon/decide/", "spool/lanes.py"),
     "client": ("client/",),
     "broker cores": tuple(f"broker/{name}" for name in CORES_OF_THE_BROKER),
+    "spark": ("spark/",),
+    "report": ("report/",),
+    "ledger": ("ledger/",),
 }
-"Part → files of src/pairbus that begin like this."
+"Part → files of src/pairbus that begin like this. Of spark, report and ledger the tests reach what needs no Java."
 OWN_TESTS = {
     "amqp": ("tests/amqp",),
     "pairing": ("tests/pairing", "tests/spool/test_lanes.py"),
     "client": ("tests/client",),
     "broker cores": ("tests/broker",),
+    "spark": OF_ROWS,
+    "report": OF_ROWS,
+    "ledger": OF_ROWS,
 }
 "Part → tests of a run for this part alone, all of them in TESTS: they reach no more than a whole run."
 

@@ -17,7 +17,7 @@ from pairbus.cli import main
 from pairbus.cli.pipeline.report import check_rows, print_hops
 from pairbus.errors import PairbusError
 from pairbus.ledger.rows import Author, Row, encode
-from pairbus.report.model import Damage
+from pairbus.report.model import Damage, Hop
 from tests.pages import blocks_of
 from tests.report.example import empty_report
 
@@ -143,8 +143,17 @@ def test_the_report_is_printed_and_written(ledger: Path, tmp_path: Path) -> None
     assert (tables / "outages.parquet").is_file()
 
 
+def test_hops_are_printed_with_tabs_outside_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_hops("order-17", [Hop("2026-03-01T12:01:20.000Z", "moved", "orders", "orders-api", 67.5, "")])
+    assert [line.split("\t") for line in capsys.readouterr().out.splitlines()] == [
+        ["time", "after", "what", "where", "client", "details"],
+        ["2026-03-01T12:01:20.000Z", "1 min 8 s", "moved", "orders", "orders-api", "-"],
+    ]
+
+
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.deep
 def test_the_way_of_a_message_is_printed_hop_by_hop(ledger: Path) -> None:
     """Tab-separated outside a terminal. The command is the second one of docs/report.md."""
     _, journey = page_lines()

@@ -117,9 +117,10 @@ def test_users_tests_pass_without_clean_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_users_tests_pass_in_eight_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", ["2", pytest.param("8", marks=pytest.mark.deep)])
+def test_users_tests_pass_in_processes_side_by_side(tmp_path: Path, processes: str) -> None:
     """Each process has a broker of its own, on ports that the system chose."""
-    assert re.search(r"\b15 passed", run_pytest(tmp_path, [USERS_TESTS], "-n", "8"))
+    assert re.search(r"\b15 passed", run_pytest(tmp_path, [USERS_TESTS], "-n", processes))
 
 
 def test_fixtures_are_listed_with_their_meaning(tmp_path: Path) -> None:

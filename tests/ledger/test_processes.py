@@ -74,6 +74,7 @@ assert ledger.close(10)
 """
 
 
+@pytest.mark.timed  # the lock of the tracer is not made anew in a child
 def test_a_fork_in_the_middle_of_traffic_does_not_hang_the_child(tmp_path: Path) -> None:
     """The lock may be held, and the file half written, by threads that the child does not have."""
     run_child(FORK_IN_TRAFFIC, tmp_path)

@@ -471,5 +471,5 @@ def test_large_ledgers_give_the_same_report_as_small_ones(
     RandomWorld(1).write(tmp_path)
     small = report_of(spark, sheet, tmp_path)
     monkeypatch.setattr("pairbus.report.passes.sources.DRIVER_BYTES", 0)
-    monkeypatch.setattr("pairbus.report.passes.stages.PART_BYTES", 20_000)
+    monkeypatch.setattr("pairbus.report.passes.stages.PART_BYTES", 400_000)
     assert report_of(spark, sheet, tmp_path) == small
