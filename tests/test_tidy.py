@@ -136,12 +136,12 @@ OWN_TASKS = {
     ("spool/forwarder.py", "_last_write"),  # `_tell_error` logs the error
     ("spool/forwarder.py", "_send_and_remove"),  # awaited there
     ("spool/forwarder.py", "_start_lanes"),  # a lane that ends wakes `run`, which raises its error
-    ("syphon/loads.py", "_go"),  # `add` and `all_home` raise its error
-    ("syphon/mover.py", "move"),  # in a TaskGroup
-    ("syphon/poll.py", "first_of"),  # awaited there
     ("syphon/pumps.py", "_run"),  # awaited there
     ("syphon/pumps.py", "adopt"),  # `_run` awaits it
     ("syphon/pumps.py", "run"),  # `_run` awaits it
+    ("syphon/receive.py", "first_of"),  # awaited there
+    ("syphon/send.py", "_start"),  # `add` and `all_home` raise its error
+    ("syphon/send.py", "send_home"),  # in a TaskGroup
     ("transport/connection/client_connection.py", "_open_management"),  # awaited there
     ("transport/carrier/senders.py", "_start_on_spare"),  # awaited by the send that waited for a link
     (

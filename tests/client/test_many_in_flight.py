@@ -12,7 +12,7 @@ import pytest
 
 from pairbus.pairing.events import DestinationSkipped, Diverted, FailedOver, Suspected
 from pairbus.pairing.failover import State
-from pairbus.syphon.decide.relay import SyphonSettings
+from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.testing import NemesisThread
 from tests.client.losses import QUICK_S, SILENT_S
 from tests.client.messages import id_of

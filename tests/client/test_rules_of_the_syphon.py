@@ -34,7 +34,8 @@ from pairbus.pairing.events import (
     PumpPaused,
 )
 from pairbus.syphon import Syphon
-from pairbus.syphon.decide.relay import MISSING, REFUSED, SyphonSettings
+from pairbus.syphon.decide.dead_letter import MISSING, REFUSED
+from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.transport import Carrier, connect
 from tests.backlog import diverted
 from tests.brokers import BrokerProcess

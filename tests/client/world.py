@@ -27,7 +27,7 @@ from pairbus.pairing.events import Diverted, Event
 from pairbus.pairing.failover import State
 from pairbus.syphon import Syphon, SyphonProgress
 from pairbus.syphon.decide.pace import LOCK_S
-from pairbus.syphon.decide.relay import SyphonSettings
+from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.testing import NemesisThread
 from pairbus.transport import Carrier, connect
 from tests.azure import NAMES as LIVE

@@ -53,13 +53,13 @@ def mistakes_the_destination() -> None:
 
 def completes_first() -> None:
     """A syphon completes messages before the primary has accepted them."""
-    from pairbus.syphon import sending
+    from pairbus.syphon import send
 
     async def outcome(shared: Any, chunk: Any, answer: Any) -> None:
         if isinstance(answer, asyncio.Future):
             answer.add_done_callback(lambda answered: answered.cancelled() or answered.exception())
 
-    sending._outcome = outcome
+    send.outcome_of = outcome
 
 
 # ── the broker ──

@@ -13,10 +13,10 @@ from pairbus.client.outgoing import Outgoing
 from pairbus.client.results import Origin
 from pairbus.client.sends import Sends
 from pairbus.pairing.sending import Attempt, Reply, ToBacklog
-from pairbus.syphon import sending
-from pairbus.syphon.decide.relay import Chunk, Item
-from pairbus.syphon.settling import Settling
-from pairbus.syphon.shared import SyphonState
+from pairbus.syphon import send
+from pairbus.syphon.decide.batch import Chunk, Item
+from pairbus.syphon.settle import Settling
+from pairbus.syphon.shared import Batch, SyphonState
 from pairbus.transport import Sender, TransportError
 from tests.nemesis.log import Log
 
@@ -45,7 +45,7 @@ def watch_sends(log: Log) -> None:
 
 def watch_moves(log: Log) -> None:
     """Record what a syphon sends home, how that ends, and what it completes."""
-    send_chunk, outcome, complete = sending._send_chunk, sending._outcome, Settling._complete
+    send_chunk, outcome, complete = send.send_chunk, send.outcome_of, Settling._complete
 
     def watched_send(sender: Sender, chunk: Chunk, timeout_s: float) -> asyncio.Future[None]:
         log.add(("move", _ids(chunk)))
@@ -57,12 +57,12 @@ def watch_moves(log: Log) -> None:
             log.add(("refused", _ids(chunk)))
         return error
 
-    async def watched_complete(self: Settling, items: list[Item]) -> list[Item]:
-        gone = await complete(self, items)
+    async def watched_complete(self: Settling, batch: Batch, items: list[Item]) -> list[Item]:
+        gone = await complete(self, batch, items)
         log.add(("gone", _ids(gone)))
         return gone
 
-    sending._send_chunk, sending._outcome = watched_send, watched_outcome
+    send.send_chunk, send.outcome_of = watched_send, watched_outcome
     Settling._complete = watched_complete  # type: ignore[method-assign]
 
 

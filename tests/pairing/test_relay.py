@@ -13,24 +13,13 @@ from pairbus.amqp.types import Symbol
 from pairbus.backlog.envelope import Home
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.policy import Failure, Kind
+from pairbus.syphon.decide.batch import Item, by_destination, rounds
+from pairbus.syphon.decide.dead_letter import FATES, MISSING, REFUSED, Fate
+from pairbus.syphon.decide.destinations import MISSING_MEMORY_S, Destinations
+from pairbus.syphon.decide.lanes import LANE_MEMORY_S, LANES_LOOK, Lanes, Tide
 from pairbus.syphon.decide.pace import PAUSE_MAX_S, BatchSize, Budget, Pauses
-from pairbus.syphon.decide.relay import (
-    FATES,
-    LANE_MEMORY_S,
-    LANES_LOOK,
-    MISSING,
-    MISSING_MEMORY_S,
-    REFUSED,
-    Destinations,
-    Fate,
-    Item,
-    Lanes,
-    SyphonSettings,
-    Tide,
-    by_destination,
-    entity_of_dead_letters,
-    rounds,
-)
+from pairbus.syphon.decide.redriving import entity_of_dead_letters
+from pairbus.syphon.decide.settings import SyphonSettings
 
 
 def item(place: int, path: str = "orders", size: int = 10, **home: object) -> Item:
@@ -286,33 +275,38 @@ def test_lanes_of_which_nothing_comes_any_more_are_forgotten() -> None:
 
 def test_ordered_message_waits_for_queues_with_earlier_ones() -> None:
     """A queue that is not known yet may hold earlier messages; an empty one holds none; one of two always goes."""
-    tide = Tide(["a", "b"])
+    tide = Tide()
     items = [item(n, enqueued_ms=ms) for n, ms in enumerate((10, 20, 30))]
-    assert tide.may_go("a", items) == 0
-    tide.reached("b", (25, "", 0))
-    assert tide.may_go("a", items) == 2
-    tide.reached("b", (20, "", 0))
-    assert tide.may_go("a", items) == 2 and tide.may_go("b", [item(0, enqueued_ms=20)]) == 0
-    tide.reached("a", (20, "", 0))
-    assert tide.may_go("a", items[1:]) == 1 and tide.may_go("b", [item(0, enqueued_ms=20)]) == 0
-    tide.reached("b", (20, "me", 7))
-    assert tide.may_go("a", [item(0, enqueued_ms=20, sender="me", counter=8)]) == 0
-    assert tide.may_go("a", [item(0, enqueued_ms=20, sender="me", counter=6)]) == 1
-    tide.empty("b")
-    assert tide.may_go("a", items) == 3
-    assert Tide(["a"]).may_go("a", items) == 3
+    assert tide.may_go(items, "a", ["b"]) == 0
+    tide.read_to("b", item(0, enqueued_ms=25))
+    assert tide.may_go(items, "a", ["b"]) == 2
+    tide.read_to("b", item(0, enqueued_ms=20))
+    assert tide.may_go(items, "a", ["b"]) == 2 and tide.may_go([item(0, enqueued_ms=20)], "b", ["a"]) == 0
+    tide.read_to("a", item(0, enqueued_ms=20))
+    assert tide.may_go(items[1:], "a", ["b"]) == 1 and tide.may_go([item(0, enqueued_ms=20)], "b", ["a"]) == 0
+    tide.read_to("b", item(0, enqueued_ms=20, sender="me", counter=7))
+    assert tide.may_go([item(0, enqueued_ms=20, sender="me", counter=8)], "a", ["b"]) == 0
+    assert tide.may_go([item(0, enqueued_ms=20, sender="me", counter=6)], "a", ["b"]) == 1
+    assert tide.may_go(items, "a", []) == 3
 
 
 def test_queue_already_read_holds_back_only_later_messages() -> None:
     """Messages seen in any queue tell the time; a queue learns once that another waits for its next look."""
-    tide = Tide(["a", "b"])
+    tide = Tide()
     early, late = item(0, enqueued_ms=10, sender="me", counter=1), item(1, enqueued_ms=10, sender="me", counter=2)
-    tide.saw((10, "me", 1))
-    tide.saw((5, "you", 9))
-    tide.reached("a", tide.now)
-    assert tide.may_go("b", [early]) == 1 and not tide.was_awaited("a")
-    assert tide.may_go("b", [early, late]) == 1
+    tide.saw([early, item(2, enqueued_ms=5, sender="you", counter=9)])
+    tide.read_to_end("a")
+    assert tide.may_go([early], "b", ["a"]) == 1 and not tide.was_awaited("a")
+    assert tide.may_go([early, late], "b", ["a"]) == 1
     assert tide.was_awaited("a") and not tide.was_awaited("a") and not tide.was_awaited("b")
+
+
+def test_message_without_order_never_sets_the_time_back() -> None:
+    """It may be one that was locked, and is received again."""
+    tide = Tide()
+    tide.passed("a", item(0, enqueued_ms=20))
+    tide.passed("a", item(0, enqueued_ms=10))
+    assert tide.may_go([item(0, enqueued_ms=15), item(1, enqueued_ms=25)], "b", ["a"]) == 1
 
 
 # ── pace ──

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pairbus.ledger.estimate import POLLS_PER_HOUR, Assumptions, Estimate, estimate
 from pairbus.ledger.prices import load
-from pairbus.syphon.decide.relay import POLL_S
+from pairbus.syphon.decide.settings import POLL_S
 
 STANDARD, GEO = load("standard"), load("geo-replication")
 HOUR_S = 3_600

@@ -11,7 +11,7 @@ from unittest.mock import patch
 from pairbus.pairing.rotation import Rotation
 from pairbus.spool import SpoolEntry
 from pairbus.syphon.decide.at_home import AtHome
-from pairbus.syphon.order import QueueOrder
+from pairbus.syphon.receive import Intake
 from tests.sim.disk import Disk, SpoolModel
 from tests.sim.links import SimSender
 from tests.sim.processes import SyphonProcess
@@ -84,7 +84,7 @@ def syncs_later() -> Iterator[Variants]:
 @contextmanager
 def nothing_hidden() -> Iterator[Variants]:
     """A syphon takes what a queue gives for all that it has, whatever another one may have left locked."""
-    with patch.object(QueueOrder, "hidden_until", float("-inf")):
+    with patch.object(Intake, "hidden_until", float("-inf")):
         yield GENUINE
 
 

@@ -23,7 +23,7 @@ from pairbus.spark.syphon_job.journal import Location
 from pairbus.spark.syphon_job.rounds import Quotas
 from pairbus.spark.syphon_job.source import SyphonReader, SyphonSource, options_of
 from pairbus.spark.syphon_job.task_pumps import TaskSettings
-from pairbus.syphon.decide.relay import SyphonSettings
+from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.transport import Carrier
 from tests.brokers import BrokerProcess
 from tests.syphon.world import bare

@@ -23,7 +23,7 @@ from pairbus.spark.syphon_job import journal_rows, supervisor
 from pairbus.spark.syphon_job.journal import Location, TaskReport
 from pairbus.spark.syphon_job.task_pumps import TaskSettings
 from pairbus.syphon.decide.redriving import Redriving
-from pairbus.syphon.decide.relay import SyphonSettings
+from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.transport import ConnectionLost
 
 PLACE = Location("abfss://box@contoso.dfs.core.windows.net/journal", "env:STORAGE")

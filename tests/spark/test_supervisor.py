@@ -18,7 +18,7 @@ from pairbus.spark.syphon_job.journal import Location, TaskReport
 from pairbus.spark.syphon_job.rounds import Quotas
 from pairbus.spark.syphon_job.supervisor import SparkSyphon
 from pairbus.spark.syphon_job.task_pumps import TaskSettings
-from pairbus.syphon.decide.relay import SyphonSettings
+from pairbus.syphon.decide.settings import SyphonSettings
 
 WITHIN_S = 30.0
 

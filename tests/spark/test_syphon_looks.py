@@ -16,7 +16,7 @@ from pairbus.spark.syphon_job.journal import Location
 from pairbus.spark.syphon_job.rounds import Quotas
 from pairbus.spark.syphon_job.source import SyphonReader, options_of
 from pairbus.spark.syphon_job.task_pumps import TaskSettings
-from pairbus.syphon.decide.relay import SyphonSettings
+from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.testing.broker_thread import BrokerThread
 from pairbus.transport import Carrier
 from tests.spark.queues import place_of, text_message

@@ -19,7 +19,7 @@ from pairbus.pairing.events import Moved
 from pairbus.spark import compact, syphon
 from pairbus.spark.syphon_job.supervisor import SparkSyphon
 from pairbus.syphon.decide.pace import LOAD_MAX
-from pairbus.syphon.loads import AHEAD
+from pairbus.syphon.send import AHEAD
 from tests.spark.processes import command_of, descendants
 from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
 

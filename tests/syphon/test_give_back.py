@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,8 +12,8 @@ import pytest
 from pairbus.broker.entities.settlement import Outcome
 from pairbus.broker.refusal import Refusal
 from pairbus.pairing.events import DestinationSkipped
-from pairbus.syphon import intake
-from pairbus.syphon.order import QueueOrder
+from pairbus.syphon import receive
+from pairbus.syphon.decide.pace import BatchSize
 from pairbus.testing.nemesis import Nemesis
 from pairbus.transport import Carrier
 from tests.syphon.world import BACKLOG, DISABLED, QUICK, World, locked, message, pair, running, until
@@ -89,10 +90,11 @@ class HangingLink:
 
 async def test_link_that_gives_nothing_back_in_time_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise it stays open on the secondary's connection, and nobody knows of it any more."""
-    monkeypatch.setattr(intake, "GIVE_BACK_S", 0.01)
-    order, link = QueueOrder.__new__(QueueOrder), HangingLink()
-    monkeypatch.setattr(QueueOrder, "hides", lambda self: None)
-    held = intake.Intake(cast(Any, None), BACKLOG, None, cast(Any, None), order)
+    monkeypatch.setattr(receive, "GIVE_BACK_S", 0.01)
+    link = HangingLink()
+    state = SimpleNamespace(clock=lambda: 0.0, may_follow=False)
+    held = receive.Intake(cast(Any, state), BACKLOG, None, BatchSize(), asyncio.Event(), is_new=False)
     held._parked = [cast(Any, link)]
     await held.give_all_back()
     assert link.is_closed and held._parked == []
+    assert held.hidden_since == 0.0, "its messages are locked where nobody can settle them"

@@ -16,7 +16,7 @@ from pairbus.backlog.envelope import EXPIRED, ORIGINAL_ID, REMEMBERED, Away, enq
 from pairbus.broker import QueueDescription
 from pairbus.pairing.events import DeadLettered, MaybeDuplicated, Moved, Stayed
 from pairbus.syphon import redrive
-from pairbus.syphon.decide.relay import REFUSED
+from pairbus.syphon.decide.dead_letter import REFUSED
 from pairbus.transport import ConnectionLost, ReceivedMessage
 from tests.pairing.test_envelope import SDK_MESSAGES, sdk_bytes
 from tests.syphon.world import BACKLOG, QUICK, bare, message, numbers, pair, running, until

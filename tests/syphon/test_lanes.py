@@ -108,9 +108,9 @@ async def test_lanes_that_could_not_be_given_back_are_waited_for() -> None:
         server.put(BACKLOG, wrap(message(1), Away("orders", sender="me", counter=1)))
         syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
         async with running(syphon):
-            await until(lambda: (this := syphon._pumps[0]._this) is not None and bool(this.early))
+            await until(lambda: (this := syphon._pumps[0]._this) is not None and this.too_early)
             skew_s = LOCK_S
-            await until(lambda: syphon._pumps[0]._order.hidden_until > time.monotonic() + skew_s)
+            await until(lambda: syphon._pumps[0]._intake.hidden_until > time.monotonic() + skew_s)
         assert syphon.progress().moved == 0
         await world.secondary.close()
 

@@ -10,7 +10,7 @@ from pairbus.amqp.types import Timestamp
 from pairbus.backlog.aliases import MISSING_SINCE
 from pairbus.backlog.envelope import Away, Home, redriven, unwrap, wrap
 from pairbus.broker import QueueDescription
-from pairbus.syphon.decide.relay import MISSING
+from pairbus.syphon.decide.dead_letter import MISSING
 from tests.syphon.world import BACKLOG, DISABLED, QUICK, World, bare, message, numbers, pair, running, until
 
 GRACE = replace(QUICK, missing_destination_grace_s=900.0)

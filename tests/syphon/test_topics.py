@@ -15,7 +15,7 @@ from pairbus.broker.description import RuleDescription, SubscriptionDescription,
 from pairbus.filters import SqlFilter
 from pairbus.pairing.events import PumpPaused
 from pairbus.syphon import redrive
-from pairbus.syphon.decide.relay import MISSING
+from pairbus.syphon.decide.dead_letter import MISSING
 from pairbus.transport import ReceivedMessage
 from tests.syphon.world import ORDERS, QUICK, World, bare, message, numbers, pair, running, until
 

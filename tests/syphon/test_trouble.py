@@ -26,8 +26,8 @@ from pairbus.pairing.events import (
     PrimaryUnreachable,
     PumpPaused,
 )
-from pairbus.syphon import SyphonSettings, intake, pump
-from pairbus.syphon.decide.relay import MISSING, REFUSED
+from pairbus.syphon import SyphonSettings, pump, receive
+from pairbus.syphon.decide.dead_letter import MISSING, REFUSED
 from pairbus.transport import Carrier, ConnectionLost
 from tests.brokers import BrokerProcess
 from tests.syphon.world import (
@@ -127,13 +127,13 @@ async def test_what_a_single_drain_held_back_is_there_for_the_next_one(monkeypat
 async def test_a_pump_keeps_no_link_on_which_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection has a thousand at most, and a drain may last for hours."""
     kept: list[int] = []
-    close_unused = intake.Intake._close_unused
+    close_unused = receive.Intake._close_unused
 
     async def counted(self: Any) -> None:
         await close_unused(self)
         kept.append(len(self._parked))
 
-    monkeypatch.setattr(intake.Intake, "_close_unused", counted)
+    monkeypatch.setattr(receive.Intake, "_close_unused", counted)
     async with pair(ORDERS, DISABLED) as world:
         await world.divert("orders", [message(number) for number in range(20)])
         await world.syphon().run_once(wait_s=0.1)

@@ -84,7 +84,7 @@ class World:
             **options,
         )
         for pump in syphon._pumps:
-            pump._trust.proven = proven
+            pump._settling.is_proven = proven
         ago_s = 0.0  # at its creation a syphon only asks for the current time
         return syphon
 

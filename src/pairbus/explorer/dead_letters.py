@@ -17,7 +17,7 @@ from pairbus.explorer.times import time_text
 from pairbus.pairing.events import Event
 from pairbus.syphon import Syphon
 from pairbus.syphon.decide.redriving import Redriving
-from pairbus.syphon.decide.relay import SyphonSettings
+from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.syphon.pumps import wall_ms
 from pairbus.transport import Carrier
 

@@ -28,6 +28,7 @@ logger = logging.getLogger("pairbus.syphon")
 ANSWER_TIMEOUT_S = 2.0  # wait for the answer to a drain or a release: the peer may be far away, or silent
 CLOSE_TIMEOUT_S = 0.5  # wait for the answer to a detach, on which nothing depends
 SETTLE_TIMEOUT_S = 10.0
+CLOCK_SLACK_S = 5.0  # a lock that ended by our clock may last so much longer by that of the queue
 GUID_BYTES = 16  # of a tag that is a lock token
 LOCK_LOST = "com.microsoft:message-lock-lost"
 
@@ -59,7 +60,7 @@ class MeteredLink:
 
     async def receive(self, max_count: int, timeout_s: float, lock_s: float) -> list[ReceivedMessage]:
         """Receive as the receiver does; `lock_s`: probable lock time of the messages."""
-        return self._came(await self._receiver.receive(max_count, timeout_s), lock_s)
+        return self._note_received(await self._receiver.receive(max_count, timeout_s), lock_s)
 
     def locked(self, messages: Iterable[ReceivedMessage], until: float) -> None:
         """Note the end of locks, calculated from the times in the messages."""
@@ -76,20 +77,20 @@ class MeteredLink:
         receiver = self._receiver
         receiver.credit = 0
         await receiver.pause(ANSWER_TIMEOUT_S)
-        return self._came(await receiver.receive(receiver.buffered, 0.0) if receiver.buffered else [], lock_s)
+        return self._note_received(await receiver.receive(receiver.buffered, 0.0) if receiver.buffered else [], lock_s)
 
     def meter_empty(self) -> None:
         if empty := self._receiver.take_empty():
             self._shared.meter("secondary", self._queue, "empty receive", empty, 0, "ok")
 
-    def _came(self, batch: list[ReceivedMessage], lock_s: float) -> list[ReceivedMessage]:
+    def _note_received(self, received: list[ReceivedMessage], lock_s: float) -> list[ReceivedMessage]:
         self.meter_empty()
-        if batch:
+        if received:
             locked_until = self._shared.clock() + lock_s
-            self.unsettled.update(dict.fromkeys([message.delivery_id for message in batch], locked_until))
-            for count, size_bytes in alike([len(message.payload) for message in batch]):
+            self.unsettled.update(dict.fromkeys([message.delivery_id for message in received], locked_until))
+            for count, size_bytes in alike([len(message.payload) for message in received]):
                 self._shared.meter("secondary", self._queue, "receive", count, size_bytes, "ok")
-        return batch
+        return received
 
     # ── settling ──
 
@@ -141,6 +142,8 @@ class MeteredLink:
     async def _release(self, ids: list[int]) -> None:
         runs = [self._release_run(range(first, last + 1)) for first, last in ranges(sorted(ids))]
         for error in await asyncio.gather(*runs, return_exceptions=True):
+            if isinstance(error, Refused) and error.condition == LOCK_LOST:
+                continue  # the messages are back already
             if error is not None:
                 raise error
 
@@ -168,10 +171,9 @@ class MeteredLink:
             return not (self.unsettled or self._refused)
         try:
             await self.rest(LOCK_S)
-            now = self._shared.clock()
-            locked = [delivery_id for delivery_id, end in self.unsettled.items() if end > now]
-            await self._release(locked)
-            await self._release_refused([token for token, end in self._refused.items() if end > now])
+            sooner = self._shared.clock() - CLOCK_SLACK_S
+            await self._release([delivery_id for delivery_id, end in self.unsettled.items() if end > sooner])
+            await self._release_refused([token for token, end in self._refused.items() if end > sooner])
         except TransportError as error:
             logger.debug("%s: messages come back when their locks run out: %s", self._queue, error)
             await self.close()

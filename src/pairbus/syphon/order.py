@@ -1,114 +1,107 @@
-"""Order (`ordered=True`): the state of one queue, for the other queues, and messages that may be hidden by locks.
+"""Order (`ordered=True`): moves messages of lanes home in the order in which they were sent. A lane is a sender's
+messages of one session. The object exists from the first such message on; a syphon without one has no order.
 
-A lane is a sender's messages of one session. Its messages may be in several queues, and a syphon that was killed may
-have left earlier ones locked. Until these locks end, the first visible message may not be the first one, and a queue
-that seems empty may not be empty.
+Laws of this file.
+ 1. While messages may be hidden by locks of another syphon or of a lost link, no message of a lane is sent: the first
+    visible one may not be the first. The pass ends when nothing can be hidden, and releases all messages; they are
+    received again in their order.
+ 2. A message of a lane is sent when no other queue can still have an earlier one: a sender whose backlog queue failed
+    goes on with another one.
+ 3. A message of a lane that stays in its queue keeps later ones of its lane there.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
-from pairbus.syphon.decide.pace import BatchSize
-from pairbus.syphon.decide.relay import NOTHING_KNOWN, Item, moment_of
-from pairbus.syphon.mover import Mover, Opened
-from pairbus.syphon.shared import Pass, SyphonState
-from pairbus.syphon.trip import Trip
+from pairbus.syphon.decide.batch import Item, Opened
+from pairbus.syphon.decide.lanes import Lanes, Tide
+from pairbus.syphon.send import Sending
+from pairbus.syphon.shared import Batch, SyphonState
 
 LOOK_S = 0.02  # between two looks at the state of the other queues
 
 
-class QueueOrder:
-    """State of one queue in the order of all queues. A queue without ordered messages only tells its position."""
+class LaneOrder:
+    """Order of the lanes of all queues of one syphon."""
 
-    def __init__(self, shared: SyphonState, queue: str, size: BatchSize, *, is_new: bool) -> None:
-        """Begin; with `is_new` the queue has just been created, and no syphon had a link to it before."""
+    def __init__(self, shared: SyphonState) -> None:
         self._shared = shared
-        self._queue = queue
-        self._size = size
-        self._last = NOTHING_KNOWN
-        "Lower bound for the time of lane messages that are still to be received, except locked ones."
-        self._hidden_since = shared.clock() if shared.may_follow and not is_new else float("-inf")
-        "Time at which a link to the queue was last lost with locked messages."
+        self._lanes = Lanes()
+        self._tide = Tide()
 
-    @property
-    def hidden_until(self) -> float:
-        """Time until which another syphon or a lost link may hold earlier messages locked."""
-        return self._hidden_since + self._size.lock_longest_s
+    def saw(self, queue: str, opened: Opened, batch: Batch) -> list[Item]:
+        """Note a batch; return its messages of lanes, unless it is too early for them."""
+        may_hide = self._shared.intakes[queue].may_hide
+        self._tide.saw(opened.lanes or opened.items[-1:])
+        for _, spoiled in opened.spoiled:
+            if spoiled.home is not None:
+                self._lanes.gone(spoiled.home)  # messages of its lane need not wait for it
+        if not opened.lanes:
+            if opened.items and not may_hide:
+                self._tide.passed(queue, opened.items[0])
+            return []
+        if batch.results.too_early or may_hide:
+            batch.results.too_early = True
+            batch.results.held_on_link += len(opened.lanes)
+            return []
+        self._tide.read_to(queue, opened.lanes[0])
+        return opened.lanes
 
-    @property
-    def may_hide(self) -> bool:
-        return self._shared.clock() < self.hidden_until
-
-    def hides(self) -> None:
-        """Note that messages of this queue stay locked where this pump cannot settle them."""
-        self._hidden_since = self._shared.clock()
-
-    def hides_nothing(self) -> None:
-        """Do not wait for locks of others: a single drain ends when no message arrives."""
-        self._hidden_since = float("-inf")
-
-    # ── state for the other queues ──
-
-    def unread(self) -> None:
-        """Tell that messages may arrive in the queue that this pump does not see for a while."""
-        self._shared.tide.reached(self._queue, self._last)
-
-    def is_gone(self) -> None:
-        """Tell that other queues need not wait for this one: it is read to its end, or does not exist."""
-        self._shared.tide.empty(self._queue)
-
-    def seems_empty(self) -> None:
-        if self.may_hide:
-            self.unread()
-        else:
-            self._last = max(self._last, self._shared.tide.now)
-            self.is_gone()
-
-    def is_awaited(self) -> bool:
-        """Tell whether lanes of other queues have waited for a look at this queue since the last call."""
-        return self._shared.tide.was_awaited(self._queue)
-
-    def saw(self, opened: Opened, *, too_early: bool) -> None:
-        """Tell the time of a batch. Messages without order never set the time back: they may be received again."""
-        tide = self._shared.tide
-        for item in opened.lanes or opened.items[-1:]:
-            tide.saw(moment_of(item.home))
-        if opened.lanes and not too_early:
-            self._reached(opened.lanes)
-        elif opened.lanes or opened.items:  # there may be messages of lanes behind them, and hidden ones before them
-            if not too_early and not self.may_hide:
-                self._last = max(self._last, moment_of(opened.items[0].home))
-            self.unread()
-
-    def _reached(self, lanes: list[Item]) -> None:
-        self._last = moment_of(lanes[0].home)
-        self.unread()
-
-    # ── messages in order ──
-
-    def are_too_early(self, this: Pass, opened: Opened) -> bool:
-        """Tell whether earlier messages of the same lanes may be hidden."""
-        return bool(opened.lanes) and (bool(this.early) or self.may_hide)
-
-    async def move(
-        self, mover: Mover, trip: Trip, items: list[Item], locks_end: float, stopping: asyncio.Event
+    async def send_in_order(
+        self, queue: str, sending: Sending, batch: Batch, items: list[Item], is_over: Callable[[], bool]
     ) -> bool:
-        """Move messages piece by piece, while no other queue can have an earlier message of the same lane; False when
-        some are left to wait for another queue."""
+        """Send messages piece by piece, while no other queue can have an earlier message of the same lane."""
         shared = self._shared
-        if shared.pumps > 1:
+        if len(shared.intakes) > 1:
             await asyncio.sleep(LOOK_S)  # so that other queues can tell first what they have just received
         while items:
-            self._reached(items)
-            count = shared.tide.may_go(self._queue, items)
+            self._tide.read_to(queue, items[0])
+            count = self._tide.may_go(items, queue, self._others(queue))
             if count:
-                await mover.move(trip, mover.in_turns(items[:count]))
+                await self._send(sending, batch, items[:count])
                 items = items[count:]
-            elif shared.clock() >= locks_end or stopping.is_set() or shared.presence.is_away:
-                trip.stop("an earlier message may be in another queue, and the locks of the later ones ran out")
-                trip.hold(items)
+            elif shared.clock() >= batch.locks_end or is_over() or shared.presence.is_away:
+                reason = "an earlier message may be in another queue, and the locks of the later ones ran out"
+                sending.settling.stop(batch, reason)
+                sending.settling.hold(batch, items)
+                self.hold(batch, items)
                 return False
             else:
                 await asyncio.sleep(LOOK_S)
         return True
+
+    async def _send(self, sending: Sending, batch: Batch, items: list[Item]) -> None:
+        """Send messages whose lanes have no earlier one that waits. The outcome says for which later ones wait."""
+        ready = self._lanes.ready(items, self._shared.clock())
+        if len(ready) < len(items):
+            places = {item.place for item in ready}
+            sending.settling.hold(batch, [item for item in items if item.place not in places])
+        if ready:
+            await sending.send_home(batch, ready)
+        self.hold(batch, [item for item in items if item.place in batch.waiting])
+        for item in ready:
+            if item.place not in batch.waiting:
+                self._lanes.gone(item.home)
+
+    def hold(self, batch: Batch, items: list[Item]) -> None:
+        """Let later messages of the same lanes wait for messages that stay locked."""
+        now = self._shared.clock()
+        for item in items:
+            self._lanes.waits(item.home, batch.locks_end, now)
+
+    def _others(self, queue: str) -> list[str]:
+        """Return the queues that may have an earlier message: all but the empty ones."""
+        return [
+            other
+            for other, intake in self._shared.intakes.items()
+            if other != queue and not (intake.is_gone or (intake.is_empty and not intake.may_hide))
+        ]
+
+    def read_to_end(self, queue: str) -> None:
+        if not self._shared.intakes[queue].may_hide:
+            self._tide.read_to_end(queue)
+
+    def is_awaited(self, queue: str) -> bool:
+        return self._tide.was_awaited(queue)

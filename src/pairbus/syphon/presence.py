@@ -34,6 +34,7 @@ class Presence:
 
     def __init__(self, interval_s: float) -> None:
         self._pauses = Pauses(interval_s)
+        self.is_away = False
         self._away = asyncio.Event()
         self._back = asyncio.Event()
         self._back.set()
@@ -42,10 +43,6 @@ class Presence:
         self._since = 0.0
         self._back_at = float("-inf")
         self._first_pause_s = 0.0
-
-    @property
-    def is_away(self) -> bool:
-        return self._away.is_set()
 
     @property
     def reason(self) -> str:
@@ -65,6 +62,7 @@ class Presence:
         else:
             self._first_pause_s = self._pauses.after(delivered=False)
         self._path, self._reason, self._since = path, reason, now
+        self.is_away = True
         self._back.clear()
         self._away.set()
 
@@ -106,6 +104,7 @@ class Presence:
                 publish(PrimaryUnreachable(name, self._reason, clock() - self._since, pause_s))
                 await sleep(pause_s)
             self._back_at = clock()
+            self.is_away = False
             self._away.clear()
             self._back.set()
             if told:

@@ -12,13 +12,15 @@ from typing import Any, Literal
 from pairbus.backlog.reader import Reader
 from pairbus.pairing.events import Event, PrimaryUnreachable
 from pairbus.pairing.policy import Failure, Kind
+from pairbus.syphon.decide.batch import Opener
+from pairbus.syphon.decide.destinations import Destinations
 from pairbus.syphon.decide.pace import Budget
-from pairbus.syphon.decide.redriving import Redriving, queue_of_dead_letters
-from pairbus.syphon.decide.relay import NOTHING_KNOWN, Destinations, SyphonSettings, Tide, entity_of_dead_letters
-from pairbus.syphon.poll import LINGER_S
+from pairbus.syphon.decide.redriving import Redriving, entity_of_dead_letters, queue_of_dead_letters
+from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.syphon.presence import Presence
 from pairbus.syphon.pump import Pump
-from pairbus.syphon.shared import Meter, Opener, SyphonState
+from pairbus.syphon.receive import LINGER_S
+from pairbus.syphon.shared import Meter, SyphonState
 from pairbus.transport import Carrier
 
 STOP_GRACE_S = 5.0
@@ -79,7 +81,6 @@ class Syphon:
             dead_letters=sub_queue is None,
             destinations=Destinations(settings.missing_destination_grace_s),
             budget=Budget(settings.max_messages_per_second),
-            tide=Tide(queues),
             presence=Presence(settings.retry_interval_s),
             pumps=max(len(queues), 1),
         )
@@ -131,7 +132,6 @@ class Syphon:
     def adopt(self, queues: Iterable[str]) -> None:
         """Add pumps for queues that were created while `run` goes on."""
         for queue in queues:
-            self._shared.tide.reached(queue, NOTHING_KNOWN)  # lanes wait until the messages of the new queue are known
             pump = Pump(self._shared, queue, self._stopping, self._sub_queue, is_new=True)
             self._pumps.append(pump)
             if self._tasks:  # otherwise `run` has not begun, and will start all pumps

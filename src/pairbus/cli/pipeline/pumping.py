@@ -27,8 +27,8 @@ from pairbus.ledger.rows import MeterKind
 from pairbus.pairing.events import Event
 from pairbus.pairing.rotation import queue_index, queue_path
 from pairbus.syphon import Syphon, SyphonProgress, SyphonSettings, redrive
-from pairbus.syphon.decide.redriving import DEAD_LETTERS, queue_of_dead_letters
-from pairbus.syphon.decide.relay import POLL_S, entity_of_dead_letters
+from pairbus.syphon.decide.redriving import DEAD_LETTERS, entity_of_dead_letters, queue_of_dead_letters
+from pairbus.syphon.decide.settings import POLL_S
 from pairbus.transport import Carrier
 from pairbus.transport.tasks import Tasks
 

@@ -302,8 +302,7 @@ def _namespaces(where: SparkPlace, credential: str | None, ca_file: Path | None,
 
 def _route(queue: str, to: str | None, authority: str) -> tuple[str, str, str]:
     """Return (queue whose dead letters go, namespace, destination)."""
-    from pairbus.syphon.decide.redriving import queue_of_dead_letters
-    from pairbus.syphon.decide.relay import entity_of_dead_letters
+    from pairbus.syphon.decide.redriving import entity_of_dead_letters, queue_of_dead_letters
 
     path = queue_of_dead_letters(queue)
     return path, authority, to or entity_of_dead_letters(path)

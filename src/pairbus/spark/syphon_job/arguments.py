@@ -28,8 +28,8 @@ from pairbus.spark.storage.secret import StorageSecret
 from pairbus.spark.syphon_job.journal import Location
 from pairbus.spark.syphon_job.rounds import Quotas
 from pairbus.spark.syphon_job.task_pumps import TaskSettings
-from pairbus.syphon.decide.redriving import Redriving, queue_of_dead_letters
-from pairbus.syphon.decide.relay import SyphonSettings, entity_of_dead_letters
+from pairbus.syphon.decide.redriving import Redriving, entity_of_dead_letters, queue_of_dead_letters
+from pairbus.syphon.decide.settings import SyphonSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

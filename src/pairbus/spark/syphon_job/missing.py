@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pairbus.pairing.policy import Failure
 from pairbus.spark.storage import Storage
 from pairbus.spark.syphon_job.journal import MISSING
-from pairbus.syphon.decide.relay import Destinations, Ruling, key_of
+from pairbus.syphon.decide.dead_letter import Ruling
+from pairbus.syphon.decide.destinations import Destinations, key_of
 
 FORGOTTEN_S = 600.0  # without a failure in between: pauses between two attempts are two minutes at most
 

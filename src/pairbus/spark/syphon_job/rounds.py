@@ -23,7 +23,7 @@ from pairbus.pairing.policy import BUSY_WAIT_S
 from pairbus.spark.syphon_job.journal import TaskReport
 from pairbus.spark.syphon_job.shares import Account, TaskPlan, TaskPump, ran_at_once, round_s, worked_s
 from pairbus.syphon.decide.pace import PAUSE_MAX_S, Budget
-from pairbus.syphon.loads import AHEAD
+from pairbus.syphon.send import AHEAD
 
 PAUSE_S = 1.0
 ONCE_PAUSE_MAX_S = 5.0

@@ -34,7 +34,7 @@ from pairbus.spark.syphon_job.shares import TaskPlan
 from pairbus.spark.syphon_job.task_pumps import TaskSettings, drain
 from pairbus.spark.syphon_job.watch import QueueWatch
 from pairbus.syphon.decide.redriving import Redriving
-from pairbus.syphon.decide.relay import SyphonSettings
+from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.transport import Carrier, Refused, TransportError
 from pairbus.transport.failures import failure_of
 

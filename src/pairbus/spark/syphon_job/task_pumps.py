@@ -34,11 +34,13 @@ from pairbus.spark.syphon_job.journal import (
 from pairbus.spark.syphon_job.missing import SharedDestinations
 from pairbus.spark.syphon_job.shares import BudgetShare, TaskPlan, TaskPump, sharers
 from pairbus.syphon.decide.at_home import AtHome, sequence_number_of
+from pairbus.syphon.decide.batch import Item, Opened, Opener
 from pairbus.syphon.decide.redriving import Redriving
-from pairbus.syphon.decide.relay import Item, SyphonSettings, Tide
+from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.syphon.presence import Presence
 from pairbus.syphon.pump import Pump
-from pairbus.syphon.shared import Opener, SyphonState
+from pairbus.syphon.send import Sending
+from pairbus.syphon.shared import Batch, SyphonState
 from pairbus.transport import Carrier, ReceivedMessage, TransportError
 
 PROBLEMS_MAX = 10
@@ -156,20 +158,35 @@ class _Task:
         return look.is_asked_to_stop
 
 
-class _Unordered(Tide):
-    """Replacement for the order of lanes, which tasks do not keep: messages of lanes stay, and `met` is called.
+class _LanesStay:
+    """The order of a task, which keeps none: messages of lanes stay, and `met` is called.
 
     A sender's messages may be in several queues, and those of one queue are moved by task after task: no task knows
     which messages the others hold under their locks.
     """
 
-    def __init__(self, queue: str, met: Callable[[list[Item]], None]) -> None:
-        super().__init__([queue])
+    def __init__(self, met: Callable[[list[Item]], None]) -> None:
         self._met = met
 
-    def may_go(self, queue: str, items: list[Item]) -> int:
+    def saw(self, queue: str, opened: Opened, batch: Batch) -> list[Item]:
+        return opened.lanes
+
+    async def send_in_order(
+        self, queue: str, sending: Sending, batch: Batch, items: list[Item], is_over: Callable[[], bool]
+    ) -> bool:
         self._met(items)
-        return 0
+        sending.settling.stop(batch, "messages of an ordered sender stay: Spark does not keep their order")
+        sending.settling.hold(batch, items)
+        return False
+
+    def hold(self, batch: Batch, items: list[Item]) -> None:
+        """Nothing to note: no later message of a lane is sent."""
+
+    def read_to_end(self, queue: str) -> None:
+        """Nothing to note: no other queue waits."""
+
+    def is_awaited(self, queue: str) -> bool:
+        return False
 
 
 class _Draining:
@@ -199,8 +216,8 @@ class _Draining:
             dead_letters=job.redriving is None,
             destinations=_destinations(job, home),
             budget=task.share,
-            tide=_Unordered(task_pump.queue, self._met_order),
             presence=Presence(job.settings.retry_interval_s),
+            order=_LanesStay(self._met_order),
             at_home=_at_home.setdefault(away.endpoint.authority, AtHome()),
             pumps=len(task.plan.pumps),
             may_follow=False,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 PAUSE_MAX_S = 120.0
+PASS_MAX_S = 60.0  # longest pass, also when messages are left in the queue
+CHANCE_S = 15.0  # a pass that skips a destination ends after this time, so that the destination is tried again
 # Share of the maximum that comes back each second: a halved budget is whole after ten seconds without a refusal.
 RECOVERY_PER_S = 0.05
 RATE_MIN_SHARE = 1 / 64  # smallest share of the maximum, reached after six refusals in a row

@@ -26,6 +26,16 @@ def queue_of_dead_letters(path: str) -> str:
     return path[: -len(DEAD_LETTERS)] if path.lower().endswith(DEAD_LETTERS.lower()) else path
 
 
+def entity_of_dead_letters(path: str) -> str:
+    """Return the entity to which the messages of a dead-letter queue were sent: for a subscription, its topic."""
+    segments = path.strip("/").split("/")
+    while segments and segments[-1].startswith("$"):
+        segments.pop()
+    if len(segments) > 2 and segments[-2].lower() == "subscriptions":
+        segments = segments[:-2]
+    return "/".join(segments)
+
+
 @dataclass(frozen=True, slots=True)
 class Redriving:
     """The destination of dead letters. Pickled for the executors of Spark."""
