@@ -26,10 +26,16 @@ from tests.brokers import BrokerProcess
 
 import pairbus
 from pairbus.aio import PairedServiceBusClient
+from pairbus.amqp.message import Message, Properties
+from pairbus.backlog.envelope import Away, wrap
+from pairbus.pairing.rotation import queue_path
+from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.testing import BrokerThread
+from pairbus.transport import Carrier
 
 SOURCES = Path(pairbus.__file__).parent
 QUEUE = "orders"
+BOOK = Message(properties=Properties(message_id="1"), data=[b"a book"])
 
 
 class Recorder:
@@ -83,27 +89,38 @@ async def walk_home() -> list[str]:
     """A message that a syphon brings home; files of the syphon and of the decisions about a backlog message."""
     with _pair() as broker:
         places = broker.connection_string("contoso"), broker.connection_string("fabrikam")
+        backlog, diverted = queue_path("contoso", 0), wrap(BOOK.encode(), Away(QUEUE))
+        with broker.admin("fabrikam") as admin:
+            admin.create_queue(backlog)
         recorder = Recorder()
         recorder.watch()
         try:
             async with (
-                PairedServiceBusClient.from_connection_strings(
-                    *places, backlog_queue_count=1, failover_interval=0, enable_syphon=True, ping_primary_interval=1
-                ) as client,
-                client.get_queue_sender(QUEUE) as sender,
+                Carrier(places[0]) as primary,
+                Carrier(places[1]) as secondary,
                 ServiceBusClient.from_connection_string(places[0]) as sdk,
                 sdk.get_queue_receiver(QUEUE) as receiver,
             ):
+                syphon = Syphon(
+                    primary,
+                    secondary,
+                    [backlog],
+                    settings=SyphonSettings(),
+                    publish=lambda event: None,
+                    meter=lambda *_: None,
+                )
+                running = asyncio.create_task(syphon.run())
+                sender = await secondary.sender(backlog)
 
-                async def divert_and_bring_home() -> None:
-                    client.force_failover(QUEUE)
-                    await sender.send_messages(ServiceBusMessage("diverted"))
-                    client.force_healthy(QUEUE)
+                async def bring_home() -> None:
+                    await sender.send(diverted)
                     [message] = await receiver.receive_messages(max_wait_time=60)
                     await receiver.complete_message(message)
 
-                await divert_and_bring_home()
-                files = await recorder.record(divert_and_bring_home)
+                await bring_home()
+                files = await recorder.record(bring_home)
+                await syphon.stop()
+                await running
         finally:
             recorder.stop()
     return [file for file in files if file.startswith(("syphon/", "pairing/", "backlog/"))]

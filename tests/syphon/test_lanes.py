@@ -12,6 +12,7 @@ from pairbus.amqp.message import Header, Message, Properties
 from pairbus.amqp.types import UInt
 from pairbus.backlog.envelope import EXPIRED, Away, wrap
 from pairbus.pairing.events import DeadLettered, PumpPaused
+from pairbus.syphon import pump
 from pairbus.syphon.decide.pace import LOCK_S
 from pairbus.transport import Carrier
 from tests.syphon.world import BACKLOG, BILLS, DISABLED, ORDERS, QUICK, enable, message, numbers, pair, running, until
@@ -128,6 +129,32 @@ async def test_long_lane_moves_when_hidden_locks_are_over() -> None:
             assert numbers(await world.arrived("orders", 20)) == list(range(20))
             await until(lambda: syphon.progress().moved == 20)
         assert world.metered("receive") <= 40, "given back at most once"
+
+
+async def test_early_messages_of_replaced_links_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that has too many is replaced while the pump waits for old locks: its messages must not come late."""
+    monkeypatch.setattr(pump, "HELD_MAX", 10)
+    skew_s = 0.0
+    async with pair(ORDERS) as world:
+        for number in range(40):
+            await world.divert("orders", [message(number)], sender="me", counter=number)
+        syphon = world.syphon(replace(QUICK, batch_max=5), age_s=0.0, clock=lambda: time.monotonic() + skew_s)
+        async with running(syphon):
+            await until(lambda: world.metered("receive") == 40)
+            skew_s = LOCK_S + 1.0
+            assert numbers(await world.arrived("orders", 40)) == list(range(40))
+        assert world.metered("receive") <= 80, "given back at most once"
+
+
+async def test_order_exists_from_the_first_ordered_message_on() -> None:
+    """Most syphons never meet one, and need not know how far each queue is read."""
+    async with pair(ORDERS) as world, running(world.syphon()) as syphon:
+        await world.divert("orders", [message(1)])
+        await world.arrived("orders", 1)
+        assert syphon._shared.order is None
+        await world.divert("orders", [message(2)], sender="me", counter=1)
+        await world.arrived("orders", 1)
+        assert syphon._shared.order is not None
 
 
 async def test_a_single_drain_of_lanes_waits_for_nobody() -> None:

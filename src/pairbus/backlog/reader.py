@@ -17,9 +17,12 @@ from pairbus.backlog.splice import field_span
 SIZE_MAX = 4096  # of properties, and of application properties, that are remembered
 KNOWN_MAX = 256  # application properties that are remembered
 
-# A delivery count and the three annotations of a locked message, in any order: 32 + 30 + 29 bytes, no other three fit.
+# A delivery count, a lock token, which not every service writes, and the three annotations of a locked message, in any
+# order: 32 + 30 + 29 bytes, no other three fit.
 _HEAD = re.compile(
-    rb"(?s)\x00\x53\x70\xc0(?:\x06\x05@@@@\x43|\x07\x05@@@@\x52.)\x00\x53\x72\xc1\x5c\x06"
+    rb"(?s)\x00\x53\x70\xc0(?:\x06\x05@@@@\x43|\x07\x05@@@@\x52.)"
+    rb"(\x00\x53\x71\xc1\x24\x02\xa3\x10x-opt-lock-token\x98.{16})?"
+    rb"\x00\x53\x72\xc1\x5c\x06"
     rb"(?:\xa3\x15x-opt-sequence-number\x81.{8}"
     rb"|\xa3\x13x-opt-enqueued-time\x83(.{8})"
     rb"|\xa3\x12x-opt-locked-until\x83(.{8})){3}"
@@ -63,20 +66,20 @@ class Reader:
                     self._misses = 0
                     return home
         self._misses += 1
-        found = unwrap(payload)
-        if self._misses & (self._misses - 1) == 0 and isinstance(found, Home):  # 1, 2, 4, 8, …
-            self._learn(payload, found)
-        return found
+        home = unwrap(payload)
+        if self._misses & (self._misses - 1) == 0 and isinstance(home, Home):  # 1, 2, 4, 8, …
+            self._learn(payload, home)
+        return home
 
     def _learn(self, payload: bytes, home: Home) -> None:
         """Remember the form of a message, unless it has more aliases than a path, or another form than most."""
         plain = home == Home(home.path, home.payload, home.message_id, enqueued_ms=home.enqueued_ms)._replace(
             locked_until_ms=home.locked_until_ms
         )
-        head, found = _HEAD.match(payload), sections(payload)
-        if not plain or head is None or [row[0] for row in found[2:]] != [PROPERTIES, APPLICATION_PROPERTIES, DATA]:
+        head, rows = _HEAD.match(payload), sections(payload)[-3:]
+        if not plain or head is None or [row[0] for row in rows] != [PROPERTIES, APPLICATION_PROPERTIES, DATA]:
             return
-        (_, start, value_at, end), own, data = found[2:]
+        (_, start, value_at, end), own, data = rows
         span = field_span(payload, value_at, end, 0)
         is_usual = start == head.end() and span is not None and payload[span[0]] == _STR8
         if span is None or not is_usual or max(end - start, own[3] - own[1]) > SIZE_MAX:
@@ -91,7 +94,8 @@ class Reader:
 def _home_like(shape: _Shape, known: dict[bytes, _Own], payload: bytes, head: re.Match[bytes]) -> Home | None:  # noqa: PLR0911 - one return for each case
     before, id_size, behind = shape
     at = head.end()
-    if at != _HEAD_SIZE + payload[4]:
+    token, enqueued, locked = head.groups()
+    if at != _HEAD_SIZE + payload[4] + (0 if token is None else len(token)):
         return None  # one of the three annotations is missing, another is there twice
     id_at = at + len(before)
     id_end = id_at + id_size
@@ -116,7 +120,6 @@ def _home_like(shape: _Shape, known: dict[bytes, _Own], payload: bytes, head: re
     body_at = data_at + 4 + width
     if int.from_bytes(payload[data_at + 4 : body_at]) != len(payload) - body_at:
         return None
-    enqueued, locked = head.groups()
     return Home(
         own.path,
         payload[at:own_at] + own.former + payload[data_at:],

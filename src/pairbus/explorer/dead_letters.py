@@ -18,7 +18,7 @@ from pairbus.pairing.events import Event
 from pairbus.syphon import Syphon
 from pairbus.syphon.decide.redriving import Redriving
 from pairbus.syphon.decide.settings import SyphonSettings
-from pairbus.syphon.pumps import wall_ms
+from pairbus.syphon.shared import wall_ms
 from pairbus.transport import Carrier
 
 NOT_CHOSEN = "NotChosen"

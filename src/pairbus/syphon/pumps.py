@@ -20,15 +20,11 @@ from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.syphon.presence import Presence
 from pairbus.syphon.pump import Pump
 from pairbus.syphon.receive import LINGER_S
-from pairbus.syphon.shared import Meter, SyphonState
+from pairbus.syphon.shared import Meter, SyphonState, wall_ms
 from pairbus.transport import Carrier
 
 STOP_GRACE_S = 5.0
 RATE_WINDOW_S = 5.0
-
-
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

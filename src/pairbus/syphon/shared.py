@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
@@ -173,6 +174,10 @@ class Batch:
         if now >= self.locks_end:
             return "the locks of messages ran out before they were sent"
         return None
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def count_of(held: list[Held]) -> int:
