@@ -66,10 +66,10 @@ class Reader:
                     self._misses = 0
                     return home
         self._misses += 1
-        home = unwrap(payload)
-        if self._misses & (self._misses - 1) == 0 and isinstance(home, Home):  # 1, 2, 4, 8, …
-            self._learn(payload, home)
-        return home
+        read = unwrap(payload)
+        if self._misses & (self._misses - 1) == 0 and isinstance(read, Home):  # 1, 2, 4, 8, …
+            self._learn(payload, read)
+        return read
 
     def _learn(self, payload: bytes, home: Home) -> None:
         """Remember the form of a message, unless it has more aliases than a path, or another form than most."""
