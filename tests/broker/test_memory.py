@@ -19,6 +19,7 @@ from pairbus.broker.namespace import Namespace
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.store import UNLIMITED, Loaded, PutEntity, Update
 from pairbus.broker.store.memory import MemoryStore
+from pairbus.broker.wire.dispatch import Dispatcher
 from pairbus.broker.wire.outlet import Outlet
 from pairbus.transport import ClientConnection, ReceivedMessage, connect
 from tests.broker.queue_world import Answer, World
@@ -215,6 +216,29 @@ async def test_delivered_messages_are_locked_without_their_bodies(served: Served
     assert served.budget.locked.used > 0
     await receiver.complete(received)
     await until(lambda: served.budget.locked.used == 0)
+
+
+@pytest.mark.parametrize("receivers", [1, 3])
+async def test_large_messages_are_handed_out_in_turns_of_two_megabytes(
+    served: Served, monkeypatch: pytest.MonkeyPatch, receivers: int
+) -> None:
+    """Other clients are served between the turns: a turn counts bytes, not messages alone."""
+    handed: list[int] = []
+    hand_out = Dispatcher._hand_out
+
+    def watched(dispatcher: Dispatcher) -> None:
+        before = len(dispatcher.box.locks)
+        hand_out(dispatcher)
+        handed.append(len(dispatcher.box.locks) - before)
+
+    monkeypatch.setattr(Dispatcher, "_hand_out", watched)
+    sender = await served.connection.sender("q")
+    for number in range(40):
+        await sender.send(encoded(f"m{number}", 200_000))
+    links = [await served.connection.receiver("q", credit=40) for _ in range(receivers)]
+    while sum(handed) < 40:
+        await asyncio.gather(*[link.receive(40, timeout_s=1) for link in links])
+    assert max(handed) * 200_000 <= 2 * MB + 200_000
 
 
 async def test_client_that_never_settles_leaves_messages_to_others(served: Served) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pairbus.broker")
 
 STORE_PAUSE_S = 1.0
-TURN_MAX = 256  # messages per turn of the event loop, so that one full queue cannot starve every other connection
+TURN_MAX = 256  # shares of a turn of the event loop (`Outlet.take`): one full queue cannot starve other connections
 
 
 class Dispatcher:
@@ -101,7 +101,7 @@ class Dispatcher:
                 break
             idle = 0
             handed += taken
-            if handed == TURN_MAX:
+            if handed >= TURN_MAX:
                 self.wake()
                 break
         if handed:

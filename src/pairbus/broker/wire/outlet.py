@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pairbus.broker")
 
 SETTLED_BY_SENDER = 1  # snd-settle-mode of receive-and-delete
+TURN_BYTES = 8 << 10  # larger messages take as much of a turn of the event loop as several small ones
 DELIVERED_COST = LOCK_COST + DELIVERY_COST
 UNSETTLED_MAX = 32_768  # deliveries per session that the client has not settled: 250 B each, 8 MB
 TAKEN_BYTES_MAX = 4 << 20  # deleted by receive-and-delete and not yet sent on one link: they are in memory alone
@@ -100,7 +101,8 @@ class Outlet:
         return max(room, 0)
 
     def take(self, box: Box, limit: int, now_ms: int) -> int:
-        """Deliver some messages of the box, `limit` at most, and return how many. 0: it has none."""
+        """Deliver some messages of the box, `limit` at most, and return the share of a turn of the event loop: 1 for
+        each message, or for each `TURN_BYTES` where they are larger. 0: the box has none."""
         session = None if self.hold is None else self.hold.session
         if self._takes_for_good:
             message = box.take_next(now_ms, self._taken, session)
@@ -109,7 +111,7 @@ class Outlet:
             self._taken_sizes.append(message.size)
             self._taken_bytes += message.size
             self.peer.locked.take(message.size)
-            return 1
+            return 1 + message.size // TURN_BYTES
         share = self.peer.locked
         locks = box.lock_next(limit, now_ms, session, share)
         if not locks:
@@ -121,13 +123,15 @@ class Outlet:
         self._unsettled_count += len(locks)
         share.take(DELIVERY_COST * len(locks))
         self.link.send_run(payloads, tokens)
-        self._delivered([len(payload) for payload in payloads])
+        sizes = [len(payload) for payload in payloads]
+        size = sum(sizes)
+        self._delivered(sizes, size)
         if self.link.drain and not self.link.credit:
             self.end_drain()
         if self._unsettled is not None:
             self._unsettled.update(tokens)
             self._limit_unsettled(self._unsettled, now_ms)
-        return len(locks)
+        return max(len(locks), size // TURN_BYTES)
 
     def _limit_unsettled(self, unsettled: set[bytes], now_ms: int) -> None:
         """Detach the link when it has too many unsettled deliveries; those that `$management` settled, or whose lock
@@ -156,7 +160,7 @@ class Outlet:
             payload = encode_delivery(message)
             [tag] = self.box.locks.new_tokens(1)
             self.link.send(payload, tag, settled=True)
-            self._delivered([len(payload)])
+            self._delivered([len(payload)], len(payload))
         else:
             logger.info("%s: message %d was taken by a receiver that is gone", self.queue.path, message.seq)
         self.wake()
@@ -176,10 +180,10 @@ class Outlet:
         if not self.peer.is_over and self.hold.is_over:  # a reset may have given it a new session meanwhile
             self.peer.detach(self.link, session_lock_lost(self.hold.session.id))
 
-    def _delivered(self, sizes: list[int]) -> None:
+    def _delivered(self, sizes: list[int], size: int) -> None:
         if self.peer.namespace.meter is not None:
             self._sizes += sizes
-        self.peer.flush_soon(sum(sizes))
+        self.peer.flush_soon(size)
 
     def end_drain(self) -> None:
         """Answer a receiver that asked to drain, because the box is empty or the credit is used up (2.6.7).

@@ -223,13 +223,13 @@ class SessionDispatcher:
                 self._woken[holder] = None
         stirred.clear()
         left = TURN_MAX
-        while self._woken and left:
+        while self._woken and left > 0:
             outlet = next(iter(self._woken))
             try:
                 left -= self._serve(outlet, left, now_ms)
             except StoreError as error:
                 self._rest(outlet, error)
-            if left:
+            if left > 0:
                 self._woken.pop(outlet, None)
         if left < TURN_MAX or self._resting:  # a receiver may have got some messages before the error
             self._on_locked(self.queue)
@@ -244,7 +244,7 @@ class SessionDispatcher:
         self._resting.add(outlet)
 
     def _serve(self, outlet: Outlet, limit: int, now_ms: int) -> int:
-        """Give a receiver up to `limit` messages and return how many."""
+        """Give a receiver messages for `limit` shares of a turn, and return how many shares they took."""
         hold, handed, is_exhausted = outlet.hold, 0, False
         acts, keeps = self._faults.acts, self._faults.operations.keeps
         while handed < limit and (room := outlet.room) and not (acts and keeps(outlet, now_ms)):
