@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pairbus.broker.store import (
-    UNLIMITED,
     Delete,
     DropEntity,
     EraseEntity,
@@ -111,11 +110,9 @@ class BadSectors:
         monkeypatch.setattr(read_failures, "monotonic", lambda: self.now)
         rows, run = StoreReader._rows, SharedBodies._read_run
 
-        def read_rows(
-            reader: StoreReader, ordered: list[int], columns: str, size_max: int = UNLIMITED
-        ) -> tuple[list[StoredRow], list[int]]:
+        def read_rows(reader: StoreReader, ordered: list[int], columns: str) -> Iterator[StoredRow]:
             self._check(ordered[0], ordered[-1])
-            return rows(reader, ordered, columns, size_max)
+            return rows(reader, ordered, columns)
 
         def read_run(bodies: SharedBodies, first: int, last: int, size_max: int) -> tuple[dict[int, bytes], int]:
             self._check(first, last)

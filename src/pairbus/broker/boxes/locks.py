@@ -98,7 +98,8 @@ class Locks:
         until_ms = now_ms + self.duration_ms
         tokens = self.new_tokens(len(messages))
         locks = [Lock(token, message, until_ms, share) for token, message in zip(tokens, messages, strict=True)]
-        take_room(locks)
+        if share is not None:
+            share.take(sum([lock.cost for lock in locks]))
         self._expect(until_ms)
         self._locks.update(zip(tokens, locks, strict=True))
         return locks

@@ -6,9 +6,7 @@ unless it lasts for minutes (see read_failures.py).
 from __future__ import annotations
 
 import logging
-import sqlite3
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -55,24 +53,17 @@ class StoreReader:
         if not numbers:
             return Loaded([], [], [])
         ordered = sorted(set(numbers))
-        columns = COLUMNS if with_bodies else HEAD_COLUMNS
-        bad: list[int] = []
+        columns, decode = HEAD_COLUMNS, heads_of
+        if with_bodies:
+            columns, decode = COLUMNS, partial(messages_of, payloads=partial(self._bodies.find, size_max=size_max))
         try:
-            rows, rest = self._rows(ordered, columns, size_max)
+            messages, bad, rest = decode(box, self._rows(ordered, columns), numbers=ordered, size_max=size_max)
             self._failures.succeeded(ordered[: len(ordered) - len(rest)])
         except READ_ERRORS as error:
-            rows, bad, rest = self._rows_one_by_one(ordered, columns, size_max)
+            rows, lost, unread = self._rows_one_by_one(ordered, columns, size_max)
             logger.error("%s: %s was read row by row after an error: %s", self._path, box_name(box), error)
-        if ordered[-1] - ordered[0] + 1 != len(ordered):  # a range may include other numbers
-            wanted = set(ordered)
-            rows = [row for row in rows if row[0] in wanted]
-        rows = [row for row in rows if row[1] == box]
-        if with_bodies:
-            messages, altered, unread = messages_of(box, rows, partial(self._bodies.find, size_max=size_max))
-            rest = unread + rest
-        else:
-            messages, altered = heads_of(box, rows)
-        bad += altered
+            messages, bad, rest = decode(box, rows)
+            bad, rest = bad + lost, rest + unread
         self._log_damaged(box, bad)
         return Loaded(messages, sorted(bad), rest)
 
@@ -91,32 +82,31 @@ class StoreReader:
         if not numbers:
             return []
         try:
-            rows, _ = self._rows(sorted(numbers), HEAD_COLUMNS)
+            rows = list(self._rows(sorted(numbers), HEAD_COLUMNS))
         except READ_ERRORS as error:
             raise store_error(error, self._path) from error
-        wanted = set(numbers)
-        found = [index_row_of(n, box, head, crc, 0) for n, box, head, crc, _, _ in rows if n in wanted]
+        found = [index_row_of(n, box, head, crc, 0) for n, box, head, crc, _, _ in rows]
         return [row.payload for row in found if row is not None and row.payload]
 
-    def _rows(self, ordered: list[int], columns: str, size_max: int = UNLIMITED) -> tuple[list[StoredRow], list[int]]:
-        """Return (the rows with these numbers, and perhaps some between them, ascending, until they have `size_max`
-        bytes; the numbers that were not reached)."""
+    def _rows(self, ordered: list[int], columns: str) -> Iterator[StoredRow]:
+        """Return the rows with these numbers, ascending, as SQLite hands them over: one at a time."""
         first, last = ordered[0], ordered[-1]
-        rows: list[StoredRow] = []
-        if last - first < 2 * len(ordered):
-            sql = f"SELECT {columns} FROM messages WHERE n BETWEEN ? AND ? ORDER BY n"
-            left = _fetch(self._connection.execute(sql, (first, last)), rows, size_max)
-            return rows, _beyond(rows, ordered, left)
-        left = size_max
+        if last - first >= 2 * len(ordered):
+            return self._rows_far_apart(ordered, columns)
+        sql = f"SELECT {columns} FROM messages WHERE n BETWEEN ? AND ? ORDER BY n"
+        rows = self._connection.execute(sql, (first, last))
+        if last - first + 1 == len(ordered):
+            return rows
+        wanted = set(ordered)
+        return (row for row in rows if row[0] in wanted)
+
+    def _rows_far_apart(self, ordered: list[int], columns: str) -> Iterator[StoredRow]:
         for at in range(0, len(ordered), MAX_ROWS):
             part = ordered[at : at + MAX_ROWS]
             size = padded_size(len(part))
             part += part[-1:] * (size - len(part))
             sql = f"SELECT {columns} FROM messages WHERE n IN ({','.join('?' * size)}) ORDER BY n"
-            left = _fetch(self._connection.execute(sql, part), rows, left)
-            if left <= 0:
-                break
-        return rows, _beyond(rows, ordered, left)
+            yield from self._connection.execute(sql, part)
 
     def _rows_one_by_one(
         self, ordered: list[int], columns: str, size_max: int
@@ -131,7 +121,7 @@ class StoreReader:
             if left <= 0:
                 return rows, lost, ordered[place:]
             try:
-                found, _ = self._rows([n], columns)
+                found = list(self._rows([n], columns))
                 left -= sum(map(_size_of, found))
                 rows += found
                 self._failures.succeeded([n])
@@ -151,27 +141,5 @@ class StoreReader:
             logger.error("%s: damaged messages of %s: rows %s", self._path, box_name(box), some_of(numbers))
 
 
-def _fetch(cursor: sqlite3.Cursor, rows: list[StoredRow], size_max: int) -> int:
-    """Add rows until they have `size_max` bytes, and return how many bytes are left; every loaded message passes here.
-
-    SQLite hands over one row at a time, so what is not fetched is not in memory.
-    """
-    add, left = rows.append, size_max
-    for row in cursor:
-        add(row)
-        try:
-            left -= len(row[5]) + len(row[2])
-        except TypeError:  # a damaged row, which may have numbers there
-            continue
-        if left <= 0:
-            break
-    return left
-
-
 def _size_of(row: StoredRow) -> int:
     return len(row[5]) + len(row[2]) if type(row[5]) is bytes and type(row[2]) is bytes else 0
-
-
-def _beyond(rows: list[StoredRow], ordered: list[int], left: int) -> list[int]:
-    """Return the numbers behind the last row, when reading ended before them."""
-    return ordered[bisect_right(ordered, rows[-1][0]) :] if left <= 0 else []

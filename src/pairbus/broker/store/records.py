@@ -10,12 +10,13 @@ body), its checksum seeded with the two numbers.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 from zlib import crc32
 
-from pairbus.broker.store import IndexRow, StoredMessage
+from pairbus.broker.store import UNLIMITED, IndexRow, StoredMessage
 
 _FIXED = struct.Struct("<qqBIqqqqqBHHI")
 """seq, payload, state, delivery count, enqueued, expires, scheduled, ttl, origin seq, hops, lengths of message id,
@@ -111,19 +112,28 @@ Bodies = tuple[Mapping[int, bytes], AbstractSet[int]]
 
 
 def messages_of(
-    box: int, rows: Iterable[StoredRow], payloads: Callable[[set[int]], Bodies]
+    box: int,
+    rows: Iterable[StoredRow],
+    payloads: Callable[[set[int]], Bodies],
+    numbers: Sequence[int] = (),
+    size_max: int = UNLIMITED,
 ) -> tuple[list[StoredMessage], list[int], list[int]]:
-    """Return (the messages of the intact rows of the box, the numbers of the damaged ones, the numbers behind the first
-    message whose payload was not looked at).
+    """Return (the messages of the intact rows of the box, the numbers of the damaged ones, the numbers that were not
+    reached: those behind `size_max` bytes, or behind the first message whose payload was not looked at).
 
-    `payloads` finds the intact bodies among these numbers; a row whose payload is missing is damaged.
-    Every delivered message passes here: hence a loop with local names and a bare object instead of a call for each.
+    `payloads` finds the intact bodies among these numbers; a row whose payload is missing is damaged. `numbers` are
+    those of the rows, ascending. Every delivered message passes here: hence a loop with local names and a bare object
+    instead of a call for each. SQLite hands over one row at a time, so what is not reached is not in memory.
     """
     messages: list[StoredMessage] = []
     damaged: list[int] = []
     wanted: set[int] = set()
+    rest: list[int] = []
+    left = size_max
     unpack, fixed_size, new, salt = _FIXED.unpack_from, _FIXED.size, StoredMessage.__new__, box * _SPREAD
-    for n, _, head, expected_head_crc, expected_body_crc, body in rows:
+    for n, row_box, head, expected_head_crc, expected_body_crc, body in rows:
+        if row_box != box:
+            continue
         try:
             intact = (
                 crc32(body) == expected_body_crc and crc32(head, (n ^ (n >> 32) ^ salt) & _WORD) == expected_head_crc
@@ -160,15 +170,20 @@ def messages_of(
         message.session_id = head[session_at:annotations_at].decode() if session_size else ""
         message.annotations = head[annotations_at:patch_at]
         message.patch = head[patch_at:]
-        message.size = len(body) + len(head) - annotations_at
+        message.size = size = len(body) + len(head) - annotations_at
         messages.append(message)
+        left -= size
+        if left <= 0:
+            rest = list(numbers[bisect_right(numbers, n) :])
+            break
     if wanted:
         found, unread = payloads(wanted)
         first = {messages[0].payload}
         if not first.isdisjoint(unread):  # at least one message is read, or found to be damaged
             found, unread = payloads(first)[0], (unread | wanted) - first
-        return _with_bodies(messages, found, unread, damaged)
-    return messages, damaged, []
+        messages, damaged, later = _with_bodies(messages, found, unread, damaged)
+        rest = later + rest
+    return messages, damaged, rest
 
 
 def _with_bodies(
@@ -190,17 +205,22 @@ def _with_bodies(
     return whole, damaged, []
 
 
-def heads_of(box: int, rows: Iterable[StoredRow]) -> tuple[list[StoredMessage], list[int]]:
-    """Return messages without bodies from rows with `HEAD_COLUMNS`, and the numbers of the damaged ones."""
+def heads_of(
+    box: int, rows: Iterable[StoredRow], numbers: Sequence[int] = (), size_max: int = UNLIMITED
+) -> tuple[list[StoredMessage], list[int], list[int]]:
+    """Return messages without bodies from rows with `HEAD_COLUMNS`, and the numbers of the damaged ones, and of those
+    behind `size_max` bytes of heads."""
     sizes: dict[int, Any] = {}
-    heads: list[StoredRow] = []
-    for n, number, head, crc, size, _ in rows:
-        sizes[n] = size or 0
-        heads.append((n, number, head, crc, NO_CRC, b""))
-    messages, damaged, _ = messages_of(box, heads, _no_bodies)
+
+    def heads() -> Iterator[StoredRow]:
+        for n, row_box, head, crc, size, _ in rows:
+            sizes[n] = size or 0
+            yield n, row_box, head, crc, NO_CRC, b""
+
+    messages, damaged, rest = messages_of(box, heads(), _no_bodies, numbers, size_max)
     for message in messages:
         message.size += sizes[message.n]
-    return messages, damaged
+    return messages, damaged, rest
 
 
 def _no_bodies(payloads: set[int]) -> Bodies:

@@ -42,9 +42,9 @@ _ORIGIN = struct.Struct(f">{len(_ORIGIN_KEY)}sq")
 _TOKEN_KEY = encode_symbol(LOCK_TOKEN) + b"\x98"
 _TOKEN_HEAD = b"\x00\x53\x71\xc1" + bytes((len(_TOKEN_KEY) + 17, 2)) + _TOKEN_KEY
 _FIRST_HEAD = header_section(0, 0) + _TOKEN_HEAD
-_FIRST_HEADS: dict[bytes, bytes] = {}
-"""Annotations that are a header alone → all bytes before the lock token. The fields of a header that are kept have some
-thousand values, of which senders use two or three."""
+_FIRST_HEADS: dict[bytes, bytes] = {b"": _FIRST_HEAD}
+"""Annotations that are none, or a header alone → all bytes before the lock token. The fields of a header that are kept
+have some thousand values, of which senders use two or three."""
 _BEFORE_SEQUENCE = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + 1, 6)) + _SEQUENCE_KEY
 _BEFORE_SEQUENCE_OF_COPY = b"\x00\x53\x72\xc1" + bytes((_LOCKED.size + _ORIGIN.size + 1, 8)) + _SEQUENCE_KEY
 _PLAIN = struct.Struct(f">IHH8s{len(_BEFORE_SEQUENCE)}sq{len(_ENQUEUED_KEY)}sq{len(_LOCKED_KEY)}sq")
@@ -62,7 +62,7 @@ def encode_delivery(message: StoredMessage, locked_until_ms: int = 0, token: byt
     """Encode the message for a receiver; without a lock and its token for receive-and-delete and for peek."""
     if (
         token
-        and (head := _first_head(message.annotations) if message.annotations else _FIRST_HEAD)
+        and (head := _FIRST_HEADS.get(message.annotations) or _first_head(message.annotations))
         and not message.ttl_ms
         and not message.delivery_count
         and not message.patch
@@ -141,9 +141,6 @@ def encode_delivery(message: StoredMessage, locked_until_ms: int = 0, token: byt
 
 def _first_head(annotations: bytes) -> bytes:
     """Return the bytes before the lock token for annotations that are a header alone; otherwise none."""
-    known = _FIRST_HEADS.get(annotations)
-    if known is not None:
-        return known
     if not annotations.startswith(HEADER_START) or skip(annotations, len(HEADER_START)) < len(annotations):
         return b""
     head = _FIRST_HEADS[annotations] = header_section(0, 0, _apart(annotations)[0]) + _TOKEN_HEAD
