@@ -104,6 +104,6 @@ async def test_an_unforeseen_error_of_an_attempt_has_an_unknown_outcome(
     def fail(*_: object) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr("pairbus.client.results.Results.meter_direct", fail)
+    monkeypatch.setattr("pairbus.client.results.Results.meter_primary", fail)
     error = cast(Any, await sender.error(message()))
     assert "a bug" in str(error) and error.outcome_unknown and len(stage.primary.stored("orders")) == 2

@@ -14,8 +14,8 @@ from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, Par
 from pairbus.client.outgoing import THE_PRIMARY, Outgoing
 from pairbus.client.results import ended_meanwhile, error_of
 from pairbus.client.sends import Sends
+from pairbus.pairing.commands import Unsent, Where
 from pairbus.pairing.policy import Failure, Kind
-from pairbus.pairing.sending import Unsent, Where
 from tests.client.world import Stage, message
 from tests.scripted import Detach, LoseAnswer
 

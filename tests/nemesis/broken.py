@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from pairbus.pairing.commands import ToBacklog
 from tests.nemesis.places import BILLS, ORDERS, PRIMARY, SECONDARY
 from tests.nemesis.plan import AddFault, Kill, Plan, Step
 
@@ -25,18 +26,18 @@ OFTEN_LOCKED = 2
 
 def acknowledges_too_early() -> None:
     """A client says that a message is in the backlog before the backlog has said so."""
-    from pairbus.client.sends import Sends
+    from pairbus.client import sends
 
-    genuine = Sends._deliver
+    genuine = sends._sent
 
-    async def deliver(self: Sends, carrier: Any, *args: Any, **kwargs: Any) -> Any:
-        attempt = genuine(self, carrier, *args, **kwargs)
-        if carrier is self._secondary:
-            asyncio.get_running_loop().create_task(attempt)  # the bug: the outcome of the attempt is ignored
+    async def sent(*args: Any, **kwargs: Any) -> Any:
+        send: Any = genuine(*args, **kwargs)
+        if any(isinstance(argument, ToBacklog) for argument in args):
+            asyncio.get_running_loop().create_task(send)  # the bug: the outcome of the attempt is ignored
             return None
-        return await attempt
+        return await send
 
-    Sends._deliver = deliver  # type: ignore[method-assign]
+    sends._sent = sent
 
 
 def mistakes_the_destination() -> None:

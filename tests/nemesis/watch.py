@@ -12,7 +12,7 @@ from typing import Any
 from pairbus.client.outgoing import Outgoing
 from pairbus.client.results import Origin
 from pairbus.client.sends import Sends
-from pairbus.pairing.sending import Attempt, Reply, ToBacklog
+from pairbus.pairing.commands import Command, Reply, ToBacklog, ToPrimary
 from pairbus.syphon import send
 from pairbus.syphon.decide.batch import Chunk, Item
 from pairbus.syphon.settle import Settling
@@ -23,24 +23,26 @@ from tests.nemesis.log import Log
 
 def watch_sends(log: Log) -> None:
     """Record attempts of a client without an answer, and messages that a backlog queue took."""
-    genuine = Sends._attempt
+    genuine = Sends._perform
 
-    async def attempt(self: Sends, attempt: Attempt, origin: Origin, going: Outgoing) -> Reply:
+    async def perform(self: Sends, origin: Origin, going: Outgoing, command: Command) -> Reply:
+        if not isinstance(command, ToPrimary | ToBacklog):
+            return await genuine(self, origin, going, command)
         before = list(going.ids)
-        place = attempt.queue if isinstance(attempt, ToBacklog) else "the primary"
+        place = command.queue if isinstance(command, ToBacklog) else "the primary"
         try:
-            reply = await genuine(self, attempt, origin, going)
+            reply = await genuine(self, origin, going, command)
         except BaseException:
             log.add(("doubt", place, before))
             raise
-        if isinstance(attempt, ToBacklog):
+        if isinstance(command, ToBacklog):
             left = set(going.ids)
             log.add(("away", place, [one for one in before if one not in left]))
         if reply.failure is not None and reply.failure.outcome_unknown:
             log.add(("doubt", place, list(going.ids)))
         return reply
 
-    Sends._attempt = attempt  # type: ignore[method-assign]
+    Sends._perform = perform  # type: ignore[method-assign]
 
 
 def watch_moves(log: Log) -> None:

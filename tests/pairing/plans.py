@@ -6,25 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pairbus.pairing.commands import Command, Pause, Plan, Receipt, Reply, ToBacklog, ToPrimary, ToSpool, Where
 from pairbus.pairing.events import Event
 from pairbus.pairing.failover import State
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Failure, Kind, Silence
-from pairbus.pairing.sending import (
-    Command,
-    Pause,
-    Plan,
-    Receipt,
-    Reply,
-    SenderState,
-    ToBacklog,
-    ToPrimary,
-    ToSpool,
-    Where,
-    requesting,
-    sending,
-)
+from pairbus.pairing.sending import SenderState, requesting, sending
 
 QUEUES = ["b/0", "b/1", "b/2"]
 HOME = Receipt(Where.PRIMARY)

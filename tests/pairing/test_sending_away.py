@@ -9,24 +9,12 @@ import pytest
 from pairbus.client.errors import SendAvailabilityBacklogError
 from pairbus.client.outgoing import Outgoing
 from pairbus.client.results import error_of
+from pairbus.pairing.commands import Pause, Receipt, Reply, ToBacklog, ToPrimary, Unsent, Where
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed
 from pairbus.pairing.failover import State
 from pairbus.pairing.policy import Failure, Kind, Silence
-from pairbus.pairing.sending import (
-    CONCLUSIVE_S,
-    Pause,
-    Receipt,
-    Reply,
-    SenderState,
-    ToBacklog,
-    Unsent,
-    Where,
-    first_attempt,
-    sending,
-)
+from pairbus.pairing.sending import CONCLUSIVE_S, SenderState, sending
 from tests.pairing.plans import BUSY, FULL, HOME, LOST, OK, SILENT, SLOW, Answer, World
-
-TRIED = ToBacklog("b/0", 60.0, 3.0, 3.0, False, None)
 
 # ── away ──
 
@@ -139,7 +127,6 @@ def lost_secondary(*, is_forced: bool, is_kept: bool = True) -> World:
 def test_sends_go_to_the_primary_when_the_secondary_is_lost(is_kept: bool, is_forced: bool) -> None:
     """No queue is left, also for a sender that had one. An accepted send proves the primary as a trial does."""
     world = lost_secondary(is_kept=is_kept, is_forced=is_forced)
-    assert first_attempt(world.pair, world.sender, 60.0) is None
     assert world.send(OK) == HOME
     assert world.entity.state is (State.HELD_OVER if is_forced else State.HEALTHY)
 
@@ -177,7 +164,7 @@ def test_no_queue_is_asked_without_time_for_the_answer() -> None:
     assert world.pair.rotation.is_whole
 
 
-def test_a_moment_before_the_plan_counts_for_nothing() -> None:
+def test_attempt_with_too_little_time_counts_for_nothing() -> None:
     """The caller has less time than any connection takes; every other send keeps the queue, or the entity."""
     late = Failure(Kind.TIMEOUT, "late", silence=Silence(0.3, 0.3))
     world = World(failover_interval=0)
@@ -185,10 +172,11 @@ def test_a_moment_before_the_plan_counts_for_nothing() -> None:
         if is_away:
             world.fail_over()
             world.sender.queue = "b/0"
-        attempt = first_attempt(world.pair, world.sender, 0.4)
-        assert attempt is not None and attempt.silence_s < CONCLUSIVE_S
+        plan = sending(world.pair, world.sender, 0.4, world.now)
+        attempt = next(plan)
+        assert isinstance(attempt, ToPrimary | ToBacklog) and attempt.silence_s < CONCLUSIVE_S
         with pytest.raises(Unsent) as raised:
-            next(sending(world.pair, world.sender, 0.4, world.now, tried=(attempt, Reply(world.now + 0.3, late))))
+            plan.send(Reply(world.now + 0.3, late))
         assert raised.value.failure is late
         assert (world.entity.state is State.HEALTHY, world.pair.rotation.is_whole) == (not is_away, True)
 
@@ -206,10 +194,10 @@ def test_attempt_at_a_queue_that_just_failed_is_remembered() -> None:
     world.fail_over()
     assert world.send(OK) == Receipt(Where.BACKLOG, "b/0")
     began = world.now
+    plan = sending(world.pair, world.sender, 60.0, began)
+    next(plan)
     world.pair.rotation.failed("b/0", "lost", began + 2.0)
-    silence = Reply(began + 3.0, Failure(Kind.TIMEOUT, "no answer", outcome_unknown=True))
-    plan = sending(world.pair, world.sender, 60.0, began, tried=(TRIED, silence))
-    command = next(plan)
+    command = plan.send(Reply(began + 3.0, Failure(Kind.TIMEOUT, "no answer", outcome_unknown=True)))
     assert isinstance(command, ToBacklog)
     assert (command.queue, command.fresh, command.first_attempt_at) == ("b/1", False, began)
     with pytest.raises(StopIteration) as end:
@@ -217,15 +205,31 @@ def test_attempt_at_a_queue_that_just_failed_is_remembered() -> None:
     assert end.value.value == Receipt(Where.BACKLOG, "b/1", unanswered="b/0")
 
 
+@pytest.mark.parametrize("kind", [Kind.COMMUNICATION, Kind.TIMEOUT])
+def test_queue_that_another_send_took_out_is_not_asked_again(kind: Kind) -> None:
+    """Sends that fail together leave the queue together; none of them takes out a queue that it never asked."""
+    world = World(queues=2)
+    world.fail_over()
+    assert world.send(OK) == Receipt(Where.BACKLOG, "b/0")
+    plan = sending(world.pair, world.sender, 60.0, world.now)
+    next(plan)
+    world.pair.rotation.failed("b/0", "another send", world.now)
+    world.events.clear()
+    command = plan.send(Reply(world.now + 1.0, Failure(kind, "late")))
+    assert isinstance(command, ToBacklog) and (command.queue, command.fresh) == ("b/1", False)
+    assert world.pair.rotation.has("b/1") and world.events == []
+
+
 @pytest.mark.parametrize("took_s", [3.0, 60.0])
 def test_error_says_that_the_only_queue_may_have_the_message(took_s: float) -> None:
     world = World(queues=1)
     world.fail_over()
     assert world.send(OK) == Receipt(Where.BACKLOG, "b/0")
+    plan = sending(world.pair, world.sender, 60.0, world.now)
+    next(plan)
     world.pair.rotation.failed("b/0", "lost", world.now)
-    silence = Reply(world.now + took_s, Failure(Kind.TIMEOUT, "no answer", outcome_unknown=True))
     with pytest.raises(Unsent) as raised:
-        next(sending(world.pair, world.sender, 60.0, world.now, tried=(TRIED, silence)))
+        plan.send(Reply(world.now + took_s, Failure(Kind.TIMEOUT, "no answer", outcome_unknown=True)))
     assert raised.value.outcome_unknown
 
 
@@ -233,9 +237,10 @@ def test_an_attempt_that_took_all_the_time_is_not_forgotten() -> None:
     world = World(queues=1)
     world.fail_over()
     assert world.send(OK) == Receipt(Where.BACKLOG, "b/0")
-    silence = Reply(world.now + 3.0, Failure(Kind.TIMEOUT, "no answer", outcome_unknown=True))
+    plan = sending(world.pair, world.sender, 3.0, world.now)
+    next(plan)
     with pytest.raises(Unsent) as raised:
-        next(sending(world.pair, world.sender, 3.0, world.now, tried=(TRIED, silence)))
+        plan.send(Reply(world.now + 3.0, Failure(Kind.TIMEOUT, "no answer", outcome_unknown=True)))
     assert raised.value.outcome_unknown
 
 
@@ -331,10 +336,8 @@ def test_silence_of_a_queue_ends_before_the_callers_time(timeout_s: float, spool
     world = World(spool=spool)
     world.fail_over()
     world.sender.queue = "b/0"
-    first = first_attempt(world.pair, world.sender, timeout_s)
-    planned = next(sending(world.pair, world.sender, timeout_s, world.now))
-    for attempt in (first, planned):
-        assert isinstance(attempt, ToBacklog) and attempt.silence_s < attempt.timeout_s
+    attempt = next(sending(world.pair, world.sender, timeout_s, world.now))
+    assert isinstance(attempt, ToBacklog) and attempt.silence_s < attempt.timeout_s
 
 
 def test_silent_queue_leaves_time_for_another_one() -> None:

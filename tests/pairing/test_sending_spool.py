@@ -6,18 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pairbus.pairing.commands import Command, Pause, Receipt, ToBacklog, ToPrimary, ToSpool, Unsent, Where
 from pairbus.pairing.policy import Kind
-from pairbus.pairing.sending import (
-    Command,
-    Pause,
-    Receipt,
-    ToBacklog,
-    ToPrimary,
-    ToSpool,
-    Unsent,
-    Where,
-    sending,
-)
+from pairbus.pairing.sending import sending
 from tests.pairing.plans import BUSY, FULL, LOST, OK, SILENT, Answer, World
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pairbus.pairing.commands import Where
 from pairbus.pairing.failover import State
-from pairbus.pairing.sending import Where
 
 if TYPE_CHECKING:
     from tests.sim.broker import Copy

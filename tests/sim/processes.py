@@ -22,11 +22,11 @@ from pairbus.client.pinger import ping_payload
 from pairbus.client.results import Origin
 from pairbus.client.sends import Sends
 from pairbus.errors import SpoolError
+from pairbus.pairing.commands import Command, Reply, Unsent
 from pairbus.pairing.events import BacklogQueueBack, Event, MaybeDuplicated, PingSent, Recovered
 from pairbus.pairing.failover import SendingEntity
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import Failure, Kind
-from pairbus.pairing.sending import Command, Reply, Unsent
 from pairbus.spool import Spool
 from pairbus.spool.forwarder import Forwarder
 from pairbus.spool.lanes import Inflow

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from pairbus.pairing.sending import Where
+from pairbus.pairing.commands import Where
 from tests.sim import faults
 from tests.sim.world import World
 

@@ -8,10 +8,11 @@ import pytest
 
 from pairbus.backlog.envelope import Away
 from pairbus.backlog.filing import together
+from pairbus.pairing.commands import Pause, Plan, Reply, ToPrimary, ToSpool
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import BUSY_WAIT_S, Failure, Kind
-from pairbus.pairing.sending import Pause, Plan, Reply, SenderState, ToPrimary, ToSpool
+from pairbus.pairing.sending import SenderState
 from pairbus.spool.lanes import HOLD_S, MOVING_S, PAUSE_MAX_S, PRIMARY, Inflow, Lane, Verdict, Way, queueing, wrapped
 from tests.spool.entries import encoded
 
@@ -121,12 +122,12 @@ def test_for_two_messages_that_leave_a_lane_one_may_come() -> None:
     inflow = Inflow()
     assert inflow.takes("orders", 0.0), "the lane has not moved yet: senders do not wait for it"
     inflow.left("Orders", 6, 1.0)
-    inflow.came("orders", 2, 1.0)
+    inflow.joined("orders", 2, 1.0)
     assert [inflow.takes("orders", 1.0) for _ in range(3)] == [True, True, False]
-    inflow.came("bills", 5, 1.0)
+    inflow.joined("bills", 5, 1.0)
     assert inflow.takes("bills", 1.0), "nothing is owed to a lane that does not move"
     inflow.left("orders", 4, 1.0)
-    inflow.came("orders", 101, 1.0)
+    inflow.joined("orders", 101, 1.0)
     inflow.left("orders", 100, 1.0)
     assert not inflow.takes("orders", 1.0 + MOVING_S), "more messages came than the lane allows"
     assert inflow.takes("orders", 1.1 + MOVING_S), "the lane has not moved for a while"

@@ -22,9 +22,9 @@ from pairbus.client.provisioning import provision
 from pairbus.client.results import Origin
 from pairbus.client.sends import Sends
 from pairbus.client.state import PairState
+from pairbus.pairing.commands import ToPrimary
 from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S
-from pairbus.pairing.sending import ToPrimary
 from pairbus.transport import Management, Scheduled
 from pairbus.transport.tasks import Tasks
 from pairbus.transport.threads import in_thread

@@ -20,10 +20,10 @@ from pairbus.client.errors import (
 from pairbus.client.outgoing import BATCH_LIMIT, Order, Outgoing, sizes_of
 from pairbus.client.state import PairState
 from pairbus.ledger import Tally, tallied
+from pairbus.pairing.commands import Receipt, Unsent, Where
 from pairbus.pairing.events import MaybeDuplicated, Spooled
-from pairbus.pairing.failover import HEALTHY
 from pairbus.pairing.policy import Failure, Kind
-from pairbus.pairing.sending import Receipt, SenderState, Unsent, Where
+from pairbus.pairing.sending import IN_PRIMARY, SenderState
 from pairbus.sdk.failures import failure_of
 from pairbus.transport import Carrier
 
@@ -56,15 +56,7 @@ class Results:
         self._primary = primary
         self._clock = clock
 
-    def direct(self, origin: Origin, count: int) -> None:
-        """Count messages that the primary took without a plan."""
-        entity = origin.sender.entity
-        origin.counts.sent += count
-        if entity.state is not HEALTHY or entity.busy_since is not None:
-            self._state.pair.accepted(entity, self._clock())
-            self._state.events.deliver()
-
-    def meter_direct(self, origin: Origin, going: Outgoing) -> None:
+    def meter_primary(self, origin: Origin, going: Outgoing) -> None:
         """Add an accepted send to the ledger's running sum, or as a row where it is billed by its size."""
         tally = origin.tally
         if tally is None:
@@ -78,8 +70,11 @@ class Results:
             tally.turn(now)
         tally.total += tallied(size_bytes, len(going))
 
-    def planned(self, origin: Origin, going: Outgoing, receipt: Receipt) -> None:
-        """Count the result of a planned send and tell it as an event."""
+    def stored(self, origin: Origin, going: Outgoing, receipt: Receipt) -> None:
+        """Count a send that ended well, and tell it as an event unless it went to the primary at once."""
+        if receipt is IN_PRIMARY:
+            origin.counts.sent += len(going)
+            return
         state, entity = self._state, origin.sender.entity
         if receipt.unanswered is not None:
             for message_id, queue in going.doubted.items():

@@ -1,13 +1,6 @@
-"""Calls: attempts on the primary, backlog queues and the spool, as the plan of the call says.
+"""Calls: each send is carried out as its plan says, attempt by attempt, until a place has stored the messages.
 
-A send goes one of three ways; `pairing.sending.first_attempt` decides which by the state of the entity.
-
-| way      | when                                          | it is                                                     |
-| -------- | --------------------------------------------- | --------------------------------------------------------- |
-| direct   | HEALTHY                                       | one attempt on the primary; planned when it fails         |
-| diverted | FAILED_OVER or HELD_OVER, its queue is known  | one attempt on that backlog queue; planned when it fails  |
-| planned  | everything else, and messages wait in a spool | the commands of `pairing.sending.sending`, one by one     |
-
+The plan (`pairing/sending.py`) decides; this file performs its commands on the primary, a backlog queue and the spool.
 All code here runs in the engine's event loop, so no locks are needed: decisions are taken between two awaits.
 """
 
@@ -18,7 +11,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -35,8 +27,7 @@ from pairbus.client.outgoing import ANY_PLACE, BATCH_LIMIT, THE_PRIMARY, THE_SPO
 from pairbus.client.results import Origin, Results, ended_meanwhile, error_of
 from pairbus.client.state import PairState
 from pairbus.errors import ConfigError, SpoolError
-from pairbus.pairing.policy import Failure, Kind, Reaction
-from pairbus.pairing.sending import (
+from pairbus.pairing.commands import (
     Attempt,
     Command,
     Pause,
@@ -48,19 +39,15 @@ from pairbus.pairing.sending import (
     ToSpool,
     Unsent,
     Where,
-    accepted_away,
-    first_attempt,
-    requesting,
-    sending,
 )
+from pairbus.pairing.policy import Failure, Kind, Reaction
+from pairbus.pairing.sending import SenderState, requesting, sending
 from pairbus.sdk.failures import failure_of_transport
 from pairbus.spool.lanes import queueing
 from pairbus.telemetry import operations
 from pairbus.transport import Carrier, TransportError
 
 logger = logging.getLogger("pairbus")
-
-IN_PRIMARY = Receipt(Where.PRIMARY)
 
 Request = Callable[[ToPrimary], Awaitable[Any]]
 "Function that makes a request to the primary, within the limits of an attempt."
@@ -93,23 +80,31 @@ class Sends:
     @operations.send
     async def send(self, origin: Origin, going: Outgoing, timeout_s: float) -> Receipt:
         """Send; return where the messages are stored (primary, backlog queue or spool), raise when nowhere."""
-        state, sender, began = self._state, origin.sender, self._clock()
         self._under_way += 1
         try:
-            tried = None
-            attempt = None if state.waits(sender.entity) else first_attempt(state.pair, sender, timeout_s)
-            if attempt is not None:
-                count = len(going)
-                reply = await self._attempt(attempt, origin, going)
-                if reply.failure is None:
-                    if type(attempt) is ToBacklog:
-                        accepted_away(state.pair, attempt.queue)
-                        state.events.deliver()
-                        return Receipt(Where.BACKLOG, attempt.queue)
-                    self.results.direct(origin, count)
-                    return IN_PRIMARY
-                tried = (attempt, reply)
-            return await self._send_planned(origin, going, timeout_s, began, tried)
+            plan = self._plan(origin.sender, timeout_s)
+            try:
+                command = next(plan)
+                while True:
+                    self._check(going)
+                    if type(command) is ToPrimary:
+                        reply = await self._to_primary(origin, going, command)
+                    else:
+                        reply = await self._perform(origin, going, command)
+                    command = plan.send(reply)
+            except StopIteration as end:
+                receipt = cast(Receipt, end.value)
+            finally:
+                plan.close()
+                self._state.events.deliver()
+            self.results.stored(origin, going, receipt)
+            return receipt
+        except Unsent as unsent:
+            self.results.failed(origin, len(going), unsent.failure.kind)
+            raise error_of(unsent, origin.path, going, ordered=self._state.options.ordered) from unsent.failure.error
+        except (ClientClosed, PairedMessagingFactoryError) as ended:
+            self.results.failed(origin, len(going), Kind.COMMUNICATION)
+            raise ended_meanwhile(ended, origin.path, going) from None
         except Exception as error:
             if not tells_outcome(error):  # a wrong setting, before anything was sent, or a bug of ours
                 tell_outcome(error, going.may_be_in or (() if isinstance(error, ConfigError) else ANY_PLACE))
@@ -117,58 +112,29 @@ class Sends:
         finally:
             self._end_call()
 
-    async def _send_planned(
-        self, origin: Origin, going: Outgoing, timeout_s: float, now: float, tried: tuple[Attempt, Reply] | None
-    ) -> Receipt:
-        state, sender = self._state, origin.sender
-        if tried is None and state.waits(sender.entity):
+    def _plan(self, sender: SenderState, timeout_s: float) -> Plan:
+        state, now = self._state, self._clock()
+        if state.waits(sender.entity):
             waits = partial(state.waits, sender.entity)
-            plan = queueing(state.pair, sender, timeout_s, now, state.inflow, waits)
-        else:
-            plan = sending(state.pair, sender, timeout_s, now, tried=tried)
-        try:
-            receipt = await self._carry_out(plan, partial(self._perform, origin, going), going)
-        except Unsent as unsent:
-            self.results.failed(origin, len(going), unsent.failure.kind)
-            raise error_of(unsent, origin.path, going, ordered=state.options.ordered) from unsent.failure.error
-        except (ClientClosed, PairedMessagingFactoryError) as ended:
-            self.results.failed(origin, len(going), Kind.COMMUNICATION)
-            raise ended_meanwhile(ended, origin.path, going) from None
-        self.results.planned(origin, going, receipt)
-        return receipt
+            return queueing(state.pair, sender, timeout_s, now, state.inflow, waits)
+        return sending(state.pair, sender, timeout_s, now)
 
-    async def _carry_out(
-        self, plan: Plan, perform: Callable[[Command], Awaitable[Reply]], going: Outgoing | None
-    ) -> Receipt:
-        """Perform the commands of a plan until it ends."""
-        reply: Reply | None = None
-        try:
-            while True:
-                try:
-                    command = next(plan) if reply is None else plan.send(reply)
-                except StopIteration as end:
-                    return cast(Receipt, end.value)
-                self._state.events.deliver()
-                if going is not None and going.is_cancelled:
-                    raise asyncio.CancelledError
-                self._state.check()
-                reply = await perform(command)
-        finally:
-            plan.close()
-            self._state.events.deliver()
+    def _check(self, going: Outgoing | None) -> None:
+        """Deliver events, and raise when the call or the client has ended, before a command is performed."""
+        state = self._state
+        state.events.deliver()
+        if going is not None and going.is_cancelled:
+            raise asyncio.CancelledError
+        state.check()
 
-    async def _perform(self, origin: Origin, going: Outgoing, command: Command) -> Reply:
-        if isinstance(command, ToPrimary | ToBacklog):
-            return await self._attempt(command, origin, going)
+    def _perform(self, origin: Origin, going: Outgoing, command: Command) -> Awaitable[Reply]:
+        if isinstance(command, ToPrimary):
+            return self._to_primary(origin, going, command)
+        if isinstance(command, ToBacklog):
+            return self._to_backlog(origin, going, command)
         if isinstance(command, ToSpool):
-            return Reply(self._clock(), await self._to_spool(origin, going, command))
-        return await self._pause(command)
-
-    async def _attempt(self, attempt: Attempt, origin: Origin, going: Outgoing) -> Reply:
-        if type(attempt) is ToPrimary:
-            return await self._to_primary(origin, going, attempt)
-        assert type(attempt) is ToBacklog
-        return await self._to_backlog(origin, going, attempt)
+            return self._to_spool(origin, going, command)
+        return self._pause(command)
 
     async def _pause(self, command: Pause) -> Reply:
         with suppress(TimeoutError):
@@ -196,13 +162,14 @@ class Sends:
     # ── the three places ──
 
     async def _to_primary(self, origin: Origin, going: Outgoing, attempt: ToPrimary) -> Reply:
-        payload, message_format = going.for_primary()
-        failure = await self._deliver(
-            self._primary, origin.path, payload, message_format, attempt, origin, name=origin.link_name
-        )
-        if failure is None:
-            self.results.meter_direct(origin, going)
-            if len(payload) > BATCH_LIMIT // 2:
+        encoded = going.for_primary()
+        try:
+            await _sent(self._primary, origin.path, encoded, attempt, origin, origin.link_name)
+        except TransportError as error:
+            failure = failure_of_transport(error)
+        else:
+            self.results.meter_primary(origin, going)
+            if len(encoded[0]) > BATCH_LIMIT // 2:
                 self.results.watch_size(origin, going)
             return Reply(self._clock())
         self._state.meters.send("primary", origin.path, going.payloads, failure, "application")
@@ -222,12 +189,15 @@ class Sends:
                 failure = await self._learn_limits(queue, attempt)
                 if failure is not None:
                     return Reply(self._clock(), failure)
-                attempt = replace(attempt, timeout_s=max(deadline - self._clock(), 0.001), fresh=False)
+                attempt = attempt._replace(timeout_s=max(deadline - self._clock(), 0.001), fresh=False)
             parts = parcels(wrapped, self._secondary.batch_limit(queue), self._secondary.message_limit(queue))
             for payload, message_format, count in parts:
-                failure = await self._deliver(self._secondary, queue, payload, message_format, attempt, origin)
+                try:
+                    await _sent(self._secondary, queue, (payload, message_format), attempt, origin)
+                except TransportError as error:
+                    failure = failure_of_transport(error)
                 if len(parts) > 1:  # a later part goes on the connection that took the first, within the same time
-                    attempt = replace(attempt, timeout_s=max(deadline - self._clock(), 0.001), fresh=False)
+                    attempt = attempt._replace(timeout_s=max(deadline - self._clock(), 0.001), fresh=False)
                 self._state.meters.send("secondary", queue, wrapped[:count], failure, "failover")
                 if failure is not None:
                     if failure.outcome_unknown:
@@ -249,35 +219,10 @@ class Sends:
             return failure_of_transport(error)
         return None
 
-    async def _deliver(
-        self,
-        carrier: Carrier,
-        path: str,
-        payload: bytes,
-        message_format: int,
-        attempt: Attempt,
-        by: Origin,
-        *,
-        name: str | None = None,
-    ) -> Failure | None:
-        """Make one attempt; return its failure."""
-        try:
-            await carrier.send(
-                path,
-                payload,
-                message_format=message_format,
-                timeout_s=attempt.timeout_s,
-                silence_s=attempt.silence_s,
-                opening_s=attempt.opening_s,
-                name=name,
-                fresh=attempt.fresh,
-                by=by,
-            )
-        except TransportError as error:
-            return failure_of_transport(error)
-        return None
+    async def _to_spool(self, origin: Origin, going: Outgoing, command: ToSpool) -> Reply:
+        return Reply(self._clock(), await self._spool(origin, going, command))
 
-    async def _to_spool(self, origin: Origin, going: Outgoing, command: ToSpool) -> Failure | None:
+    async def _spool(self, origin: Origin, going: Outgoing, command: ToSpool) -> Failure | None:
         """Return when the disk has the messages. A write that has begun when the time is over may store them later."""
         state, spool = self._state, self._state.spool.open_spool
         entries = going.entries(origin.path, self._wall_ms(command.first_attempt_at), origin.order)
@@ -286,7 +231,7 @@ class Sends:
                 is_opening = state.spool.is_opening
                 why = "The spool's disk has not answered yet" if is_opening else "The spool was closed with the pairing"
                 raise SpoolError(f"{why}. This was not stored.")
-            state.inflow.came(origin.path, len(entries), self._clock())
+            state.inflow.joined(origin.path, len(entries), self._clock())
             writing = state.spool.disk.submit(spool.append, entries)
             stored = asyncio.wrap_future(writing)
             stored.add_done_callback(_ask_outcome)
@@ -341,35 +286,56 @@ class Sends:
     async def _ask(
         self, origin: Origin, ask: Request, timeout_s: float, meter: Callable[[Failure | None], None]
     ) -> Any:
-        answers: list[Any] = []
-        is_unanswered = False
-
-        async def perform(command: Command) -> Reply:
-            nonlocal is_unanswered
-            if isinstance(command, Pause):
-                return await self._pause(command)
-            assert isinstance(command, ToPrimary)
-            failure: Failure | None = None
-            try:
-                answers.append(await ask(command))
-            except TransportError as error:
-                failure = failure_of_transport(error)
-                is_unanswered = is_unanswered or failure.outcome_unknown
-            meter(failure)
-            return Reply(self._clock(), failure)
-
+        state, is_unanswered = self._state, False
+        answer: Any = None
+        plan = requesting(state.pair, origin.sender, timeout_s, self._clock())
         self._under_way += 1
         try:
-            await self._carry_out(requesting(self._state.pair, origin.sender, timeout_s, self._clock()), perform, None)
+            command = next(plan)
+            while True:
+                self._check(None)
+                if isinstance(command, Pause):
+                    command = plan.send(await self._pause(command))
+                    continue
+                assert isinstance(command, ToPrimary)
+                failure: Failure | None = None
+                try:
+                    answer = await ask(command)
+                except TransportError as error:
+                    failure = failure_of_transport(error)
+                    is_unanswered = is_unanswered or failure.outcome_unknown
+                meter(failure)
+                command = plan.send(Reply(self._clock(), failure))
+        except StopIteration:
+            return answer
         except (ClientClosed, PairedMessagingFactoryError) as ended:
             raise ended.unanswered_by((THE_PRIMARY,) if is_unanswered else ()) from None
         finally:
+            plan.close()
+            state.events.deliver()
             self._end_call()
-        return answers[-1]
 
     def _wall_ms(self, at: float | None) -> int | None:
         """Convert a moment of the clock to milliseconds since 1970."""
         return None if at is None else int((time.time() - self._clock() + at) * 1000)
+
+
+def _sent(
+    carrier: Carrier, path: str, encoded: tuple[bytes, int], attempt: Attempt, by: Origin, link_name: str | None = None
+) -> Awaitable[None]:
+    """Return the send of one attempt, to be awaited: `encoded` is a payload with its message format."""
+    payload, message_format = encoded
+    return carrier.send(
+        path,
+        payload,
+        message_format=message_format,
+        timeout_s=attempt.timeout_s,
+        silence_s=attempt.silence_s,
+        opening_s=attempt.opening_s,
+        name=link_name,
+        fresh=attempt.fresh,
+        by=by,
+    )
 
 
 def _ask_outcome(stored: asyncio.Future[int]) -> None:

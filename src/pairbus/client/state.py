@@ -153,7 +153,7 @@ class PairState:
 
     def check(self) -> None:
         """Raise unless the client can be used."""
-        if self.is_faulted:
+        if self.lives.faulted and self.is_faulted:
             raise PairedMessagingFactoryError(self.primary.name, self.secondary.name, self.lives.reason)
         if self.is_closed:
             raise ClientClosed(self.primary.name)
@@ -236,7 +236,8 @@ class PairState:
 
     def waits(self, entity: SendingEntity) -> bool:
         """Tell whether messages of this entity wait in the spool, and will be forwarded."""
-        return self.spool.is_open and self.pair.enabled and self.spool.has(entity.path)
+        spool = self.spool.open_spool
+        return spool is not None and self.pair.enabled and spool.has(entity.path)
 
     # ── other loops, other processes, the end ──
 

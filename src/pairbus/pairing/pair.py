@@ -98,6 +98,8 @@ class Pair:
 
     def accepted(self, entity: SendingEntity, now: float, *, trial: bool = False) -> None:
         """Note an accepted send. One that went to the primary for lack of another place proves as much as a trial."""
+        if entity.state is HEALTHY and entity.busy_since is None:
+            return
         forlorn = entity.state is FAILED_OVER and not self.has_elsewhere
         self.failover.accepted(entity, now, trial=trial or forlorn)
 

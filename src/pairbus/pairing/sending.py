@@ -1,6 +1,8 @@
-"""One send, from its call to the place where the message is safe, as a generator of commands.
+"""The plan of one send, from its call to the place where the message is safe: a generator of commands.
 
-The engine and the simulation perform the commands and send back their results; every decision is here.
+Every send has a plan, and every decision about it is here; the engine and the simulation perform the commands of
+`pairing/commands.py` and reply how each ended. For a healthy entity the first command is an attempt on the primary, and
+an accepted message ends the plan.
 
     plan = sending(pair, sender, timeout_s, now)
     command = next(plan)
@@ -11,16 +13,17 @@ The plan ends with a `Receipt`, or raises `Unsent`: the caller still owns the me
 Every attempt has two limits. `silence_s` is the longest silence of the peer: a peer that is silent for longer counts as
 lost. `timeout_s` is the rest of the caller's time: it ends an attempt on a slow peer, which does not count against the
 peer. Whichever limit ended the attempt, the failure tells how long the peer had been silent (`Failure.silence`), and
-`_says_nothing` judges by that value alone.
+`_is_inconclusive` judges by that value alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass, replace
-from enum import Enum
+from collections.abc import Generator, Iterable
+from dataclasses import replace
 
-from pairbus.pairing.failover import FAILED_OVER, HEALTHY, HELD_OVER, SendingEntity
+from pairbus.pairing.commands import Command, Pause, Plan, Receipt, Reply, ToBacklog, ToPrimary, ToSpool, Unsent, Where
+from pairbus.pairing.events import Event
+from pairbus.pairing.failover import HEALTHY, SendingEntity
 from pairbus.pairing.options import PRIMARY_SHARE
 from pairbus.pairing.pair import Pair, Route
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind, Reaction
@@ -35,82 +38,7 @@ LEAST_S = 0.1  # an attempt with less time is not made
 SPOOL_RESERVE_S = 0.5  # of the caller's time, kept for the local disk when there is a spool
 SPOOL_LEAST_S = 1.5  # for the local disk, also when less of the caller's time is left
 
-
-class Where(Enum):
-    PRIMARY = "primary"
-    BACKLOG = "backlog"
-    SPOOL = "spool"
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """The place where the message is safe."""
-
-    where: Where
-    queue: str | None = None
-    "The backlog queue."
-    unanswered: str | None = None
-    "An earlier backlog queue that did not answer, and may have stored the message too."
-
-
-@dataclass(frozen=True, slots=True)
-class ToPrimary:
-    timeout_s: float
-    silence_s: float
-    opening_s: float
-    "Longest silence in each step of opening a connection or a link."
-    fresh: bool
-    "True for an attempt on a new connection: the service may have closed the one in use while it was idle."
-    trial: bool
-    "True: goes to the primary although the entity is failed over."
-
-
-@dataclass(frozen=True, slots=True)
-class ToBacklog:
-    queue: str
-    timeout_s: float
-    silence_s: float
-    opening_s: float
-    "Longest silence in each step of opening a connection or a link."
-    fresh: bool
-    first_attempt_at: float | None
-    "Time of the first attempt whose outcome is unknown; None: no other place can have stored the message."
-
-
-@dataclass(frozen=True, slots=True)
-class ToSpool:
-    timeout_s: float
-    first_attempt_at: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    seconds: float
-
-
-Attempt = ToPrimary | ToBacklog
-Command = ToPrimary | ToBacklog | ToSpool | Pause
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The result of a command."""
-
-    now: float
-    failure: Failure | None = None
-
-
-class Unsent(Exception):
-    """No place took the message."""
-
-    def __init__(self, failure: Failure, where: Where, *, outcome_unknown: bool = False) -> None:
-        super().__init__(failure.text)
-        self.failure = failure
-        "The last failure."
-        self.where = where
-        "The place of the last failure."
-        self.outcome_unknown = outcome_unknown
-        "True: an attempt of this call may have stored the message nevertheless."
+IN_PRIMARY = Receipt(Where.PRIMARY)
 
 
 class SenderState:
@@ -163,43 +91,34 @@ class _Call:
             self.unanswered = queue
 
     def stored(self, where: Where, queue: str | None = None) -> Receipt:
+        if where is Where.PRIMARY and self.unanswered is None:
+            return IN_PRIMARY
         return Receipt(where, queue, self.unanswered)
 
     def unsent(self, failure: Failure, where: Where) -> Unsent:
         return Unsent(failure, where, outcome_unknown=failure.outcome_unknown or self.first_attempt_at is not None)
 
 
-Plan = Generator[Command, Reply, Receipt]
-
-
-def sending(
-    pair: Pair,
-    sender: SenderState,
-    timeout_s: float,
-    now: float,
-    *,
-    behind_spool: bool = False,
-    tried: tuple[Attempt, Reply] | None = None,
-) -> Plan:
-    """Plan one send.
-
-    `behind_spool`: messages of this entity wait in the spool, and this one queues behind them. `tried`: the attempt
-    that was made at `now` without a plan (`first_attempt`), and how it ended.
-    """
-    call = _Call(pair, timeout_s, now)
+def sending(pair: Pair, sender: SenderState, timeout_s: float, now: float, *, behind_spool: bool = False) -> Plan:
+    """Plan one send. `behind_spool`: messages of this entity wait in the spool, and this one queues behind them."""
+    entity, failure, began = sender.entity, None, now
+    if entity.state is HEALTHY and not behind_spool:  # nearly every send ends here: it needs no memory
+        now, failure = yield _to_primary(pair, timeout_s, timeout_s * PRIMARY_SHARE)
+        if failure is None:
+            pair.accepted(entity, now)
+            return IN_PRIMARY
+    call = _Call(pair, timeout_s, began)
     if behind_spool:
         return (yield from _to_spool(call))
     receipt = None
-    if tried is not None and isinstance(tried[0], ToBacklog):
-        receipt = yield from _away(pair, sender, call, tried=(tried[0], tried[1]))
-    elif tried is not None:
-        receipt = yield from _home(pair, sender, call, tried=tried[1])
+    if failure is not None:
+        receipt = yield from _refused_home(pair, entity, call, Reply(now, failure))
     while receipt is None:
-        route = pair.route(sender.entity, call.now, may_try=call.failure is None)
+        route = pair.route(entity, call.now, may_try=call.failure is None)
         if route is Route.AWAY:
             receipt = yield from _away(pair, sender, call)
         else:
-            receipt = yield from _home(pair, sender, call, trial=route is Route.TRIAL)
+            receipt = yield from _home(pair, entity, call, trial=route is Route.TRIAL)
     return receipt
 
 
@@ -213,26 +132,8 @@ def requesting(pair: Pair, sender: SenderState, timeout_s: float, now: float) ->
     while receipt is None:
         if pair.is_away(sender.entity, call.now):
             raise call.unsent(call.failure or Failure(Kind.COMMUNICATION, "the entity is failed over"), Where.BACKLOG)
-        receipt = yield from _home(pair, sender, call)
+        receipt = yield from _home(pair, sender.entity, call)
     return receipt
-
-
-def first_attempt(pair: Pair, sender: SenderState, timeout_s: float) -> Attempt | None:
-    """Return the first attempt of a plan when the state alone decides it; None when a plan is needed."""
-    state = sender.entity.state
-    if state is HEALTHY:
-        return _to_primary(pair, timeout_s, timeout_s * PRIMARY_SHARE)
-    is_over = state is HELD_OVER or (state is FAILED_OVER and not sender.entity.trial)
-    if not is_over or sender.queue is None or not pair.enabled or not pair.rotation.is_whole:
-        return None
-    left_s = timeout_s - spool_reserve_s(pair)
-    return _to_queue(pair, sender.queue, left_s) if left_s >= LEAST_S else None
-
-
-def accepted_away(pair: Pair, queue: str) -> None:
-    """Note that a backlog queue accepted a send."""
-    for event in pair.rotation.accepted(queue):
-        pair.publish(event)
 
 
 def spool_reserve_s(pair: Pair) -> float:
@@ -267,7 +168,7 @@ def _to_primary(
     return ToPrimary(timeout_s, *_silences_s(pair, longest_s), fresh, trial)
 
 
-def _says_nothing(pair: Pair, failure: Failure) -> bool:
+def _is_inconclusive(pair: Pair, failure: Failure) -> bool:
     """Tell whether a failure does not count against the peer: the attempt was given up while the peer was slow, or had
     too little time for a sign of life."""
     silence = failure.silence
@@ -276,23 +177,27 @@ def _says_nothing(pair: Pair, failure: Failure) -> bool:
     return not silence.is_too_long or silence.lasted_s < min(CONCLUSIVE_S, pair.options.attempt_timeout)
 
 
-def _home(  # noqa: PLR0911 - one return for each case
-    pair: Pair, sender: SenderState, call: _Call, *, trial: bool = False, tried: Reply | None = None
+def _home(
+    pair: Pair, entity: SendingEntity, call: _Call, *, trial: bool = False
 ) -> Generator[Command, Reply, Receipt | None]:
-    """Make one attempt on the primary and decide what follows. None: ask for the route again."""
-    entity = sender.entity
+    """Make one attempt on the primary. None: ask for the route again."""
     if call.left_s <= 0 or call.primary_left_s <= 0:
         if trial:
             return None  # the primary has used its share of this call; the backlog has not
         raise call.unsent(call.failure or Failure(Kind.TIMEOUT, "the time-out of the send is over"), Where.PRIMARY)
-    started = call.now
-    attempt = _to_primary(pair, call.left_s, call.primary_left_s, fresh=call.attempts == 1, trial=trial)
-    reply = (yield attempt) if tried is None else tried
-    call.now = reply.now
-    failure = reply.failure
-    if failure is None:
-        pair.accepted(entity, call.now, trial=trial)
+    reply = yield _to_primary(pair, call.left_s, call.primary_left_s, fresh=call.attempts == 1, trial=trial)
+    if reply.failure is None:
+        pair.accepted(entity, reply.now, trial=trial)
         return call.stored(Where.PRIMARY)
+    return (yield from _refused_home(pair, entity, call, reply))
+
+
+def _refused_home(
+    pair: Pair, entity: SendingEntity, call: _Call, reply: Reply
+) -> Generator[Command, Reply, Receipt | None]:
+    """Decide what follows when the primary did not accept the message. None: ask for the route again."""
+    started, call.now, failure = call.now, *reply
+    assert failure is not None
     call.failure = failure
     call.primary_left_s -= call.now - started
     call.remember(failure, started)
@@ -304,7 +209,7 @@ def _home(  # noqa: PLR0911 - one return for each case
     if reaction is Reaction.WAIT:
         yield from _wait_busy(call, failure, Where.PRIMARY)
         return None
-    if _says_nothing(pair, failure):
+    if _is_inconclusive(pair, failure):
         return (yield from _nowhere_else(pair, call, failure, Where.PRIMARY))
     call.attempts += 1
     if _tries_again(failure, call):
@@ -329,35 +234,28 @@ def _tries_again(failure: Failure, call: _Call) -> bool:
     return RETRY_PAUSES_S[call.attempts - 1] < min(call.left_s, call.primary_left_s)
 
 
-def _away(
-    pair: Pair, sender: SenderState, call: _Call, *, tried: tuple[ToBacklog, Reply] | None = None
-) -> Generator[Command, Reply, Receipt | None]:
+def _away(pair: Pair, sender: SenderState, call: _Call) -> Generator[Command, Reply, Receipt | None]:
     """Try one backlog queue, a second time on a fresh connection; the spool when there is no queue or no time."""
-    began = call.now
-    if tried is not None:
-        call.now = tried[1].now
-    queue = _picked(pair, sender, call.now)
-    if tried is not None and tried[1].failure is not None and queue != tried[0].queue:
-        # Another send has left that queue meanwhile. It may have stored this message nevertheless.
-        call.remember_away(tried[0].queue, tried[1].failure, began)
-        tried = None
-    if queue is None or (tried is None and call.left_s - spool_reserve_s(pair) < LEAST_S):
+    queue, events = pair.rotation.pick(sender.queue, call.now)
+    _publish(pair, events)
+    reserve_s = spool_reserve_s(pair)
+    if queue is None or call.left_s - reserve_s < LEAST_S:
         return (yield from _nowhere_else(pair, call, _no_queue(call, queue), Where.BACKLOG))
     sender.queue = queue
     for fresh in (False, True):
         started = call.now
-        if tried is not None:
-            started, (attempt, reply), tried = began, tried, None
-        else:
-            left_s = call.left_s - spool_reserve_s(pair)
-            attempt = _to_queue(pair, queue, left_s, fresh=fresh, first_attempt_at=call.first_attempt_at)
-            reply = yield attempt
-        call.now, failure = reply.now, reply.failure
+        attempt = _to_queue(pair, queue, call.left_s - reserve_s, fresh=fresh, first_attempt_at=call.first_attempt_at)
+        reply = yield attempt
+        call.now, failure = reply
         if failure is None:
-            accepted_away(pair, queue)
+            _publish(pair, pair.rotation.accepted(queue))
             return call.stored(Where.BACKLOG, queue)
         call.remember_away(queue, failure, started)
-        if failure.kind is not Kind.COMMUNICATION or call.left_s - spool_reserve_s(pair) < LEAST_S:
+        if failure.kind in MESSAGE_FAULTS:
+            raise call.unsent(failure, Where.BACKLOG)
+        if not pair.rotation.has(queue):
+            return None  # another send took it out of rotation meanwhile
+        if failure.kind is not Kind.COMMUNICATION or call.left_s - reserve_s < LEAST_S:
             break
     return (yield from _refused_away(pair, sender, call, attempt, reply))
 
@@ -368,14 +266,12 @@ def _refused_away(
     """Decide what follows when a backlog queue did not accept the message. None: ask for the route again."""
     failure, reserve_s = reply.failure, spool_reserve_s(pair)
     assert failure is not None
-    if failure.kind in MESSAGE_FAULTS:
-        raise call.unsent(failure, Where.BACKLOG)
     if failure.kind is Kind.BUSY:
         if call.left_s - reserve_s < BUSY_WAIT_S:
             return (yield from _nowhere_else(pair, call, failure, Where.BACKLOG))
         yield from _pause(call, BUSY_WAIT_S)
         return None
-    if _says_nothing(pair, failure):
+    if _is_inconclusive(pair, failure):
         return (yield from _nowhere_else(pair, call, failure, Where.BACKLOG))
     silence, enough_s = failure.silence, pair.options.attempt_timeout
     leaves_rest = True
@@ -386,18 +282,15 @@ def _refused_away(
         leaves_rest = other is not None and attempt.silence_s <= attempt.timeout_s * QUEUE_SHARE
     else:
         events = pair.rotation.failed(attempt.queue, failure.text, call.now)
-    for event in events:
-        pair.publish(event)
+    _publish(pair, events)
     if call.left_s <= reserve_s or not leaves_rest:
         return (yield from _nowhere_else(pair, call, failure, Where.BACKLOG))
     return None
 
 
-def _picked(pair: Pair, sender: SenderState, now: float) -> str | None:
-    queue, events = pair.rotation.pick(sender.queue, now)
+def _publish(pair: Pair, events: Iterable[Event]) -> None:
     for event in events:
         pair.publish(event)
-    return queue
 
 
 def _no_queue(call: _Call, queue: str | None) -> Failure:

@@ -17,9 +17,10 @@ from enum import Enum
 
 from pairbus.amqp.errors import ProtocolError
 from pairbus.backlog.envelope import Away, wrap
+from pairbus.pairing.commands import Pause, Plan
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind
-from pairbus.pairing.sending import RETRY_PAUSES_S, Pause, Plan, SenderState, sending
+from pairbus.pairing.sending import RETRY_PAUSES_S, SenderState, sending
 
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0  # pause before a lane tries again; doubles from PAUSE_S to PAUSE_MAX_S
 MISSING_GRACE_S = 15 * 60.0  # how long an entity may be missing before its messages are refused: it may be redeployed
@@ -157,7 +158,7 @@ class Inflow:
         self._rooms.pop(path.lower(), None)
 
     def takes(self, path: str, now: float) -> bool:
-        """Tell whether a send may join; one of its messages is counted now, the others by `came`."""
+        """Tell whether a send may join; one of its messages is counted now, the others by `joined`."""
         room = self._room(path, now)
         if room is None:
             return True
@@ -166,7 +167,7 @@ class Inflow:
         room.count -= 1
         return True
 
-    def came(self, path: str, count: int, now: float) -> None:
+    def joined(self, path: str, count: int, now: float) -> None:
         """Count the messages of a send that joined. Later sends wait until there is room for all of them."""
         room = self._room(path, now)
         if room is not None:
