@@ -17,7 +17,7 @@ import pairbus.aio
 from pairbus import PairedServiceBusClient, SendAvailabilityPairedNamespaceOptions
 from pairbus.client import client as aio_client
 from pairbus.client.face import timeout_of
-from pairbus.client.outgoing import outgoing
+from pairbus.client.outgoing import outgoing_of
 from pairbus.errors import ConfigError, PairingError
 from pairbus.pairing.events import BacklogQueueBack
 from pairbus.pairing.failover import State
@@ -203,4 +203,4 @@ def test_time_to_live_that_is_over_is_refused_before_diverting() -> None:
     message = ServiceBusMessage("x", message_id="m")
     message.raw_amqp_message.header = AmqpMessageHeader(time_to_live=-1000)
     with pytest.raises(ServiceBusError):
-        outgoing(message)
+        outgoing_of(message)

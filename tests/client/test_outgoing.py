@@ -24,7 +24,7 @@ from pairbus.client.outgoing import (
     Outgoing,
     PairedMessageBatch,
     new_batch,
-    outgoing,
+    outgoing_of,
     parcels,
     scheduled,
 )
@@ -48,9 +48,9 @@ def batch_of(batch: ServiceBusMessageBatch, count: int) -> ServiceBusMessageBatc
 
 
 def going_of(given: Any) -> Outgoing:
-    going = outgoing(given)
-    assert going is not None
-    return going
+    outgoing = outgoing_of(given)
+    assert outgoing is not None
+    return outgoing
 
 
 FORMS: list[tuple[str, Callable[[], Any], int, bool]] = [
@@ -67,15 +67,15 @@ FORMS: list[tuple[str, Callable[[], Any], int, bool]] = [
 @pytest.mark.parametrize(("form", "made", "count", "is_batch"), FORMS, ids=lambda value: str(value)[:20])
 def test_every_form_becomes_the_sdks_bytes(form: str, made: Callable[[], Any], count: int, is_batch: bool) -> None:
     """The primary gets a message, or one batch, as the plain SDK would send it."""
-    going = going_of(made())
-    assert (going.payloads, going.ids) == (encoded(count), [f"id-{number}" for number in range(count)])
+    outgoing = going_of(made())
+    assert (outgoing.payloads, outgoing.ids) == (encoded(count), [f"id-{number}" for number in range(count)])
     expected = (encode_batch(encoded(count)), BATCH_FORMAT) if is_batch else (encoded(1)[0], 0)
-    assert going.for_primary() == expected
+    assert outgoing.for_primary() == expected
 
 
 @pytest.mark.parametrize("nothing", [[], (), {}, ServiceBusMessageBatch(), new_batch(0, None, {})])
 def test_nothing_to_send_is_none(nothing: Any) -> None:
-    assert outgoing(nothing) is None
+    assert outgoing_of(nothing) is None
 
 
 @pytest.mark.parametrize("form", ["message", "list", "batch"])
@@ -87,9 +87,9 @@ def test_a_message_without_an_id_gets_one(form: str) -> None:
     if form == "batch":
         given = ServiceBusMessageBatch()
         given.add_message(message)
-    going = going_of(given)
-    read = Message.decode(going.payloads[0])
-    assert read.properties is not None and read.properties.message_id == going.ids[0]
+    outgoing = going_of(given)
+    read = Message.decode(outgoing.payloads[0])
+    assert read.properties is not None and read.properties.message_id == outgoing.ids[0]
     assert message.message_id is None
 
 
@@ -101,7 +101,7 @@ def test_a_reserved_property_is_refused_in_every_form(form: str) -> None:
             scheduled(message, AT)
         batch = ServiceBusMessageBatch()
         batch.add_message(message)
-        outgoing({"message": message, "list": [message], "batch": batch}[form])
+        outgoing_of({"message": message, "list": [message], "batch": batch}[form])
 
 
 # ── to the backlog ──
@@ -116,41 +116,45 @@ def test_every_message_comes_home_as_it_was() -> None:
 
 def test_a_message_keeps_its_number() -> None:
     """The number is the same after each wrapping, and after any messages that were stored before it."""
-    order, going = Order(), going_of(messages(3))
+    order, outgoing = Order(), going_of(messages(3))
 
     def numbers() -> list[int | None]:
-        homes = [unwrap(payload) for payload in going.wrapped("orders", None, order)]
+        homes = [unwrap(payload) for payload in outgoing.wrapped("orders", None, order)]
         assert all(isinstance(home, Home) and home.sender == order.sender for home in homes)
         return [home.counter for home in homes if isinstance(home, Home)]
 
     assert numbers() == numbers() == [1, 2, 3]
-    going.stored(1, "b/0")
+    outgoing.stored(1, "b/0")
     assert numbers() == [2, 3]
-    assert [entry.counter for entry in going.entries("orders", None, order)] == [2, 3]
+    assert [entry.counter for entry in outgoing.entries("orders", None, order)] == [2, 3]
     assert next(order.numbers) == 4
 
 
 def test_stored_messages_are_taken_off_and_told() -> None:
     """Another queue, or the spool, gets only the messages that are not stored yet."""
-    going = going_of(messages(3))
-    going.stored(2, "b/0")
-    assert (going.ids, going.stored_ids, going.untold) == (["id-2"], ["id-0", "id-1"], (("b/0", ("id-0", "id-1")),))
-    assert going.payloads == encoded(3)[2:]
-    [entry] = going.entries("orders", 7, None)
+    outgoing = going_of(messages(3))
+    outgoing.stored(2, "b/0")
+    assert (outgoing.ids, outgoing.stored_ids, outgoing.untold) == (
+        ["id-2"],
+        ["id-0", "id-1"],
+        (("b/0", ("id-0", "id-1")),),
+    )
+    assert outgoing.payloads == encoded(3)[2:]
+    [entry] = outgoing.entries("orders", 7, None)
     assert (entry.path, entry.payload, entry.message_id) == ("orders", encoded(3)[2], "id-2")
 
 
 def test_doubts_name_each_place_once() -> None:
     """The first backlog queue that may have a message is told; the primary is not one."""
-    going = going_of(messages(3))
-    going.unanswered(THE_PRIMARY)
-    going.unanswered("b/0", 2)
-    going.unanswered("b/0", 2)
-    going.unanswered("b/1")
-    assert going.doubts["b/0"] == ("id-0", "id-1")
-    assert going.doubted == {"id-0": "b/0", "id-1": "b/0", "id-2": "b/1"}
-    going.stored(2, "b/2")
-    assert going.may_be_in == (THE_PRIMARY, "b/1"), "places of the messages that are left"
+    outgoing = going_of(messages(3))
+    outgoing.unanswered(THE_PRIMARY)
+    outgoing.unanswered("b/0", 2)
+    outgoing.unanswered("b/0", 2)
+    outgoing.unanswered("b/1")
+    assert outgoing.doubts["b/0"] == ("id-0", "id-1")
+    assert outgoing.doubted == {"id-0": "b/0", "id-1": "b/0", "id-2": "b/1"}
+    outgoing.stored(2, "b/2")
+    assert outgoing.may_be_in == (THE_PRIMARY, "b/1"), "places of the messages that are left"
 
 
 # ── parcels ──
@@ -222,9 +226,9 @@ def test_the_limit_of_a_batch_is_that_of_the_link() -> None:
 def test_scheduled_messages_carry_their_time() -> None:
     """The caller's objects do not."""
     given = messages(2)
-    entries, going = scheduled(given, AT)
-    assert going is not None and [entry.payload for entry in entries] == going.payloads
-    assert [entry.message_id for entry in entries] == going.ids == ["id-0", "id-1"]
+    entries, outgoing = scheduled(given, AT)
+    assert outgoing is not None and [entry.payload for entry in entries] == outgoing.payloads
+    assert [entry.message_id for entry in entries] == outgoing.ids == ["id-0", "id-1"]
     for entry in entries:
         annotations = Message.decode(entry.payload).annotations
         assert annotations is not None and "x-opt-scheduled-enqueue-time" in annotations

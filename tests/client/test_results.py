@@ -42,14 +42,14 @@ def test_an_end_between_two_parts_says_which_are_stored(
     ended: ClientClosed | PairedMessagingFactoryError, says: str
 ) -> None:
     """The caller sends the others again, with another client; the stored ones would be there twice."""
-    going = two_messages()
-    assert ended_meanwhile(ended, "orders", going) is ended
-    going.unanswered(THE_PRIMARY)
-    doubtful = ended_meanwhile(ended, "orders", going)
+    outgoing = two_messages()
+    assert ended_meanwhile(ended, "orders", outgoing) is ended
+    outgoing.unanswered(THE_PRIMARY)
+    doubtful = ended_meanwhile(ended, "orders", outgoing)
     assert isinstance(doubtful, type(ended)) and doubtful.may_be_in == (THE_PRIMARY,)
     assert says in str(doubtful) and "Nothing was sent" not in str(doubtful)
-    going.stored(1, "backlog/0")
-    partly = ended_meanwhile(ended, "orders", going)
+    outgoing.stored(1, "backlog/0")
+    partly = ended_meanwhile(ended, "orders", outgoing)
     assert isinstance(partly, PartlySent) and says in str(partly)
     assert (partly.stored_ids, partly.unsent_ids, partly.may_be_in) == (["one"], ["two"], (THE_PRIMARY,))
 

@@ -73,7 +73,7 @@ def test_a_call_returns_its_result_or_raises_its_error(engine_thread: EngineThre
 
 def test_an_interrupted_call_is_cancelled(engine_thread: EngineThread, monkeypatch: pytest.MonkeyPatch) -> None:
     """The interruption is raised unchanged, and nothing further is attempted for the message."""
-    begun, cancelled, going = threading.Event(), threading.Event(), a_message()
+    begun, cancelled, outgoing = threading.Event(), threading.Event(), a_message()
 
     async def work(engine: Engine) -> None:
         begun.set()
@@ -85,8 +85,8 @@ def test_an_interrupted_call_is_cancelled(engine_thread: EngineThread, monkeypat
 
     interrupted(engine_thread, monkeypatch, begun)
     with pytest.raises(Interrupted):
-        engine_thread.run(work, going=going)
-    assert cancelled.wait(WAIT_S) and going.is_cancelled
+        engine_thread.run(work, outgoing=outgoing)
+    assert cancelled.wait(WAIT_S) and outgoing.is_cancelled
 
 
 def test_an_interrupted_call_that_waits_never_begins(
@@ -111,14 +111,14 @@ def test_an_interrupted_call_that_waits_never_begins(
         other.start()
         assert held.wait(WAIT_S)
         interrupted(engine_thread, patched)
-        going = a_message()
+        outgoing = a_message()
         with pytest.raises(Interrupted):
-            engine_thread.run(work, going=going)
+            engine_thread.run(work, outgoing=outgoing)
         patched.setattr(engine_thread, "_look", lambda deadline: None)
         let_go.set()
         other.join(WAIT_S)
     assert engine_thread.run(nothing) == "done"
-    assert not began.is_set() and going.is_cancelled
+    assert not began.is_set() and outgoing.is_cancelled
 
 
 def test_a_call_does_not_outlive_its_thread(engine_thread: EngineThread, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,15 +140,15 @@ def test_a_call_does_not_wait_for_an_engine_that_is_stuck(
     """A deadline holds also when the event loop is too busy to cancel the call; nothing further is attempted."""
     monkeypatch.setattr(threads, "SLICE_S", 0.01)
     monkeypatch.setattr(threads, "LATE_S", 0.0)
-    let_go, going = threading.Event(), a_message()
+    let_go, outgoing = threading.Event(), a_message()
 
     async def block(engine: Engine) -> None:
         let_go.wait(WAIT_S)
 
     with pytest.raises(OperationTimeoutError, match="did not answer in time; the outcome is not known"):
-        engine_thread.run(block, going=going, timeout_s=0.01)
+        engine_thread.run(block, outgoing=outgoing, timeout_s=0.01)
     let_go.set()
-    assert going.is_cancelled
+    assert outgoing.is_cancelled
 
 
 def test_call_of_a_stopped_thread_says_where_its_message_may_be(

@@ -25,21 +25,21 @@ def watch_sends(log: Log) -> None:
     """Record attempts of a client without an answer, and messages that a backlog queue took."""
     genuine = Sends._perform
 
-    async def perform(self: Sends, origin: Origin, going: Outgoing, command: Command) -> Reply:
+    async def perform(self: Sends, origin: Origin, outgoing: Outgoing, command: Command) -> Reply:
         if not isinstance(command, ToPrimary | ToBacklog):
-            return await genuine(self, origin, going, command)
-        before = list(going.ids)
+            return await genuine(self, origin, outgoing, command)
+        before = list(outgoing.ids)
         place = command.queue if isinstance(command, ToBacklog) else "the primary"
         try:
-            reply = await genuine(self, origin, going, command)
+            reply = await genuine(self, origin, outgoing, command)
         except BaseException:
             log.add(("doubt", place, before))
             raise
         if isinstance(command, ToBacklog):
-            left = set(going.ids)
+            left = set(outgoing.ids)
             log.add(("away", place, [one for one in before if one not in left]))
         if reply.failure is not None and reply.failure.outcome_unknown:
-            log.add(("doubt", place, list(going.ids)))
+            log.add(("doubt", place, list(outgoing.ids)))
         return reply
 
     Sends._perform = perform  # type: ignore[method-assign]

@@ -123,10 +123,10 @@ class TracedSends(Sends):
     world: World
     name: str
 
-    async def _perform(self, origin: Origin, going: Outgoing, command: Command) -> Reply:
-        self.world.trace(f"{self.name} {going.ids}: {command}")
-        reply = await super()._perform(origin, going, command)
-        self.world.trace(f"{self.name} {going.ids}: {reply.failure or 'ok'}")
+    async def _perform(self, origin: Origin, outgoing: Outgoing, command: Command) -> Reply:
+        self.world.trace(f"{self.name} {outgoing.ids}: {command}")
+        reply = await super()._perform(origin, outgoing, command)
+        self.world.trace(f"{self.name} {outgoing.ids}: {reply.failure or 'ok'}")
         return reply
 
 
@@ -186,8 +186,8 @@ class SenderProcess(Process):
         if origin is None:
             origin = self._origins[call.path] = Origin(cast(Any, self.state), call.path, None)
         try:
-            going = Outgoing([call.payload], [call.message_id], is_batch=False)
-            call.receipt = (await self.sends.send(origin, going, timeout_s)).where
+            outgoing = Outgoing([call.payload], [call.message_id], is_batch=False)
+            call.receipt = (await self.sends.send(origin, outgoing, timeout_s)).where
         except (ServiceBusError, SpoolError) as error:
             unsent = error.__context__
             assert isinstance(unsent, Unsent), repr(error)

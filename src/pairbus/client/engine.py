@@ -144,7 +144,7 @@ class Engine:
 
     # ── sends ──
 
-    async def send(self, origin: Origin, going: Outgoing, timeout_s: float) -> None:
+    async def send(self, origin: Origin, outgoing: Outgoing, timeout_s: float) -> None:
         """Send; return when a place has stored the messages, raise when none did. Pairs first if needed."""
         state = self.state
         if not state.is_paired or state.is_closed or state.is_faulted:
@@ -152,14 +152,14 @@ class Engine:
             try:
                 timeout_s = await self._pair_within(timeout_s)
             except Exception as error:
-                self._sends.results.failed_before(origin, len(going), error)
+                self._sends.results.failed_before(origin, len(outgoing), error)
                 raise
-        await self._sends.send(origin, going, timeout_s)
+        await self._sends.send(origin, outgoing, timeout_s)
 
     async def schedule(
-        self, origin: Origin, going: Outgoing, entries: Sequence[Scheduled], timeout_s: float
+        self, origin: Origin, outgoing: Outgoing, entries: Sequence[Scheduled], timeout_s: float
     ) -> list[int]:
-        return await self._request(origin, going, lambda node: partial(node.schedule, entries), timeout_s)
+        return await self._request(origin, outgoing, lambda node: partial(node.schedule, entries), timeout_s)
 
     async def cancel(self, origin: Origin, numbers: Sequence[int], timeout_s: float) -> None:
         await self._request(origin, None, lambda node: partial(node.cancel, numbers), timeout_s)
@@ -167,7 +167,7 @@ class Engine:
     async def _request(
         self,
         origin: Origin,
-        going: Outgoing | None,
+        outgoing: Outgoing | None,
         request: Callable[[Management], Callable[[float, float], Awaitable[T]]],
         timeout_s: float,
     ) -> T:
@@ -181,7 +181,7 @@ class Engine:
         self.state.check()
         if not self.state.is_paired:
             timeout_s = await self._pair_within(timeout_s)
-        return cast(T, await self._sends.request(origin, going, ask, timeout_s))
+        return cast(T, await self._sends.request(origin, outgoing, ask, timeout_s))
 
     async def batch_limit(self, origin: Origin) -> int:
         """Return the largest batch that the primary takes; opens a link if there was none. 0: it is not known."""

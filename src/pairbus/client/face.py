@@ -13,7 +13,7 @@ from uuid import uuid4
 from pairbus.client.engine import Engine
 from pairbus.client.errors import ClientClosed
 from pairbus.client.life import AioLife, SyncLife, begin
-from pairbus.client.outgoing import Outgoing, PairedMessageBatch, new_batch, outgoing, scheduled
+from pairbus.client.outgoing import Outgoing, PairedMessageBatch, new_batch, outgoing_of, scheduled
 from pairbus.client.results import Origin
 from pairbus.client.sides import Side
 from pairbus.client.state import PairState
@@ -35,7 +35,7 @@ class Job(NamedTuple):
 
     work: Callable[[Engine], Coroutine[Any, Any, Any]]
     timeout_s: float | None = None
-    going: Outgoing | None = None
+    outgoing: Outgoing | None = None
     span: AbstractContextManager[None] = tracing.NO_SPAN
 
 
@@ -190,8 +190,8 @@ class PairedClientFace(Generic[SenderT]):
 
     def _after_fork(self) -> None:
         """Forget the parent's things in a forked child: sockets, event loop, spool."""
-        for given in (self._primary, self._secondary):
-            abandon_connections(given)
+        for client in (self._primary, self._secondary):
+            abandon_connections(client)
         self._life.after_fork()
         self._state.after_fork()
 
@@ -217,28 +217,30 @@ class PairedSenderFace:
         if self._closed:
             raise ClientClosed(f"the sender of {self.entity_name}")
 
-    def _sending(self, given: Any, timeout: float | None) -> Job | None:
+    def _sending(self, argument: Any, timeout: float | None) -> Job | None:
         timeout_s = timeout_of(timeout)
         self._check()
-        going = outgoing(given, self._traced())
-        if going is None:
+        outgoing = outgoing_of(argument, self._traced())
+        if outgoing is None:
             return None
-        span = self._span(tracing.SEND, going)
-        return Job(lambda engine: engine.send(self._origin, going, timeout_s), timeout_s, going, span)
+        span = self._span(tracing.SEND, outgoing)
+        return Job(lambda engine: engine.send(self._origin, outgoing, timeout_s), timeout_s, outgoing, span)
 
-    def _scheduling(self, given: Any, at: datetime, timeout: float | None) -> Job | None:
+    def _scheduling(self, argument: Any, at: datetime, timeout: float | None) -> Job | None:
         timeout_s = timeout_of(timeout)
         self._check()
-        entries, going = scheduled(given, at, self._traced())
-        if going is None:
+        entries, outgoing = scheduled(argument, at, self._traced())
+        if outgoing is None:
             return None
-        span = self._span(tracing.SCHEDULE, going)
-        return Job(lambda engine: engine.schedule(self._origin, going, entries, timeout_s), timeout_s, going, span)
+        span = self._span(tracing.SCHEDULE, outgoing)
+        return Job(
+            lambda engine: engine.schedule(self._origin, outgoing, entries, timeout_s), timeout_s, outgoing, span
+        )
 
-    def _cancelling(self, given: int | list[int], timeout: float | None) -> Job | None:
+    def _cancelling(self, argument: int | list[int], timeout: float | None) -> Job | None:
         timeout_s = timeout_of(timeout)
         self._check()
-        numbers = [given] if isinstance(given, int) else list(given)
+        numbers = [argument] if isinstance(argument, int) else list(argument)
         return Job(lambda engine: engine.cancel(self._origin, numbers, timeout_s), timeout_s) if numbers else None
 
     def _asking_limit(self) -> Job:
@@ -256,10 +258,14 @@ class PairedSenderFace:
         return None if self._state.is_closed else Job(lambda engine: engine.forget_link(self._origin))
 
     def _traced(self) -> tracing.Traced | None:
-        return tracing.traced(self.fully_qualified_namespace, self.entity_name)
+        if not tracing.is_on():
+            return None
+        return tracing.Traced(tracing.attributes(self.fully_qualified_namespace, self.entity_name))
 
-    def _span(self, name: str, going: Outgoing) -> AbstractContextManager[None]:
-        return tracing.span(self.fully_qualified_namespace, self.entity_name, name, going.links)
+    def _span(self, name: str, outgoing: Outgoing) -> AbstractContextManager[None]:
+        if outgoing.links is None:
+            return tracing.NO_SPAN
+        return tracing.span(self.fully_qualified_namespace, self.entity_name, name, outgoing.links)
 
 
 def timeout_of(timeout: float | None) -> float:

@@ -50,10 +50,10 @@ class Meters:
             count, outcome = len(payloads), _outcome(failure)
             self.count(side, entity, "send", size_bytes, count=count, outcome=outcome, cause=cause, billable=billable)
 
-    def request(self, entity: str, going: Outgoing | None, failure: Failure | None) -> None:
+    def request(self, entity: str, outgoing: Outgoing | None, failure: Failure | None) -> None:
         """Count a request to the primary: scheduling messages is sending them, cancelling them is management."""
-        if going is not None:
-            self.send("primary", entity, going.payloads, failure, "application")
+        if outgoing is not None:
+            self.send("primary", entity, outgoing.payloads, failure, "application")
         else:
             self.count("primary", entity, "management", 0, outcome=_outcome(failure))
 

@@ -27,7 +27,7 @@ from pairbus.ledger import billable_operations
 from pairbus.sdk.encoding import BATCH_TRANSPORT, encode, encoded
 from pairbus.sdk.failures import as_the_sdk_says_it
 from pairbus.sdk.messages import as_messages, due_at, ensure_message_id, message_id_of, reserved_property
-from pairbus.sdk.tracing import Traced, batch_links, links
+from pairbus.sdk.tracing import Traced, batch_links
 from pairbus.spool import SpoolEntry
 from pairbus.transport import Scheduled
 
@@ -165,32 +165,37 @@ def sizes_of(payloads: Sequence[bytes]) -> tuple[int, int]:
     return sum(sizes), billable_operations(sizes)
 
 
-def outgoing(given: Any, traced: Traced | None = None) -> Outgoing | None:
+def outgoing_of(argument: Any, traced: Traced | None = None) -> Outgoing | None:
     """Encode the messages that a caller wants to send; None when there is none.
 
     Raises the errors of the SDK, and ReservedPropertyError. `traced`: the spans that the messages carry.
     """
-    if type(given) is ServiceBusMessage:
-        one = _ready(given)
+    if type(argument) is ServiceBusMessage:
+        one = _ready(argument)
         try:
             payload = encode(one, traced)
         except Exception as error:
             raise as_the_sdk_says_it(error) from error
-        return Outgoing([payload], [message_id_of(one)], is_batch=False, links=links(traced))
-    if isinstance(given, ServiceBusMessageBatch):
-        return _of_batch(given, traced)
-    messages = [_ready(message) for message in as_messages(given)]
+        return Outgoing([payload], [message_id_of(one)], is_batch=False, links=None if traced is None else traced.links)
+    if isinstance(argument, ServiceBusMessageBatch):
+        return _of_batch(argument, traced)
+    messages = [_ready(message) for message in as_messages(argument)]
     if not messages:
         return None
     # The SDK sends every iterable as one batch, also when one message is in it.
-    is_batch = isinstance(given, Iterable) and not isinstance(given, Mapping)
+    is_batch = isinstance(argument, Iterable) and not isinstance(argument, Mapping)
     payloads = [encode(message, traced) for message in messages]
-    return Outgoing(payloads, [message_id_of(one) for one in messages], is_batch=is_batch, links=links(traced))
+    return Outgoing(
+        payloads,
+        [message_id_of(one) for one in messages],
+        is_batch=is_batch,
+        links=None if traced is None else traced.links,
+    )
 
 
-def scheduled(given: Any, at: datetime, traced: Traced | None = None) -> tuple[list[Scheduled], Outgoing | None]:
+def scheduled(argument: Any, at: datetime, traced: Traced | None = None) -> tuple[list[Scheduled], Outgoing | None]:
     """Encode messages to schedule; None when there is none."""
-    messages = [due_at(_ready(message), at) for message in as_messages(given)]
+    messages = [due_at(_ready(message), at) for message in as_messages(argument)]
     if not messages:
         return [], None
     payloads = [encode(message, traced) for message in messages]
@@ -199,7 +204,7 @@ def scheduled(given: Any, at: datetime, traced: Traced | None = None) -> tuple[l
         Scheduled(message.message_id, payload, message.session_id or None, message.partition_key or None)
         for message, payload in zip(messages, payloads, strict=True)
     ]
-    return entries, Outgoing(payloads, ids, is_batch=True, links=links(traced))
+    return entries, Outgoing(payloads, ids, is_batch=True, links=None if traced is None else traced.links)
 
 
 def _of_batch(batch: ServiceBusMessageBatch, traced: Traced | None) -> Outgoing | None:

@@ -56,42 +56,42 @@ class Results:
         self._primary = primary
         self._clock = clock
 
-    def meter_primary(self, origin: Origin, going: Outgoing) -> None:
+    def meter_primary(self, origin: Origin, outgoing: Outgoing) -> None:
         """Add an accepted send to the ledger's running sum, or as a row where it is billed by its size."""
         tally = origin.tally
         if tally is None:
             return
-        size_bytes, billable = sizes_of(going.payloads)
-        if billable != len(going):
-            self._state.meters.send("primary", origin.path, going.payloads, None, "application")
+        size_bytes, billable = sizes_of(outgoing.payloads)
+        if billable != len(outgoing):
+            self._state.meters.send("primary", origin.path, outgoing.payloads, None, "application")
             return
         now = time.monotonic()
         if now >= tally.until:
             tally.turn(now)
-        tally.total += tallied(size_bytes, len(going))
+        tally.total += tallied(size_bytes, len(outgoing))
 
-    def stored(self, origin: Origin, going: Outgoing, receipt: Receipt) -> None:
+    def stored(self, origin: Origin, outgoing: Outgoing, receipt: Receipt) -> None:
         """Count a send that ended well, and tell it as an event unless it went to the primary at once."""
         if receipt is IN_PRIMARY:
-            origin.counts.sent += len(going)
+            origin.counts.sent += len(outgoing)
             return
         state, entity = self._state, origin.sender.entity
         if receipt.unanswered is not None:
-            for message_id, queue in going.doubted.items():
+            for message_id, queue in outgoing.doubted.items():
                 state.events.publish(MaybeDuplicated.unanswered(entity.path, message_id, queue))
         if receipt.where is Where.PRIMARY:
-            origin.counts.sent += len(going)
+            origin.counts.sent += len(outgoing)
         elif receipt.where is Where.SPOOL:
-            entity.spooled += len(going)
-            state.pair.stored_away(entity, SPOOL, tuple(going.ids), outcome_unknown=bool(going.doubts))
-            waiting = state.spool.waiting if state.spool.is_open else len(going)
-            state.events.publish(Spooled(entity.path, len(going), waiting))
+            entity.spooled += len(outgoing)
+            state.pair.stored_away(entity, SPOOL, tuple(outgoing.ids), outcome_unknown=bool(outgoing.doubts))
+            waiting = state.spool.waiting if state.spool.is_open else len(outgoing)
+            state.events.publish(Spooled(entity.path, len(outgoing), waiting))
         state.events.deliver()
 
-    def diverted(self, origin: Origin, going: Outgoing, *, outcome_unknown: bool) -> None:
+    def diverted(self, origin: Origin, outgoing: Outgoing, *, outcome_unknown: bool) -> None:
         """Tell which messages backlog queues have stored; without a reader of events they are only counted."""
         state, entity = self._state, origin.sender.entity
-        untold, going.untold = going.untold, ()
+        untold, outgoing.untold = outgoing.untold, ()
         for queue, ids in untold:
             if state.events.is_heard:
                 state.pair.stored_away(entity, queue, ids, outcome_unknown=outcome_unknown)
@@ -111,11 +111,11 @@ class Results:
         failure = failure_of(error)
         self.failed(origin, count, Kind.INTERNAL if failure is None else failure.kind)
 
-    def watch_size(self, origin: Origin, going: Outgoing) -> None:
+    def watch_size(self, origin: Origin, outgoing: Outgoing) -> None:
         """Warn once for each entity when a message that fits the primary may not fit a backlog queue."""
         warned, limit = self._state.warned, self._primary.message_limit(origin.path) or BATCH_LIMIT
         needed = overhead_of(origin.path, self._state.options.ordered)
-        size = max(map(len, going.payloads))
+        size = max(map(len, outgoing.payloads))
         if origin.path not in warned and limit - needed < size <= limit:
             warned.add(origin.path)
             logger.warning(
@@ -128,11 +128,11 @@ class Results:
             )
 
 
-def error_of(unsent: Unsent, path: str, going: Outgoing, *, ordered: bool) -> BaseException:
+def error_of(unsent: Unsent, path: str, outgoing: Outgoing, *, ordered: bool) -> BaseException:
     """Return the SDK's own error of the primary, or an error that says why the backlog failed as well."""
-    failure, places = unsent.failure, going.may_be_in
-    if going.stored_ids:
-        return _because(_partly_sent(path, going, failure.text), failure)
+    failure, places = unsent.failure, outgoing.may_be_in
+    if outgoing.stored_ids:
+        return _because(_partly_sent(path, outgoing, failure.text), failure)
     if unsent.where is Where.PRIMARY or (failure.error is not None and failure.kind is Kind.INVALID):
         error = failure.error or OperationTimeoutError(message=failure.text)
         tell_outcome(error, places)
@@ -143,11 +143,11 @@ def error_of(unsent: Unsent, path: str, going: Outgoing, *, ordered: bool) -> Ba
     return _because(SendAvailabilityBacklogError(path, failure.text, places, is_spool=is_spool), failure)
 
 
-def ended_meanwhile(ended: ClientClosed | PairedMessagingFactoryError, path: str, going: Outgoing) -> BaseException:
+def ended_meanwhile(ended: ClientClosed | PairedMessagingFactoryError, path: str, outgoing: Outgoing) -> BaseException:
     """Return the error of a send whose client was closed or faulted between two attempts."""
-    if going.stored_ids:
-        return _partly_sent(path, going, str(ended))
-    return ended.unanswered_by(going.may_be_in) if going.doubts else ended
+    if outgoing.stored_ids:
+        return _partly_sent(path, outgoing, str(ended))
+    return ended.unanswered_by(outgoing.may_be_in) if outgoing.doubts else ended
 
 
 def overhead_of(path: str, ordered: bool) -> int:
@@ -156,8 +156,8 @@ def overhead_of(path: str, ordered: bool) -> int:
     return overhead(Away(path, COUNTER_MAX, *order))
 
 
-def _partly_sent(path: str, going: Outgoing, reason: str) -> PartlySent:
-    return PartlySent(path, going.stored_ids, list(going.ids), reason, going.may_be_in)
+def _partly_sent(path: str, outgoing: Outgoing, reason: str) -> PartlySent:
+    return PartlySent(path, outgoing.stored_ids, list(outgoing.ids), reason, outgoing.may_be_in)
 
 
 def _because(error: BaseException, failure: Failure) -> BaseException:

@@ -78,7 +78,7 @@ class Sends:
     # ── a send ──
 
     @operations.send
-    async def send(self, origin: Origin, going: Outgoing, timeout_s: float) -> Receipt:
+    async def send(self, origin: Origin, outgoing: Outgoing, timeout_s: float) -> Receipt:
         """Send; return where the messages are stored (primary, backlog queue or spool), raise when nowhere."""
         self._under_way += 1
         try:
@@ -86,28 +86,28 @@ class Sends:
             try:
                 command = next(plan)
                 while True:
-                    self._check(going)
+                    self._check(outgoing)
                     if type(command) is ToPrimary:
-                        reply = await self._to_primary(origin, going, command)
+                        reply = await self._to_primary(origin, outgoing, command)
                     else:
-                        reply = await self._perform(origin, going, command)
+                        reply = await self._perform(origin, outgoing, command)
                     command = plan.send(reply)
             except StopIteration as end:
                 receipt = cast(Receipt, end.value)
             finally:
                 plan.close()
                 self._state.events.deliver()
-            self.results.stored(origin, going, receipt)
+            self.results.stored(origin, outgoing, receipt)
             return receipt
         except Unsent as unsent:
-            self.results.failed(origin, len(going), unsent.failure.kind)
-            raise error_of(unsent, origin.path, going, ordered=self._state.options.ordered) from unsent.failure.error
+            self.results.failed(origin, len(outgoing), unsent.failure.kind)
+            raise error_of(unsent, origin.path, outgoing, ordered=self._state.options.ordered) from unsent.failure.error
         except (ClientClosed, PairedMessagingFactoryError) as ended:
-            self.results.failed(origin, len(going), Kind.COMMUNICATION)
-            raise ended_meanwhile(ended, origin.path, going) from None
+            self.results.failed(origin, len(outgoing), Kind.COMMUNICATION)
+            raise ended_meanwhile(ended, origin.path, outgoing) from None
         except Exception as error:
             if not tells_outcome(error):  # a wrong setting, before anything was sent, or a bug of ours
-                tell_outcome(error, going.may_be_in or (() if isinstance(error, ConfigError) else ANY_PLACE))
+                tell_outcome(error, outgoing.may_be_in or (() if isinstance(error, ConfigError) else ANY_PLACE))
             raise
         finally:
             self._end_call()
@@ -119,21 +119,21 @@ class Sends:
             return queueing(state.pair, sender, timeout_s, now, state.inflow, waits)
         return sending(state.pair, sender, timeout_s, now)
 
-    def _check(self, going: Outgoing | None) -> None:
+    def _check(self, outgoing: Outgoing | None) -> None:
         """Deliver events, and raise when the call or the client has ended, before a command is performed."""
         state = self._state
         state.events.deliver()
-        if going is not None and going.is_cancelled:
+        if outgoing is not None and outgoing.is_cancelled:
             raise asyncio.CancelledError
         state.check()
 
-    def _perform(self, origin: Origin, going: Outgoing, command: Command) -> Awaitable[Reply]:
+    def _perform(self, origin: Origin, outgoing: Outgoing, command: Command) -> Awaitable[Reply]:
         if isinstance(command, ToPrimary):
-            return self._to_primary(origin, going, command)
+            return self._to_primary(origin, outgoing, command)
         if isinstance(command, ToBacklog):
-            return self._to_backlog(origin, going, command)
+            return self._to_backlog(origin, outgoing, command)
         if isinstance(command, ToSpool):
-            return self._to_spool(origin, going, command)
+            return self._to_spool(origin, outgoing, command)
         return self._pause(command)
 
     async def _pause(self, command: Pause) -> Reply:
@@ -161,28 +161,28 @@ class Sends:
 
     # ── the three places ──
 
-    async def _to_primary(self, origin: Origin, going: Outgoing, attempt: ToPrimary) -> Reply:
-        encoded = going.for_primary()
+    async def _to_primary(self, origin: Origin, outgoing: Outgoing, attempt: ToPrimary) -> Reply:
+        encoded = outgoing.for_primary()
         try:
             await _sent(self._primary, origin.path, encoded, attempt, origin, origin.link_name)
         except TransportError as error:
             failure = failure_of_transport(error)
         else:
-            self.results.meter_primary(origin, going)
+            self.results.meter_primary(origin, outgoing)
             if len(encoded[0]) > BATCH_LIMIT // 2:
-                self.results.watch_size(origin, going)
+                self.results.watch_size(origin, outgoing)
             return Reply(self._clock())
-        self._state.meters.send("primary", origin.path, going.payloads, failure, "application")
+        self._state.meters.send("primary", origin.path, outgoing.payloads, failure, "application")
         if failure.outcome_unknown:
-            going.unanswered(THE_PRIMARY)
+            outgoing.unanswered(THE_PRIMARY)
         return Reply(self._clock(), failure)
 
     @operations.divert
-    async def _to_backlog(self, origin: Origin, going: Outgoing, attempt: ToBacklog) -> Reply:
+    async def _to_backlog(self, origin: Origin, outgoing: Outgoing, attempt: ToBacklog) -> Reply:
         """Send the rest as wrapped copies; messages that the queue stored are taken off and told, after errors too."""
         queue, first_at = attempt.queue, attempt.first_attempt_at
         deadline = self._clock() + attempt.timeout_s
-        wrapped = going.wrapped(origin.path, self._wall_ms(first_at), origin.order)
+        wrapped = outgoing.wrapped(origin.path, self._wall_ms(first_at), origin.order)
         failure: Failure | None = None
         try:
             if max(map(len, wrapped)) > BATCH_LIMIT and not self._secondary.batch_limit(queue):
@@ -201,14 +201,14 @@ class Sends:
                 self._state.meters.send("secondary", queue, wrapped[:count], failure, "failover")
                 if failure is not None:
                     if failure.outcome_unknown:
-                        going.unanswered(queue, count)
+                        outgoing.unanswered(queue, count)
                     break
-                going.stored(count, queue)
+                outgoing.stored(count, queue)
                 del wrapped[:count]
         except MessageSizeExceededError as error:
             failure = Failure(Kind.TOO_LARGE, str(error), error=error)
         finally:
-            self.results.diverted(origin, going, outcome_unknown=first_at is not None)
+            self.results.diverted(origin, outgoing, outcome_unknown=first_at is not None)
         return Reply(self._clock(), failure)
 
     async def _learn_limits(self, queue: str, attempt: ToBacklog) -> Failure | None:
@@ -219,13 +219,13 @@ class Sends:
             return failure_of_transport(error)
         return None
 
-    async def _to_spool(self, origin: Origin, going: Outgoing, command: ToSpool) -> Reply:
-        return Reply(self._clock(), await self._spool(origin, going, command))
+    async def _to_spool(self, origin: Origin, outgoing: Outgoing, command: ToSpool) -> Reply:
+        return Reply(self._clock(), await self._spool(origin, outgoing, command))
 
-    async def _spool(self, origin: Origin, going: Outgoing, command: ToSpool) -> Failure | None:
+    async def _spool(self, origin: Origin, outgoing: Outgoing, command: ToSpool) -> Failure | None:
         """Return when the disk has the messages. A write that has begun when the time is over may store them later."""
         state, spool = self._state, self._state.spool.open_spool
-        entries = going.entries(origin.path, self._wall_ms(command.first_attempt_at), origin.order)
+        entries = outgoing.entries(origin.path, self._wall_ms(command.first_attempt_at), origin.order)
         try:
             if spool is None:
                 is_opening = state.spool.is_opening
@@ -242,7 +242,7 @@ class Sends:
                 is_dropped = writing.cancel()  # it has not begun, because the disk hangs, and is not made any more
             if is_dropped or not writing.done():
                 if not is_dropped:
-                    going.unanswered(THE_SPOOL)
+                    outgoing.unanswered(THE_SPOOL)
                 text = f"the spool's disk did not answer for {command.timeout_s:.1f} s"
                 return Failure(Kind.TIMEOUT, text, outcome_unknown=not is_dropped)
             writing.result()
@@ -253,11 +253,11 @@ class Sends:
     # ── requests ──
 
     @operations.request
-    async def request(self, origin: Origin, going: Outgoing | None, ask: Request, timeout_s: float) -> Any:
+    async def request(self, origin: Origin, outgoing: Outgoing | None, ask: Request, timeout_s: float) -> Any:
         """Make a request to the primary, with the failure table of a send; ScheduleWhileFailedOver when it is away."""
 
         try:
-            return await self._ask(origin, ask, timeout_s, partial(self._state.meters.request, origin.path, going))
+            return await self._ask(origin, ask, timeout_s, partial(self._state.meters.request, origin.path, outgoing))
         except Unsent as unsent:
             cause, places = unsent.failure.error, (THE_PRIMARY,) if unsent.outcome_unknown else ()
             if unsent.where is Where.BACKLOG:

@@ -44,8 +44,8 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _run(self, work: Work[T], *, going: Outgoing | None = None, timeout_s: float | None = None) -> T:
-        return self._life.engine().run(work, going=going, timeout_s=timeout_s)
+    def _run(self, work: Work[T], *, outgoing: Outgoing | None = None, timeout_s: float | None = None) -> T:
+        return self._life.engine().run(work, outgoing=outgoing, timeout_s=timeout_s)
 
     # ── pairing ──
 
@@ -110,7 +110,7 @@ class PairedSender(PairedSenderFace):
             if job is None:
                 return None
             with job.span:
-                return self._client._run(job.work, going=job.going, timeout_s=job.timeout_s)
+                return self._client._run(job.work, outgoing=job.outgoing, timeout_s=job.timeout_s)
         except Exception as error:
             if not tells_outcome(error):  # it was raised before the first attempt
                 tell_outcome(error)

@@ -49,11 +49,11 @@ Work = Callable[[Engine], Coroutine[Any, Any, T]]
 class _Call:
     """One piece of work for the engine, and the lock on which its caller waits."""
 
-    __slots__ = ("context", "done", "error", "going", "is_abandoned", "result", "task", "work")
+    __slots__ = ("context", "done", "error", "is_abandoned", "outgoing", "result", "task", "work")
 
-    def __init__(self, work: Work[Any], going: Outgoing | None) -> None:
+    def __init__(self, work: Work[Any], outgoing: Outgoing | None) -> None:
         self.work = work
-        self.going = going
+        self.outgoing = outgoing
         self.is_abandoned = False
         self.context = contextvars.copy_context()
         self.done = threading.Lock()
@@ -65,8 +65,8 @@ class _Call:
     def abandon(self) -> None:
         """Stop the work for this call: its caller was interrupted."""
         self.is_abandoned = True
-        if self.going is not None:
-            self.going.is_cancelled = True
+        if self.outgoing is not None:
+            self.outgoing.is_cancelled = True
 
     def refuse(self, error: BaseException) -> None:
         self.error = error
@@ -114,11 +114,11 @@ class EngineThread:
     def is_usable(self) -> bool:
         return not self._has_ended and self._pid == os.getpid()
 
-    def run(self, work: Work[T], *, going: Outgoing | None = None, timeout_s: float | None = None) -> T:
+    def run(self, work: Work[T], *, outgoing: Outgoing | None = None, timeout_s: float | None = None) -> T:
         """Run work in the engine and return its result, or raise its error."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("The client was called from its own thread, by a logging handler perhaps.")
-        call = _Call(work, going)
+        call = _Call(work, outgoing)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s + LATE_S
         try:
             self._waiting.append(call)

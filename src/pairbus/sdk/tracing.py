@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +14,8 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
 SEND, SCHEDULE = tracing.SPAN_NAME_SEND, tracing.SPAN_NAME_SCHEDULE
 NO_SPAN: AbstractContextManager[None] = nullcontext()
+is_on: Callable[[], object] = settings.tracing_implementation
+"Function that returns a true value when the application traces; every send asks it."
 
 
 class Traced:
@@ -40,25 +42,11 @@ def attributes(namespace: str, entity: str) -> dict[str, Any]:
     }
 
 
-def traced(namespace: str, entity: str) -> Traced | None:
-    """Return the spans of one call; None where the application does not trace."""
-    return Traced(attributes(namespace, entity)) if settings.tracing_implementation() else None
-
-
-def links(traced: Traced | None) -> Sequence[Any] | None:
-    return None if traced is None else traced.links
-
-
 def batch_links(batch: ServiceBusMessageBatch) -> Sequence[Any]:
     return tracing.get_span_links_from_batch(batch)
 
 
-def span(namespace: str, entity: str, name: str, links: Sequence[Any] | None) -> AbstractContextManager[None]:
-    """Return the span around one call to an entity.
-
-    `links` of None: the application does not trace, as `traced` found out, and there is no span.
-    """
-    if links is None:
-        return NO_SPAN
+def span(namespace: str, entity: str, name: str, links: Sequence[Any]) -> AbstractContextManager[None]:
+    """Return the span around one call to an entity, with links to the spans of its messages."""
     sender: Any = SimpleNamespace(fully_qualified_namespace=namespace, _entity_name=entity)
     return tracing.send_trace_context_manager(sender, span_name=name, links=list(links))

@@ -196,11 +196,11 @@ def _send(_: Any, origin: Any, *__: Any) -> OperationStart:
     return OperationStart("send", "send", origin.path)
 
 
-def _request(_: Any, origin: Any, going: Any, *__: Any) -> OperationStart:
+def _request(_: Any, origin: Any, outgoing: Any, *__: Any) -> OperationStart:
     """Begin the operation of a request: with messages it schedules, without messages it cancels."""
     return (
         OperationStart("cancel_scheduled", None, origin.path)
-        if going is None
+        if outgoing is None
         else OperationStart("schedule", "send", origin.path)
     )
 
@@ -212,17 +212,17 @@ request = _measured(_request)
 
 
 def divert(function: Function) -> Function:
-    """Put a span around an attempt at a backlog queue, `(self, origin, going, …)`, with links to its messages."""
+    """Put a span around an attempt at a backlog queue, `(self, origin, outgoing, …)`, with links to its messages."""
     if not available():
         return function
 
     @wraps(function)
-    async def diverted(self: Any, origin: Any, going: Any, attempt: Any) -> Any:
+    async def diverted(self: Any, origin: Any, outgoing: Any, attempt: Any) -> Any:
         if not is_traced():
-            return await function(self, origin, going, attempt)
+            return await function(self, origin, outgoing, attempt)
         facts: dict[str, Attribute] = {TYPE: "send", DESTINATION: origin.path}
-        with span("divert", facts, list(going.payloads)) as current:
-            reply = await function(self, origin, going, attempt)
+        with span("divert", facts, list(outgoing.payloads)) as current:
+            reply = await function(self, origin, outgoing, attempt)
             if reply.failure is not None:
                 failed(current, reply.failure.text, reply.failure.error)
             return reply
