@@ -19,10 +19,10 @@ import pytest
 from pairbus.amqp.message import Message, Properties
 from pairbus.backlog.envelope import Away, wrap
 from pairbus.spark.connections import Secret
+from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.spark.syphon_job.journal import Location
 from pairbus.spark.syphon_job.rounds import Quotas
-from pairbus.spark.syphon_job.source import SyphonReader, SyphonSource, options_of
-from pairbus.spark.syphon_job.task_pumps import TaskSettings
+from pairbus.spark.syphon_job.source import SyphonReader, SyphonSource
 from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.transport import Carrier
 from tests.brokers import BrokerProcess
@@ -145,19 +145,19 @@ class SyphonWorld:
         path.write_text(broker.connection_string(namespace))
         return f"@{path}"
 
-    def job(self, **changes: Any) -> TaskSettings:
-        job = TaskSettings(
+    def job(self, **changes: Any) -> SyphonJob:
+        job = SyphonJob(
             Secret(f"env:{self.home}"),
             Secret(f"env:{self.away}"),
             Location(self.location),
-            uuid.uuid4().hex[:12],
             SyphonSettings(send_timeout_s=3.0),
+            run=uuid.uuid4().hex[:12],
         )
         return replace(job, **changes)
 
     def reader(
         self,
-        job: TaskSettings | None = None,
+        job: SyphonJob | None = None,
         *,
         queues: int = 1,
         paths: list[str] | None = None,
@@ -168,9 +168,8 @@ class SyphonWorld:
         job = job or self.job()
         job.location.prepare(job.run)
         paths = paths or [f"{BACKLOG}/{self.first_queue + index}" for index in range(queues)]
-        known: list[tuple[str, int | None]] = [(path, 1_000) for path in paths]
-        options = options_of(job, quotas or Quotas(), known, once=once)
-        return SyphonSource(options).streamReader(None)  # type: ignore[arg-type]
+        job = replace(job, queues=dict.fromkeys(paths, 1_000), quotas=quotas or Quotas(), once=once)
+        return SyphonSource(job.to_options()).streamReader(None)  # type: ignore[arg-type]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +21,22 @@ from pairbus.spark.plain_values import from_plain, to_plain
 from pairbus.spark.source import looks
 from pairbus.spark.syphon_job import arguments as syphon_job
 from pairbus.spark.syphon_job import journal_rows, supervisor
+from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.spark.syphon_job.journal import Location, TaskReport
-from pairbus.spark.syphon_job.task_pumps import TaskSettings
+from pairbus.spark.syphon_job.rounds import Quotas
 from pairbus.syphon.decide.redriving import Redriving
 from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.transport import ConnectionLost
 
 PLACE = Location("abfss://box@contoso.dfs.core.windows.net/journal", "env:STORAGE")
-JOB = TaskSettings(
+JOB = SyphonJob(
     Secret("env:CONTOSO"),
     Secret("fabrikam.servicebus.windows.net", "secondary", "default"),
     PLACE,
-    "run",
     SyphonSettings(max_messages_per_second=3.5),
-    None,
-    "/ledger",
-    Redriving("orders", "contoso/orders", None, new_ids=True),
+    run="run",
+    ledger="/ledger",
+    redriving=Redriving("orders", "contoso/orders", None, new_ids=True),
 )
 CALLS: list[tuple[Callable[..., object], tuple[Any, ...]]] = [
     (supervisor._check, (JOB, ["a", "b"])),
@@ -167,3 +168,9 @@ def test_server_calls_functions_of_the_package_only(name: str) -> None:
 def test_json_of_another_form_is_refused(value: object, kind: object) -> None:
     with pytest.raises(TypeError, match="is not"):
         from_plain(value, kind)
+
+
+def test_settings_of_a_job_reach_its_tasks_unchanged() -> None:
+    """One form from the caller's arguments to a task; a setting that got lost would be the default on executors."""
+    job = replace(JOB, queues={"a": 1_000, "b": None}, quotas=Quotas(lanes=2, tasks=3), once=True, ca_file="/ca.pem")
+    assert SyphonJob.from_options(job.to_options()) == job

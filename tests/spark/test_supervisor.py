@@ -14,10 +14,10 @@ from pairbus.errors import ConfigError, PairbusError, SparkGone, StorageError
 from pairbus.spark.connections import Secret
 from pairbus.spark.driver_side import DriverSide
 from pairbus.spark.syphon_job import supervisor
+from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.spark.syphon_job.journal import Location, TaskReport
 from pairbus.spark.syphon_job.rounds import Quotas
 from pairbus.spark.syphon_job.supervisor import SparkSyphon
-from pairbus.spark.syphon_job.task_pumps import TaskSettings
 from pairbus.syphon.decide.settings import SyphonSettings
 
 WITHIN_S = 30.0
@@ -105,10 +105,9 @@ def trouble(monkeypatch: pytest.MonkeyPatch) -> Trouble:
 def begin(fake: FakeSpark, tmp_path: Path) -> Callable[..., SparkSyphon]:
     def begin(root: Path = tmp_path, *, once: bool = False) -> SparkSyphon:
         secret = Secret("env:NOWHERE")
-        job = TaskSettings(secret, secret, Location(root), "", SyphonSettings())
-        session = cast(SparkSession, fake)
-        made = SparkSyphon(session, job, {"q": None}, Quotas(tasks=1), once=once, checkpoint=tmp_path / "checkpoint")
-        return made.start()
+        place = Location(root)
+        job = SyphonJob(secret, secret, place, SyphonSettings(), {"q": None}, Quotas(tasks=1), once=once)
+        return SparkSyphon(cast(SparkSession, fake), job, checkpoint=tmp_path / "checkpoint").start()
 
     return begin
 

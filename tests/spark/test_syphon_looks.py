@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +12,9 @@ import pytest
 from pairbus.errors import ConfigError, PairbusError
 from pairbus.spark.connections import Secret
 from pairbus.spark.source.looks import check, count_left
+from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.spark.syphon_job.journal import Location
-from pairbus.spark.syphon_job.rounds import Quotas
-from pairbus.spark.syphon_job.source import SyphonReader, options_of
-from pairbus.spark.syphon_job.task_pumps import TaskSettings
+from pairbus.spark.syphon_job.source import SyphonReader
 from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.testing.broker_thread import BrokerThread
 from pairbus.transport import Carrier
@@ -66,21 +65,20 @@ async def fill(broker: BrokerThread) -> None:
 
 
 @pytest.fixture
-def job(broker: BrokerThread, tmp_path: Path) -> TaskSettings:
+def job(broker: BrokerThread, tmp_path: Path) -> SyphonJob:
     secret = Secret(place_of(broker.connection_string()))
-    job = TaskSettings(secret, secret, Location(tmp_path), "run", SyphonSettings())
+    job = SyphonJob(secret, secret, Location(tmp_path), SyphonSettings(), run="run")
     job.location.prepare(job.run)
     return job
 
 
-def single_drain(job: TaskSettings, queues: Sequence[str]) -> SyphonReader:
-    options = options_of(job, Quotas(), [(queue, None) for queue in queues], once=True)
-    return SyphonReader(json.loads(options["job"]))
+def single_drain(job: SyphonJob, queues: Sequence[str]) -> SyphonReader:
+    return SyphonReader(replace(job, queues=dict.fromkeys(queues), once=True))
 
 
 @pytest.mark.parametrize("fault", REFUSALS)
 def test_single_drain_is_not_over_while_a_queue_refuses_the_look(
-    broker: BrokerThread, job: TaskSettings, fault: str
+    broker: BrokerThread, job: SyphonJob, fault: str
 ) -> None:
     """A user may delete the secondary after a drain that left nothing: a refusal must not count as an empty queue."""
     reader = single_drain(job, ["full"])
@@ -92,7 +90,7 @@ def test_single_drain_is_not_over_while_a_queue_refuses_the_look(
 
 
 def test_single_drain_waits_for_a_throttled_queue_and_ends_without_knowing_the_rest(
-    broker: BrokerThread, job: TaskSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broker: BrokerThread, job: SyphonJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A service that asks for ten seconds gets them, and a drain that failed at once would lose its summary."""
     clock = SleepingClock()
@@ -108,13 +106,13 @@ def test_single_drain_waits_for_a_throttled_queue_and_ends_without_knowing_the_r
     assert after.next_offset({"tick": 0}, None) == {"tick": 1}
 
 
-def test_queue_that_refuses_the_look_does_not_hold_up_the_others(broker: BrokerThread, job: TaskSettings) -> None:
+def test_queue_that_refuses_the_look_does_not_hold_up_the_others(broker: BrokerThread, job: SyphonJob) -> None:
     """One disabled queue is no reason to leave the messages of nine others where they are."""
     with broker.namespace().outage("throttle", entity="empty"):
         assert single_drain(job, ["empty", "full"]).next_offset({"tick": 0}, None) == {"tick": 1}
 
 
-def test_single_drain_of_queues_that_do_not_exist_is_over(job: TaskSettings) -> None:
+def test_single_drain_of_queues_that_do_not_exist_is_over(job: SyphonJob) -> None:
     """Backlog queues are deleted after an outage, while the command still names ten of them."""
     reader = single_drain(job, ["empty", "deleted"])
     assert reader.next_offset({"tick": 0}, None) == {"tick": 0}
@@ -123,7 +121,7 @@ def test_single_drain_of_queues_that_do_not_exist_is_over(job: TaskSettings) -> 
 
 
 @pytest.mark.parametrize("fault", REFUSALS)
-def test_queue_that_refuses_to_be_counted_is_not_empty(broker: BrokerThread, job: TaskSettings, fault: str) -> None:
+def test_queue_that_refuses_to_be_counted_is_not_empty(broker: BrokerThread, job: SyphonJob, fault: str) -> None:
     """The count decides the exit code of the command: it must not be 0 when nobody knows."""
     assert count_left(job, ["full", "empty"]) == 7
     with broker.namespace().outage(fault, entity="empty"):
@@ -134,14 +132,14 @@ def test_queue_that_refuses_to_be_counted_is_not_empty(broker: BrokerThread, job
 
 @pytest.mark.parametrize("fault", ["throttle", "internal-error", "time-out"])
 def test_trouble_that_passes_does_not_keep_a_syphon_from_starting(
-    broker: BrokerThread, job: TaskSettings, fault: str
+    broker: BrokerThread, job: SyphonJob, fault: str
 ) -> None:
     """A syphon is started after an outage, when the secondary is busiest: a throttle is no wrong setting."""
     with broker.namespace().outage(fault):
         check(job, ["full", "empty"])
 
 
-def test_queues_that_cannot_be_read_at_all_are_told_at_the_start(broker: BrokerThread, job: TaskSettings) -> None:
+def test_queues_that_cannot_be_read_at_all_are_told_at_the_start(broker: BrokerThread, job: SyphonJob) -> None:
     """Waiting does not heal this: somebody has to name other queues, or to enable these."""
     disabled = pytest.raises(ConfigError, match=r"none of the 2 queues can be read: full: .*entity-disabled")
     with broker.namespace().outage("disable"), disabled:

@@ -25,11 +25,11 @@ from pairbus.spark.source.looks import check, count_left, find_new
 from pairbus.spark.storage.folder import FileAppender, FolderStorage
 from pairbus.spark.syphon_job import rounds
 from pairbus.spark.syphon_job import source as syphon_source
+from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.spark.syphon_job.journal import DEAD_LETTERED, TaskReport
 from pairbus.spark.syphon_job.missing import FORGOTTEN_S, SharedDestinations
 from pairbus.spark.syphon_job.rounds import Quotas
 from pairbus.spark.syphon_job.source import SCHEMA, SyphonReader
-from pairbus.spark.syphon_job.task_pumps import TaskSettings
 from pairbus.syphon import pump
 from pairbus.syphon.decide.dead_letter import Fate
 from pairbus.syphon.decide.pace import LOAD_MAX
@@ -88,7 +88,7 @@ def round_of(reader: SyphonReader, start: dict[str, int]) -> tuple[dict[str, int
     return end, [row for batch in batches for row in batch.to_pylist()]
 
 
-def reports_of(job: TaskSettings) -> list[TaskReport]:
+def reports_of(job: SyphonJob) -> list[TaskReport]:
     return [report for _, report in job.location.look(job.run).read_reports()]
 
 

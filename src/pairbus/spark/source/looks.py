@@ -12,7 +12,7 @@ from pairbus.pairing.options import RANGES
 from pairbus.pairing.policy import REACTIONS, Kind, Reaction
 from pairbus.pairing.rotation import queue_path
 from pairbus.spark.connections import Borrowed, Secret, run
-from pairbus.spark.syphon_job.task_pumps import TaskSettings
+from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.syphon.decide.at_home import sequence_number_of
 from pairbus.transport import Carrier, Refused, TransportError
 from pairbus.transport.failures import failure_of
@@ -26,18 +26,18 @@ PAGE = 250
 COUNT_MAX = 100_000  # messages that are counted one by one
 
 
-async def peek(job: TaskSettings, away: Carrier, queue: str, from_sequence: int = 0, count: int = 1) -> list[bytes]:
+async def peek(job: SyphonJob, away: Carrier, queue: str, from_sequence: int = 0, count: int = 1) -> list[bytes]:
     path = queue if job.sub_queue is None else f"{queue}/$DeadLetterQueue"
     management = await (await away.connection()).management(path, timeout_s=TIMEOUT_S)
     return await management.peek(from_sequence, count, TIMEOUT_S)
 
 
-def check(job: TaskSettings, queues: Iterable[str]) -> None:
+def check(job: SyphonJob, queues: Iterable[str]) -> None:
     """Raise ConfigError for errors that waiting does not heal: a refused key, or none of the queues can be read."""
     run(_check(job, list(queues)))
 
 
-async def _check(job: TaskSettings, queues: list[str]) -> None:
+async def _check(job: SyphonJob, queues: list[str]) -> None:
     unreadable: list[str] = []
     paths: set[str] = set() if job.redriving is None else {job.redriving.path}
     opener = job.new_opener()
@@ -69,7 +69,7 @@ def _refuse_key(side: str, secret: Secret, error: TransportError) -> None:
         raise ConfigError(f"{side}: {secret} is refused: {error}")
 
 
-def find_new(job: TaskSettings, primary_name: str, known: Container[str]) -> list[str]:
+def find_new(job: SyphonJob, primary_name: str, known: Container[str]) -> list[str]:
     """Return backlog queues that are not known yet: a link is opened to the next indexes, and to those missing before.
 
     Opening a link is not billed. While the secondary cannot be reached the list is empty.
@@ -77,7 +77,7 @@ def find_new(job: TaskSettings, primary_name: str, known: Container[str]) -> lis
     return run(_find_new(job, primary_name, known))
 
 
-async def _find_new(job: TaskSettings, primary_name: str, known: Container[str]) -> list[str]:
+async def _find_new(job: SyphonJob, primary_name: str, known: Container[str]) -> list[str]:
     found: list[str] = []
     index = 0
     try:
@@ -105,7 +105,7 @@ async def _is_there(away: Carrier, path: str) -> bool:
     return True
 
 
-def count_left(job: TaskSettings, queues: Iterable[str]) -> int | None:
+def count_left(job: SyphonJob, queues: Iterable[str]) -> int | None:
     """Count the messages in the queues, locked ones included; None when the secondary does not tell.
 
     A queue that does not exist counts as empty.
@@ -113,7 +113,7 @@ def count_left(job: TaskSettings, queues: Iterable[str]) -> int | None:
     return run(_count_left(job, list(queues)))
 
 
-async def _count_left(job: TaskSettings, queues: list[str]) -> int | None:
+async def _count_left(job: SyphonJob, queues: list[str]) -> int | None:
     count = 0
     async with Borrowed(job.secondary, job.ca_file) as away:
         for queue in queues:

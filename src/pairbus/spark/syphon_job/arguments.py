@@ -25,9 +25,9 @@ from pairbus.spark.defaults import is_local_master, state_folder
 from pairbus.spark.storage.locations import is_url
 from pairbus.spark.storage.opening import check_access
 from pairbus.spark.storage.secret import StorageSecret
+from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.spark.syphon_job.journal import Location
 from pairbus.spark.syphon_job.rounds import Quotas
-from pairbus.spark.syphon_job.task_pumps import TaskSettings
 from pairbus.syphon.decide.redriving import Redriving, entity_of_dead_letters, queue_of_dead_letters
 from pairbus.syphon.decide.settings import SyphonSettings
 
@@ -99,10 +99,19 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
     )
     names = (driver.call(authority_of, away), driver.call(authority_of, home)) if journal is None else ()
     location = _location(spark, driver, journal, storage_credential, names)
-    job = TaskSettings(home, away, location, "", settings, ca_file, _folder(driver, ledger))
-    known = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
+    job = SyphonJob(
+        home,
+        away,
+        location,
+        settings,
+        queues=dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues),
+        quotas=quotas,
+        once=once,
+        ca_file=ca_file,
+        ledger=_folder(driver, ledger),
+    )
     grows = None if backlog_queue_count else grows
-    return SparkSyphon(spark, job, known, quotas, once=once, checkpoint=checkpoint, primary_name=grows).start()
+    return SparkSyphon(spark, job, checkpoint=checkpoint, primary_name=grows).start()
 
 
 def redrive(  # noqa: PLR0913 - each is a setting of its own
@@ -145,8 +154,19 @@ def redrive(  # noqa: PLR0913 - each is a setting of its own
     letters = Redriving(entity, f"{authority}/{queue}", duplicate_window, new_ids)
     names = (authority, queue, driver.call(authority_of, home), entity) if journal is None else ()
     location = _location(spark, driver, journal, storage_credential, names)
-    job = TaskSettings(home, origin, location, "", settings, ca_file, _folder(driver, ledger), letters)
-    return SparkSyphon(spark, job, {queue: None}, quotas, once=once, checkpoint=checkpoint).start()
+    job = SyphonJob(
+        home,
+        origin,
+        location,
+        settings,
+        queues={queue: None},
+        quotas=quotas,
+        once=once,
+        ca_file=ca_file,
+        ledger=_folder(driver, ledger),
+        redriving=letters,
+    )
+    return SparkSyphon(spark, job, checkpoint=checkpoint).start()
 
 
 def authority_of(secret: Secret) -> str:

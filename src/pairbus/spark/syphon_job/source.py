@@ -9,13 +9,11 @@ repeats moves the messages that are there by then.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -25,16 +23,15 @@ from pyspark.sql.types import StructType
 
 from pairbus.errors import PairbusError
 from pairbus.pairing.policy import Kind
-from pairbus.spark.connections import Borrowed, Secret, run
+from pairbus.spark.connections import Borrowed, run
 from pairbus.spark.features import BatchReader, Offset
 from pairbus.spark.source.looks import peek
-from pairbus.spark.syphon_job.journal import JournalRow, Location
-from pairbus.spark.syphon_job.rounds import Quotas, Rounds
+from pairbus.spark.syphon_job.job import SyphonJob
+from pairbus.spark.syphon_job.journal import JournalRow
+from pairbus.spark.syphon_job.rounds import Rounds
 from pairbus.spark.syphon_job.shares import TaskPlan
-from pairbus.spark.syphon_job.task_pumps import TaskSettings, drain
+from pairbus.spark.syphon_job.task_pumps import drain
 from pairbus.spark.syphon_job.watch import QueueWatch
-from pairbus.syphon.decide.redriving import Redriving
-from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.transport import Carrier, Refused, TransportError
 from pairbus.transport.failures import failure_of
 
@@ -66,26 +63,6 @@ assert tuple(SCHEMA.names) == JournalRow._fields
 DDL = ", ".join(f"{field.name} {'string' if field.type == pa.string() else 'bigint'}" for field in SCHEMA)
 
 
-def options_of(
-    job: TaskSettings, quotas: Quotas, queues: list[tuple[str, int | None]], *, once: bool
-) -> dict[str, str]:
-    """Return one option, as JSON; the caller that starts the query has checked its content."""
-    said = {
-        "primary": asdict(job.primary),
-        "secondary": asdict(job.secondary),
-        "location": [str(job.location.root), job.location.credential],
-        "run": job.run,
-        "settings": {name: getattr(job.settings, name) for name in SyphonSettings.__slots__},
-        "ca_file": job.ca_file,
-        "ledger": job.ledger,
-        "redriving": None if job.redriving is None else asdict(job.redriving),
-        "quotas": {name: getattr(quotas, name) for name in Quotas.__slots__},
-        "queues": queues,
-        "once": once,
-    }
-    return {"job": json.dumps(said)}
-
-
 class SyphonSource(DataSource):
     """`format("pairbus-syphon")`. Started by `pairbus.spark.syphon`, which makes its options."""
 
@@ -97,7 +74,7 @@ class SyphonSource(DataSource):
         return DDL
 
     def streamReader(self, schema: StructType) -> SyphonReader:
-        return SyphonReader(json.loads(self.options["job"]))
+        return SyphonReader(SyphonJob.from_options(self.options))
 
 
 class TaskPartition(InputPartition):
@@ -111,25 +88,10 @@ class _Throttled(Exception):
 
 
 class SyphonReader(BatchReader):
-    def __init__(self, said: Mapping[str, Any]) -> None:
-        self._job = TaskSettings(
-            Secret(**said["primary"]),
-            Secret(**said["secondary"]),
-            Location(*said["location"]),
-            said["run"],
-            SyphonSettings(**said["settings"]),
-            said["ca_file"],
-            said["ledger"],
-            None if said["redriving"] is None else Redriving(**said["redriving"]),
-        )
-        self._queues: dict[str, int | None] = dict(said["queues"])
-        self._once: bool = said["once"]
-        self._rounds = Rounds(
-            Quotas(**said["quotas"]),
-            once=self._once,
-            max_messages_per_s=self._job.settings.max_messages_per_second,
-        )
-        self._waiting: list[str] = list(self._queues)
+    def __init__(self, job: SyphonJob) -> None:
+        self._job = job
+        self._rounds = Rounds(job.quotas, once=job.once, max_messages_per_s=job.settings.max_messages_per_second)
+        self._waiting: list[str] = list(job.queues)
         "Queues that had messages at the last look."
         self._judged = 0
         "Last round whose reports were read."
@@ -154,7 +116,7 @@ class SyphonReader(BatchReader):
         """
         tick = start["tick"]
         self._judge(tick)
-        is_next = self._look_until_over() if self._once else self._await_arrival()
+        is_next = self._look_until_over() if self._job.once else self._await_arrival()
         return {"tick": tick + 1} if is_next else start
 
     def _look_until_over(self) -> bool:
@@ -174,7 +136,7 @@ class SyphonReader(BatchReader):
             self._watch = QueueWatch(self._job)
         rounds, watch = self._rounds, self._watch
         deadline = time.monotonic() + ANSWER_S
-        watch.keep(self._queues.keys() - rounds.more)
+        watch.keep(self._job.queues.keys() - rounds.more)
         while not self._is_asked_to_stop():
             left_s = max(deadline - time.monotonic(), 0.0)
             if (pause_s := rounds.pause_s(time.monotonic())) > 0:
@@ -197,7 +159,7 @@ class SyphonReader(BatchReader):
         except TransportError as error:
             self._warn(error)
             return False
-        self._waiting = [queue for queue in self._queues if queue in there]
+        self._waiting = [queue for queue in self._job.queues if queue in there]
         self._rounds.something_there(time.monotonic())
         return True
 
@@ -213,7 +175,7 @@ class SyphonReader(BatchReader):
         """Plan the tasks, once for each round. A round that Spark repeats after a restart gets all queues."""
         if end["tick"] <= start["tick"]:
             return []
-        queues = [(queue, self._queues[queue]) for queue in self._waiting]
+        queues = [(queue, self._job.queues[queue]) for queue in self._waiting]
         return [TaskPartition(plan) for plan in self._rounds.tasks(end["tick"], queues, time.monotonic())]
 
     def commit(self, end: Offset) -> None:
@@ -272,10 +234,10 @@ class SyphonReader(BatchReader):
             async def holds(queue: str) -> bool:
                 return queue in more or await self._peeked(queue, away, refused)
 
-            found = await asyncio.gather(*[holds(queue) for queue in self._queues])
+            found = await asyncio.gather(*[holds(queue) for queue in self._job.queues])
         if refused and not any(found):
             raise next((error for error in refused if not isinstance(error, _Throttled)), refused[0])
-        return [queue for queue, there in zip(self._queues, found, strict=True) if there]
+        return [queue for queue, there in zip(self._job.queues, found, strict=True) if there]
 
     async def _peeked(self, queue: str, away: Carrier, refused: list[Exception]) -> bool:
         """Return whether the queue has messages. A refusal is added to `refused`, unless there is no such queue."""

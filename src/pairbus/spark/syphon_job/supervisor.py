@@ -26,10 +26,10 @@ from pairbus.spark.defaults import is_local_master
 from pairbus.spark.driver_side import DriverSide
 from pairbus.spark.features import is_gone, register_format, spark_errors
 from pairbus.spark.source.looks import check, count_left, find_new
+from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.spark.syphon_job.journal import Location, TaskReport
-from pairbus.spark.syphon_job.rounds import GrowingPause, Quotas
-from pairbus.spark.syphon_job.source import FORMAT, SyphonSource, options_of
-from pairbus.spark.syphon_job.task_pumps import TaskSettings
+from pairbus.spark.syphon_job.rounds import GrowingPause
+from pairbus.spark.syphon_job.source import FORMAT, SyphonSource
 from pairbus.syphon import SyphonProgress
 
 if TYPE_CHECKING:
@@ -57,11 +57,8 @@ class SparkSyphon:
     def __init__(
         self,
         spark: SparkSession,
-        job: TaskSettings,
-        queues: dict[str, int | None],
-        quotas: Quotas,
+        job: SyphonJob,
         *,
-        once: bool,
         checkpoint: str | os.PathLike[str] | None,
         primary_name: str | None = None,
     ) -> None:
@@ -74,11 +71,8 @@ class SparkSyphon:
         "Messages that a finished single drain left in the queues, including locked ones; None: not known."
         self._driver = DriverSide(spark)
         self._job = job
-        self._queues = queues
-        self._quotas = quotas
-        self._once = once
         self._checkpoint = checkpoint
-        self._primary_name = None if once else primary_name
+        self._primary_name = None if job.once else primary_name
         self._adopted: list[str] = []
         "Queues that the present query does not know."
         self._is_prepared = False
@@ -104,11 +98,12 @@ class SparkSyphon:
             raise ConfigError(
                 "spark.speculation must be false: a task that runs twice at once would move messages twice"
             )
-        if not self._queues:
+        if not self._job.queues:
             raise ConfigError("there are no queues to drain")
-        driver.call(_check, self._job, list(self._queues))
-        if self._quotas.tasks is None:
-            self._quotas = replace(self._quotas, tasks=_slots(spark, driver))
+        driver.call(_check, self._job, list(self._job.queues))
+        quotas = self._job.quotas
+        if quotas.tasks is None:
+            self._job = replace(self._job, quotas=replace(quotas, tasks=_slots(spark, driver)))
         self._checkpoint = self._checkpoint or _new_checkpoint(spark, driver, self._job.location)
         self._thread.start()
         return self
@@ -130,11 +125,11 @@ class SparkSyphon:
 
     def adopt(self, queues: Iterable[str]) -> None:
         """Drain these queues, too: the query is restarted with them, after its round."""
-        self._adopted = self._adopted + [queue for queue in queues if queue not in self._queues]
+        self._adopted = self._adopted + [queue for queue in queues if queue not in self._job.queues]
 
     def progress(self) -> SyphonProgress:
         return SyphonProgress(
-            queues=len(self._queues),
+            queues=len(self._job.queues),
             moved=self._moved,
             per_s=self._rate(),
             blocked=sum(self._blocked.values()),
@@ -147,8 +142,8 @@ class SparkSyphon:
     def _run(self) -> None:
         try:
             self._supervise()
-            if self._once and not self._stopping.is_set():
-                self.left = self._driver.call(count_left, self._job, list(self._queues))
+            if self._job.once and not self._stopping.is_set():
+                self.left = self._driver.call(count_left, self._job, list(self._job.queues))
         except BaseException as error:
             self._failure = error
             if not isinstance(error, Exception):
@@ -161,10 +156,10 @@ class SparkSyphon:
         pause = GrowingPause(RESTART_S, RESTART_MAX_S)
         failures = 0
         while not self._stopping.is_set():
-            self._queues.update(dict.fromkeys(self._adopted))
+            adopted: dict[str, int | None] = dict.fromkeys(self._adopted)
             self._adopted = []
+            self._job = job = replace(self._job, run=uuid.uuid4().hex[:12], queues=self._job.queues | adopted)
             moved_before = self._moved
-            job = replace(self._job, run=uuid.uuid4().hex[:12])
             try:
                 self._prepare(job)
                 self._follow(job)
@@ -180,13 +175,13 @@ class SparkSyphon:
                 self.restarts += 1
                 self._errors += 1
                 self.problems[line_of(error)] += 1
-                if self._once and failures >= FAILURES_MAX:
+                if self._job.once and failures >= FAILURES_MAX:
                     raise PairbusError(f"the query failed {failures} times: {line_of(error)}") from None
                 pause_s = pause.next()
                 logger.warning("the query failed and is started again in %.0f s: %s", pause_s, line_of(error))
                 self._stopping.wait(pause_s)
 
-    def _prepare(self, job: TaskSettings) -> None:
+    def _prepare(self, job: SyphonJob) -> None:
         """Prepare the journal's location. ConfigError when it was never written; later OSError, which may pass."""
         try:
             self._driver.call(job.location.prepare, job.run)
@@ -196,7 +191,7 @@ class SparkSyphon:
             raise ConfigError(f"the journal location {job.location.root} cannot be written: {error}") from None
         self._is_prepared = True
 
-    def _follow(self, job: TaskSettings) -> None:
+    def _follow(self, job: SyphonJob) -> None:
         """Follow one query to its end. No query is left running when this fails: nobody would know of it."""
         pause_s = max(POLL_S, math.ceil(self._driver.call(look_s_of, job.location)))
         query = self._start_query(job)
@@ -212,7 +207,7 @@ class SparkSyphon:
             raise
         self._hear(job, heard)
 
-    def _attend(self, job: TaskSettings, query: StreamingQuery, heard: set[str], pause_s: int) -> None:
+    def _attend(self, job: SyphonJob, query: StreamingQuery, heard: set[str], pause_s: int) -> None:
         """Listen to a query until it has ended. A query that is to end is ended here."""
         looks_at = time.monotonic() + NEW_QUEUES_S
         while not query.awaitTermination(pause_s):
@@ -227,27 +222,26 @@ class SparkSyphon:
     def _look_for_queues(self) -> None:
         if self._primary_name is None:
             return
-        new = self._driver.call(find_new, self._job, self._primary_name, list(self._queues))
+        new = self._driver.call(find_new, self._job, self._primary_name, list(self._job.queues))
         if new:
             logger.warning("new backlog queues: %s", ", ".join(new))
             self.adopt(new)
 
-    def _start_query(self, job: TaskSettings) -> StreamingQuery:
-        options = options_of(job, self._quotas, list(self._queues.items()), once=self._once)
-        stream = self.spark.readStream.format(FORMAT).options(**options).load()
+    def _start_query(self, job: SyphonJob) -> StreamingQuery:
+        stream = self.spark.readStream.format(FORMAT).options(**job.to_options()).load()
         # The rows end here: the journal has them all, and the rows that Spark gets lack those that a kill has lost.
         writer = stream.writeStream.format("noop").option("checkpointLocation", str(self._checkpoint))
         # Not AvailableNow for a single drain: Spark 4.0 and 4.1 would end it after one round.
         return writer.trigger(processingTime=AT_ONCE).start()
 
-    def _end(self, job: TaskSettings, query: StreamingQuery) -> None:
+    def _end(self, job: SyphonJob, query: StreamingQuery) -> None:
         self._driver.call(job.location.ask_to_stop, job.run)
         # A stop has its deadline; a query that is restarted waits for its round.
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < self._stop_at - KILL_S:
             time.sleep(END_POLL_S)
         query.stop()
 
-    def _hear(self, job: TaskSettings, heard: set[str]) -> bool:
+    def _hear(self, job: SyphonJob, heard: set[str]) -> bool:
         """Take in the new reports; True when the query has said that it is over."""
         reports, has_ended = self._driver.call(look_at_reports, job.location, job.run, heard)
         for name, report in reports:
@@ -274,7 +268,7 @@ def _answered() -> tuple[type[Exception], ...]:
     return (*spark_errors(), OSError)
 
 
-def _check(job: TaskSettings, queues: list[str]) -> None:
+def _check(job: SyphonJob, queues: list[str]) -> None:
     """Raise ConfigError for errors that waiting does not heal; called where the driver is."""
     for secret in (job.primary, job.secondary):
         secret.endpoint()

@@ -14,29 +14,25 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, cast
 
-from pairbus.backlog.reader import Reader
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, Event, Stayed
-from pairbus.spark.connections import Borrowed, Secret
+from pairbus.spark.connections import Borrowed
+from pairbus.spark.syphon_job.job import SyphonJob, wall_ms
 from pairbus.spark.syphon_job.journal import (
     DEAD_LETTERED,
     MOVED,
     Journal,
     JournalRow,
-    Location,
     TaskReport,
     encode_rows,
 )
 from pairbus.spark.syphon_job.missing import SharedDestinations
 from pairbus.spark.syphon_job.shares import BudgetShare, TaskPlan, TaskPump, sharers
 from pairbus.syphon.decide.at_home import AtHome, sequence_number_of
-from pairbus.syphon.decide.batch import Item, Opened, Opener
-from pairbus.syphon.decide.redriving import Redriving
-from pairbus.syphon.decide.settings import SyphonSettings
+from pairbus.syphon.decide.batch import Item, Opened
 from pairbus.syphon.presence import Presence
 from pairbus.syphon.pump import Pump
 from pairbus.syphon.send import Sending
@@ -47,30 +43,7 @@ PROBLEMS_MAX = 10
 FLUSH_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSettings:
-    """Settings that all tasks of a query share. Pickled: it holds no secrets, only their places."""
-
-    primary: Secret
-    secondary: Secret
-    location: Location
-    run: str
-    settings: SyphonSettings
-    ca_file: str | None = None
-    ledger: str | None = None
-    "Folder of a ledger for every operation."
-    redriving: Redriving | None = None
-    "Destination of the dead letters of the queues; None: the queues are backlog queues."
-
-    @property
-    def sub_queue(self) -> Literal["dead-letter"] | None:
-        return None if self.redriving is None else "dead-letter"
-
-    def new_opener(self) -> Opener:
-        return Reader().unwrap if self.redriving is None else self.redriving.opener(_wall_ms)
-
-
-async def drain(job: TaskSettings, plan: TaskPlan, attempt: str) -> list[JournalRow]:
+async def drain(job: SyphonJob, plan: TaskPlan, attempt: str) -> list[JournalRow]:
     """Bring messages home, within the quotas of the plan. OSError when the journal cannot be written, before any
     message is received; ConfigError when a secret or the location is missing on this host."""
     await asyncio.to_thread(job.location.check_shared, job.run)
@@ -92,7 +65,7 @@ async def drain(job: TaskSettings, plan: TaskPlan, attempt: str) -> list[Journal
 class _Task:
     """State that the pumps of a task share: its time, its share of the budget, its journal."""
 
-    def __init__(self, job: TaskSettings, plan: TaskPlan, attempt: str, journal: Journal) -> None:
+    def __init__(self, job: SyphonJob, plan: TaskPlan, attempt: str, journal: Journal) -> None:
         self.job = job
         self.plan = plan
         self.attempt = attempt
@@ -100,7 +73,7 @@ class _Task:
         self.share = BudgetShare(plan.per_s, plan.tasks, time.monotonic())
         self.stopping = asyncio.Event()
         self.asked_to_stop = False
-        self.began_ms = _wall_ms()
+        self.began_ms = wall_ms()
         self._moved = 0
         self._running: list[_Draining] = []
         self._began = time.monotonic()
@@ -211,7 +184,7 @@ class _Draining:
             self._heard,
             self._meter,
             time.monotonic,
-            _wall_ms,
+            wall_ms,
             job.new_opener,
             dead_letters=job.redriving is None,
             destinations=_destinations(job, home),
@@ -259,7 +232,7 @@ class _Draining:
             problems=tuple(problem for problem, _ in self._problems.most_common(PROBLEMS_MAX)),
             task=task.plan.number,
             began_ms=task.began_ms,
-            ended_ms=_wall_ms(),
+            ended_ms=wall_ms(),
         )
 
     def _met_order(self, items: list[Item]) -> None:
@@ -271,7 +244,7 @@ class _Draining:
         self._stopping.set()
 
     async def _note(self, path: str, messages: list[tuple[Item, ReceivedMessage]]) -> None:
-        task_pump, now_ms = self._task_pump, _wall_ms()
+        task_pump, now_ms = self._task_pump, wall_ms()
         rows = [
             JournalRow(
                 MOVED,
@@ -318,7 +291,7 @@ class _Draining:
             None,
             None,
             None,
-            _wall_ms(),
+            wall_ms(),
             self._attempt,
             f"{event.reason}: {event.description}",
         )
@@ -341,7 +314,7 @@ _at_home: dict[str, AtHome] = {}
 "Messages that this worker brought home and could not complete, by host of the secondary."
 
 
-def _destinations(job: TaskSettings, home: Carrier) -> SharedDestinations:
+def _destinations(job: SyphonJob, home: Carrier) -> SharedDestinations:
     grace_s = job.settings.missing_destination_grace_s
     key = (home.endpoint.authority, str(job.location.root), grace_s)
     known = _all_destinations.get(key)
@@ -355,7 +328,3 @@ def ledger_of(folder: str) -> Ledger:
     if folder not in _ledgers:
         _ledgers[folder] = Ledger(folder, client="syphon")
     return _ledgers[folder]
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -16,8 +16,9 @@ from collections.abc import Iterable
 
 from pairbus.ledger.rows import MeterKind
 from pairbus.spark.connections import Borrowed, run
+from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.spark.syphon_job.rounds import PAUSE_S, UNHEALTHY_MAX_S, GrowingPause
-from pairbus.spark.syphon_job.task_pumps import TaskSettings, ledger_of
+from pairbus.spark.syphon_job.task_pumps import ledger_of
 from pairbus.transport import Carrier, ReceivedMessage, Receiver, TransportError
 
 END_S = 0.5  # for each answer of a peer that may be silent
@@ -29,7 +30,7 @@ logger = logging.getLogger("pairbus.spark")
 class QueueWatch:
     """Long polls of some queues, on the event loop of this process."""
 
-    def __init__(self, job: TaskSettings) -> None:
+    def __init__(self, job: SyphonJob) -> None:
         self._job = job
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._arrived: set[str] = set()
