@@ -7,6 +7,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.pairing.events import FailedOver
 from pairbus.pairing.failover import State
+from pairbus.transport import times
 from pairbus.transport.links import patience
 from tests.client.world import Stage, message
 from tests.scripted import Silent
@@ -41,7 +42,7 @@ async def test_plain_client_replaces_a_link_that_left_a_send_unanswered(
 ) -> None:
     """Without another place a send waits for the primary until its time is over. The next one must not do so again."""
     # Shorter than the second look of a late timer, which leaves out the time before it: a busy machine has late timers.
-    monkeypatch.setattr(patience, "LINK_SILENCE_S", patience.AGAIN_S - 0.01)
+    monkeypatch.setattr(patience, "LINK_SILENCE_S", times.AGAIN_S - 0.01)
     client = stage.client(flavour)
     await client.pair()
     await client.clear_pairing()

@@ -10,7 +10,7 @@ import pytest
 
 from pairbus.amqp.performatives import Error
 from pairbus.amqp.types import Array, Timestamp
-from pairbus.transport import Refused, SasKey, Scheduled, Timeout, connect
+from pairbus.transport import Refused, SasKey, Scheduled, Timeout, connect, times
 from pairbus.transport.links import patience
 from tests.transport.server import Script, Server
 from tests.transport.silences import silent_peer
@@ -185,7 +185,7 @@ async def test_links_without_credit_get_no_later_request(
 ) -> None:
     """The request was not sent, and may be repeated; on the same links it would wait for credit again."""
     # Shorter than the second look of a late timer, which leaves out the time before it: a busy machine has late timers.
-    monkeypatch.setattr(patience, "LINK_SILENCE_S", patience.AGAIN_S - 0.01)
+    monkeypatch.setattr(patience, "LINK_SILENCE_S", times.AGAIN_S - 0.01)
     timeout_s = 0.5 if silence_s is None else 10
     script = Script(credits={"q/$management": 0})
     async with Server(script) as server, await connect(server.connection_string) as connection:

@@ -53,7 +53,8 @@ class Events:
     def __init__(self, counters: Counters, ledger: Ledger | None, listener: Listener | None) -> None:
         self._counters = counters
         self._ledger = ledger
-        self._outbox: deque[Event] = deque()
+        self.outbox: deque[Event] = deque()
+        "Events that were published and not told yet."
         self.listener = listener
         "The application's `on_event`."
         self.listeners: list[Listener] = []
@@ -74,7 +75,7 @@ class Events:
     def publish(self, event: Event) -> None:
         """Note an event; `deliver` tells it."""
         object.__setattr__(event, "at_s", time.time())  # a copy of the frozen event costs ten times as much
-        self._outbox.append(event)
+        self.outbox.append(event)
 
     def tell(self, event: Event) -> None:
         """Publish and deliver."""
@@ -83,8 +84,8 @@ class Events:
 
     def deliver(self) -> None:
         """Tell the events that were published."""
-        while self._outbox:
-            event = self._outbox.popleft()
+        while self.outbox:
+            event = self.outbox.popleft()
             is_detail, level = isinstance(event, DETAILS), self._level(event)
             if not is_detail or logger.isEnabledFor(level):
                 logger.log(level, "%s", event)
@@ -113,7 +114,7 @@ class Events:
 
     def forget(self) -> None:
         """Drop events that are not told yet: in a forked child they are the parent's."""
-        self._outbox.clear()
+        self.outbox.clear()
 
 
 def call_listener(listener: Listener, event: Event) -> None:

@@ -96,7 +96,8 @@ class Sends:
                 receipt = cast(Receipt, end.value)
             finally:
                 plan.close()
-                self._state.events.deliver()
+                if self._state.events.outbox:
+                    self._state.events.deliver()
             self.results.stored(origin, outgoing, receipt)
             return receipt
         except Unsent as unsent:
@@ -122,7 +123,8 @@ class Sends:
     def _check(self, outgoing: Outgoing | None) -> None:
         """Deliver events, and raise when the call or the client has ended, before a command is performed."""
         state = self._state
-        state.events.deliver()
+        if state.events.outbox:
+            state.events.deliver()
         if outgoing is not None and outgoing.is_cancelled:
             raise asyncio.CancelledError
         state.check()

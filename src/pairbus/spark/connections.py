@@ -23,9 +23,9 @@ from pairbus.auth.secret_place import is_secret_place, read_secret
 from pairbus.errors import ConfigError
 from pairbus.host.forks import call_in_forked_child
 from pairbus.transport import Carrier, Endpoint
-from pairbus.transport.carrier.carrier import TIMEOUT_S
 from pairbus.transport.connection.endpoint import TransportKind
 from pairbus.transport.loops import new_event_loop
+from pairbus.transport.times import TIMEOUT_S
 from pairbus.transport.tokens.named_credential import is_credential_name, made_credential
 
 IDLE_S = 60.0

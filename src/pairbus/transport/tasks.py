@@ -22,9 +22,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
 
+from pairbus.transport.times import BEGIN_AGAIN_S
+
 logger = logging.getLogger("pairbus")
 
-BEGIN_AGAIN_S = 5.0  # pause before work that was ended by a bug begins again
 
 Failed = Callable[[BaseException], object]
 

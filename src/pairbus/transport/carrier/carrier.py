@@ -23,20 +23,18 @@ from typing import Literal, Self
 
 from pairbus.amqp.settings import Trace
 from pairbus.transport.carrier.pool import Pool
-from pairbus.transport.carrier.senders import OPENING_TIMEOUT_S, Senders
-from pairbus.transport.connection.client_connection import CREDIT, IDLE_TIME_OUT_S, ClientConnection, connect
+from pairbus.transport.carrier.senders import Senders
+from pairbus.transport.connection.client_connection import CREDIT, ClientConnection, connect
 from pairbus.transport.connection.dial import Ssl
 from pairbus.transport.connection.endpoint import Endpoint
 from pairbus.transport.errors import TransportError
-from pairbus.transport.links.link_end import CLOSE_TIMEOUT_S
 from pairbus.transport.links.management import Management
 from pairbus.transport.links.receiver import Receiver
 from pairbus.transport.links.sender import LARGE, Sender
 from pairbus.transport.links.session_filter import Wanted
+from pairbus.transport.times import CLOSE_TIMEOUT_S, IDLE_TIME_OUT_S, OPENING_TIMEOUT_S, SILENCE_S, TIMEOUT_S
 
 HIDES_PINGS = "com.pairbus:hides-pings"
-CONNECT_TIMEOUT_S = 3.0
-TIMEOUT_S = 30.0
 SENDERS_MAX = 2048  # links kept open; the least recently used one is closed for a new one
 
 
@@ -53,7 +51,7 @@ class Carrier:
         *,
         credential: object | None = None,
         ssl: Ssl = None,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        connect_timeout_s: float = SILENCE_S,
         timeout_s: float = TIMEOUT_S,
         idle_time_out_s: float = IDLE_TIME_OUT_S,
         container_id: str | None = None,

@@ -22,14 +22,12 @@ from pairbus.transport.connection.client_connection import ClientConnection
 from pairbus.transport.connection.shared import Shared
 from pairbus.transport.connection.steps import Hearing
 from pairbus.transport.errors import ConnectionLost, TransportError
-from pairbus.transport.links.link_end import CLOSE_TIMEOUT_S
 from pairbus.transport.links.sender import Sender
 from pairbus.transport.tasks import Tasks
+from pairbus.transport.times import CLOSE_TIMEOUT_S, FRESH_S, LOOK_S
 
-FRESH_S = 2.0  # age up to which a connection is fresh: callers whose sends fail together share one
 RETIRED_MAX = 3  # retired connections in use; then no connection is retired until one of them is closed
 SILENT_MAX = 3  # silent connections with links, beside the one in use
-LOOK_S = 0.5  # between two looks at links that were left
 
 T = TypeVar("T")
 

@@ -19,8 +19,7 @@ from pairbus.transport.connection.shared import Shared
 from pairbus.transport.connection.steps import Hearing
 from pairbus.transport.errors import TransportError
 from pairbus.transport.links.sender import Sender
-
-OPENING_TIMEOUT_S = 60.0  # limit of an opening, which goes on for other and later callers when its caller has left
+from pairbus.transport.times import OPENING_TIMEOUT_S
 
 SPARES_MAX = 3  # spare links of one path, used while large messages occupy the first link and earlier spares
 

@@ -30,23 +30,20 @@ from pairbus.pairing.policy import Silence
 from pairbus.transport.connection.dial import Ssl, context_for, dial
 from pairbus.transport.connection.endpoint import Endpoint, open_properties
 from pairbus.transport.connection.shared import Shared
-from pairbus.transport.connection.steps import FAR_S, Hearing, Steps
+from pairbus.transport.connection.steps import Hearing, Steps
 from pairbus.transport.connection.wire import Wire
 from pairbus.transport.errors import ConnectionLost, Refused, Timeout, TransportError
-from pairbus.transport.links.link_end import CLOSE_TIMEOUT_S, LinkEnd, new_session
+from pairbus.transport.links.link_end import LinkEnd, new_session
 from pairbus.transport.links.management import Management
 from pairbus.transport.links.receiver import Receiver
 from pairbus.transport.links.requests import open_requests
 from pairbus.transport.links.sender import Sender
 from pairbus.transport.links.session_filter import Wanted, filter_of, properties_of, wait_of
+from pairbus.transport.times import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, FAR_S, IDLE_TIME_OUT_S, SILENCE_S, TIMEOUT_S
 from pairbus.transport.tokens.cbs import TokenRefused, Tokens
 from pairbus.transport.tokens.credential import credential_for
 
-CONNECT_TIMEOUT_S = 10.0
-SILENCE_S = 3.0
-TIMEOUT_S = 30.0
 CREDIT = 256
-IDLE_TIME_OUT_S = 30.0
 FRAME_SIZE_MAX = 1 << 20
 CHANNEL_MAX = 4999  # as Azure; every data link has a session of its own
 ATTACHES_MAX = 200  # attaches without an answer at one time: the clock of an attach begins when it is really sent

@@ -14,6 +14,8 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from pairbus.transport.times import ALLOWANCE_S
+
 try:
     from fcntl import ioctl
 except ImportError:  # Windows
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 TELLS = sys.platform == "linux" and ioctl is not None
 UNSENT_MAX = 32_768  # bytes that a socket takes before it has sent them; other messages must wait for these
 FLUSHES_MAX = 1024
-ALLOWANCE_S = 1.0  # for the content of a small send buffer, where the system does not tell
 USER_TIMEOUT_MS = 20_000  # bytes that are not acknowledged in this time end the connection
 KEEP_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 _SIOCOUTQ = 0x5411

@@ -25,10 +25,8 @@ from typing import Any, TypeVar
 
 from pairbus.pairing.policy import Silence
 from pairbus.transport.errors import Timeout
+from pairbus.transport.times import AGAIN_S, STEP_LATE_S
 
-FAR_S = 3600.0  # deadline of a wait that its clock of silence limits
-LATE_S = 0.05  # a timer of a loop that has other work to do fires this much later
-AGAIN_S = 0.05  # for the event loop to read the bytes that arrived
 LONG = 1 / 6  # part of the silence: after a pause of this process that was longer, the peer has all of it again
 
 T = TypeVar("T")
@@ -137,7 +135,7 @@ async def until_done(
         now = loop.time()
         late_s = now - wake_at
         since = max(silent_since(), floor)
-        if late_s > LATE_S and not is_second_look:
+        if late_s > STEP_LATE_S and not is_second_look:
             is_second_look = True
             floor = now if late_s > silence_s * LONG else min(since + late_s, now)
             wake_at = now + AGAIN_S

@@ -16,12 +16,12 @@ from pairbus.transport.connection.steps import Steps
 from pairbus.transport.errors import ConnectionLost
 from pairbus.transport.tasks import Tasks
 from pairbus.transport.threads import in_thread
+from pairbus.transport.times import WEBSOCKET_CLOSE_S
 
 if TYPE_CHECKING:
     from pairbus.transport.connection.wire import Wire
 
 HIGH_WATER, LOW_WATER = 64 * 1024, 16 * 1024  # bytes waiting to be sent: pause above, resume below
-CLOSE_TIMEOUT_S = 1.0
 
 
 class WebSocketTransport:
@@ -153,7 +153,7 @@ async def connect_websocket(
             ssl=ssl if ssl is not None else True,
             proxy=proxy,
             max_msg_size=0,  # AMQP's own max-frame-size limits frames
-            timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
+            timeout=aiohttp.ClientWSTimeout(ws_close=WEBSOCKET_CLOSE_S),
         )
         joined = await steps.step("the web socket", opening)
     except BaseException as error:

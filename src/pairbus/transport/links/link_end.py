@@ -19,11 +19,10 @@ from pairbus.amqp.performatives import Attach, Error
 from pairbus.amqp.session import Session
 from pairbus.pairing.policy import Silence
 from pairbus.transport.errors import ConnectionLost, Exhausted, Refused, Timeout, TransportError
+from pairbus.transport.times import CLOSE_TIMEOUT_S
 
 if TYPE_CHECKING:
     from pairbus.transport.connection.wire import Wire
-
-CLOSE_TIMEOUT_S = 2.0
 
 
 class LinkEnd:

@@ -10,8 +10,8 @@ from uuid import UUID
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Array, Int, Long, UInt
 from pairbus.transport.errors import Refused, Timeout, TransportError, leaves_open
-from pairbus.transport.links.link_end import CLOSE_TIMEOUT_S
 from pairbus.transport.links.requests import Requests
+from pairbus.transport.times import CLOSE_TIMEOUT_S
 
 if TYPE_CHECKING:
     from pairbus.transport.connection.wire import Wire

@@ -19,14 +19,12 @@ import math
 from typing import TYPE_CHECKING
 
 from pairbus.pairing.policy import Silence
+from pairbus.transport.times import AGAIN_S, LINK_SILENCE_S, LOOK_LATE_S
 
 if TYPE_CHECKING:
     from pairbus.transport.links.sender import Sender
 
 FIRST_LOOK = 1 / 6  # part of the allowance before the first look, and between two looks
-LATE_S = 0.1  # a timer that fires so late shows that this process did not run
-AGAIN_S = 0.05  # for the event loop to read the bytes that arrived
-LINK_SILENCE_S = 3.0  # after less, a send that its caller gave up does not show that the peer has lost the link
 LEFT = -1  # mark of a send whose last byte is known to have left
 
 Sent = tuple[asyncio.Future[None], float, float, float, int]
@@ -93,7 +91,7 @@ class Patience:
         # The loop may call a little early, by the resolution of its clock.
         wanted, now = self.look_at, max(self._loop.time(), self.look_at)
         self.look_at, self._timer = math.inf, None
-        if now - wanted > LATE_S and not self._looks_again:
+        if now - wanted > LOOK_LATE_S and not self._looks_again:
             self._looks_again = True
             self._excuse(wanted, now)
             self.look_from(now + AGAIN_S)

@@ -7,10 +7,10 @@ from typing import Any
 
 from pairbus.amqp.performatives import Attach, Source
 from pairbus.amqp.types import Symbol, UInt
+from pairbus.transport.times import NEXT_WAIT_S
 
 SESSION_TIMEOUT = "com.microsoft:timeout"
 "The condition of the refusal when no session became available in time."
-NEXT_WAIT_S = 5.0
 _FILTER = Symbol("com.microsoft:session-filter")
 _WAIT = Symbol("com.microsoft:timeout")
 

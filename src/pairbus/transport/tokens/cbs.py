@@ -22,9 +22,10 @@ from pairbus.amqp.message import Message
 from pairbus.amqp.types import Timestamp
 from pairbus.pairing.policy import Silence
 from pairbus.transport.connection.shared import Shared
-from pairbus.transport.connection.steps import FAR_S, Hearing, Steps
+from pairbus.transport.connection.steps import Hearing, Steps
 from pairbus.transport.errors import Refused, Timeout, TransportError
 from pairbus.transport.links.requests import Requests, open_requests
+from pairbus.transport.times import CREDENTIAL_TIMEOUT_S, FAR_S, RENEW_RETRY_S
 from pairbus.transport.tokens.credential import Credential, Token
 
 if TYPE_CHECKING:
@@ -35,9 +36,7 @@ logger = logging.getLogger("pairbus.transport")
 NODE = "$cbs"
 TOKENS_MAX = 900  # of a connection; Azure refuses the 1001st
 PUTS_MAX = 100  # under way at once; as many answers have credit
-CREDENTIAL_TIMEOUT_S = 60.0
 RENEW_FROM, RENEW_TO = 0.8, 0.9  # of the lifetime, at random, so that a thousand tokens are not renewed in one second
-RENEW_RETRY_S = 15.0  # after a failed renewal; a tenth of an hour leaves room for many
 
 _CONDITIONS = {
     401: UNAUTHORIZED_ACCESS,
