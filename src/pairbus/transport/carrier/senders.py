@@ -12,6 +12,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from pairbus.transport.carrier.pool import Pool
 from pairbus.transport.connection.client_connection import ClientConnection
@@ -28,6 +29,18 @@ Key = tuple[str, str | None, int]
 Start = Callable[[Sender], asyncio.Future[None]]
 "Function that begins one send on a link."
 Begun = asyncio.Future[asyncio.Future[None]]
+"Future that is done when a send has begun; its result is the future of the send."
+
+
+class PendingStart(NamedTuple):
+    """A send that waits for its link to be opened."""
+
+    begun: Begun
+    start: Start
+    deadline: float
+    silence_s: float
+    by: object
+    "The caller, whose sends keep their order."
 
 
 class Senders:
@@ -44,8 +57,8 @@ class Senders:
         "Number of links from which on the order of their use is kept."
         self._opening = Shared[tuple[Key, bool]](where)
         "Openings under way, by (key, True for a fresh connection)."
-        self._waiting: dict[tuple[Key, bool], list[tuple[Begun, Start, float, float, object]]] = {}
-        "Sends that wait for a link, in their order, each with its deadline, its silence and its caller."
+        self._waiting: dict[tuple[Key, bool], list[PendingStart]] = {}
+        "(key, True for a fresh connection) → sends that wait for the link, in their order."
         self.on_spares: dict[tuple[str, str | None, object], tuple[Key, int]] = {}
         "(path, name, caller) → the spare link that the caller uses, and the number of its sends that have not ended."
 
@@ -121,7 +134,7 @@ class Senders:
             await start(young)
             return
         begun: Begun = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault((key, fresh), []).append((begun, start, deadline, silence_s, by))
+        self._waiting.setdefault((key, fresh), []).append(PendingStart(begun, start, deadline, silence_s, by))
         try:
             sender = await self.opened(path, key, deadline, fresh=fresh, silence_s=silence_s)
             await (begun.result() if begun.done() else start(sender))
