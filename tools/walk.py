@@ -1,8 +1,9 @@
 """`python -m tools.walk`: lists the files that one call passes, in the order in which it first reaches them.
 
 A reader who follows a message by "go to definition" opens these files. The call runs a second time before it is
-listed, so that files which only open connections are left out; background work that falls into the same moment is in
-the list.
+listed, so that files which only open connections are left out. Three kinds of work that fall into the same moment are
+left out as well, because the call does not pass them: the look at what falls due next (everything below `BACKGROUND`),
+numbers for operators (`NUMBERS`), and the record of sends for assertions of tests, which is switched off.
 
     python -m tools.walk             every walk
     python -m tools.walk send home   only these
@@ -36,6 +37,9 @@ from pairbus.transport import Carrier
 SOURCES = Path(pairbus.__file__).parent
 QUEUE = "orders"
 BOOK = Message(properties=Properties(message_id="1"), data=[b"a book"])
+BACKGROUND = {"Timetable._arm"}
+"Functions that a loop calls by itself; what they call is no part of a walk."
+NUMBERS = ("broker/watch/", "broker/store/commit_times.py", "telemetry/metrics/")
 
 
 class Recorder:
@@ -54,7 +58,7 @@ class Recorder:
         threading.setprofile(None)
 
     def _note(self, frame: FrameType, event: str, _: Any) -> None:
-        if self._files is not None and event == "call":
+        if self._files is not None and event == "call" and not _is_background(frame):
             self._files.setdefault(frame.f_code.co_filename)
 
     async def record(self, call: Callable[[], Awaitable[object]]) -> list[str]:
@@ -65,7 +69,17 @@ class Recorder:
             files = list(self._files)
         finally:
             self._files = None
-        return [Path(file).relative_to(SOURCES).as_posix() for file in files if Path(file).is_relative_to(SOURCES)]
+        ours = [Path(file).relative_to(SOURCES).as_posix() for file in files if Path(file).is_relative_to(SOURCES)]
+        return [file for file in ours if not file.startswith(NUMBERS)]
+
+
+def _is_background(frame: FrameType | None) -> bool:
+    """Return whether the frame is in work that a loop does by itself."""
+    while frame is not None:
+        if frame.f_code.co_qualname in BACKGROUND:
+            return True
+        frame = frame.f_back
+    return False
 
 
 async def walk_send() -> list[str]:
@@ -141,7 +155,7 @@ async def _walk_in_broker(*, receives: bool) -> list[str]:
     recorder.watch()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            with BrokerThread(["contoso"], data=Path(folder)) as broker:
+            with BrokerThread(["contoso"], data=Path(folder), record_sends=False) as broker:
                 sys.setprofile(None)  # the SDK's end of the wire runs in this thread
                 broker.create_queue(QUEUE)
                 place = broker.connection_string("contoso")

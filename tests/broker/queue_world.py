@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from pairbus.broker.boxes.box import Box, Lock
+from pairbus.broker.boxes.payloads import Payloads
+from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.description import QueueDescription
-from pairbus.broker.entities.payloads import Payloads
+from pairbus.broker.entities.entity import NamespaceParts
 from pairbus.broker.entities.queue import Draft, Outcome, Queue
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.store import PutEntity, entity_of
@@ -48,11 +50,9 @@ class World:
         return Queue(
             1,
             self.description,
-            self.store,
-            payloads,
+            NamespaceParts(self.store, payloads, MemoryBudget(), lambda queue, box: self.ready.append(box)),
             now_ms=self.now,
             last_seq=last_seq,
-            on_ready=lambda box: self.ready.append(box),
         )
 
     def restart(self) -> None:

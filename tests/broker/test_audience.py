@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pairbus.amqp.message import APPLICATION_PROPERTIES, PROPERTIES, section
 from pairbus.amqp.types import Int, encode, encode_string, list_of
 from pairbus.broker.description import RuleDescription
+from pairbus.broker.entities.draft import Draft
 from pairbus.broker.entities.publication import outcomes_of
 from pairbus.broker.entities.subscription import Rule, Subscription
-from pairbus.broker.wire.draft import Draft
 from pairbus.filters import CorrelationFilter, FalseFilter, Filter, MessageView, Rules, SqlAction, TrueFilter
 from tests.broker.queue_world import Answer
 from tests.broker.topic_world import TopicWorld, bare_message, draft, sql

@@ -12,8 +12,10 @@ import pytest
 from pairbus.broker.boxes.due import SLACK
 from pairbus.broker.boxes.line import CHUNK_MAX, READY_BYTES_MAX, READY_MAX, Line
 from pairbus.broker.boxes.locks import Locks
+from pairbus.broker.boxes.payloads import Payloads
+from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.description import QueueDescription
-from pairbus.broker.entities.payloads import Payloads
+from pairbus.broker.entities.entity import NamespaceParts
 from pairbus.broker.entities.queue import Draft, Outcome, Queue
 from pairbus.broker.store import UNLIMITED, Done, IndexRow, Loaded, Write, box_of
 from pairbus.broker.store.memory import MemoryStore
@@ -288,7 +290,8 @@ def test_a_waiting_message_costs_less_than_200_bytes(ttl_ms: int, recovered: boo
     store = ForgetfulStore()
     store.rows, store.expires_ms = count, ttl_ms
     description = QueueDescription("q", max_size_mb=5120)
-    queue = Queue(1, description, store, Payloads(), now_ms=0, on_ready=lambda box: None)
+    parts = NamespaceParts(store, Payloads(), MemoryBudget(), lambda queue, box: None)
+    queue = Queue(1, description, parts, now_ms=0)
     answers: list[object] = []
     tracemalloc.start()
     try:

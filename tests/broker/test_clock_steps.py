@@ -11,11 +11,11 @@ import pytest
 
 from pairbus.auth.sas import KeyRing
 from pairbus.broker.description import QueueDescription
+from pairbus.broker.entities.draft import Draft
 from pairbus.broker.entities.queue import Queue
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.timetable import TIMER_MAX_S
-from pairbus.broker.wire.draft import Draft
 from tests.broker.locking import lock_next
 from tests.sim.loop import VirtualLoop
 

@@ -16,20 +16,21 @@ from pairbus.amqp.message import MESSAGE_ANNOTATIONS, sections
 from pairbus.amqp.types import decode, encode_pair
 from pairbus.auth.sas import KeyRing
 from pairbus.broker.boxes.box import Box
+from pairbus.broker.boxes.payloads import Payloads
 from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.entities.payloads import Payloads
+from pairbus.broker.entities.draft import Draft
+from pairbus.broker.entities.entity import NamespaceParts
 from pairbus.broker.entities.publication import SESSION_MISSING
 from pairbus.broker.entities.queue import Outcome, Queue
+from pairbus.broker.entities.sweep import Sweeper
 from pairbus.broker.entities.topic import Topic
 from pairbus.broker.forward import BATCH_BYTES, BATCH_MAX, HOPS_MAX, TOO_MANY_HOPS, BoxForwarder
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.store import Delete, PutEntity, entity_of
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
-from pairbus.broker.sweep import Sweeper
 from pairbus.broker.wire.deliveries import encode_delivery
-from pairbus.broker.wire.draft import Draft
 from pairbus.broker.wire.messages import DEAD_LETTER_SOURCE, pair_spans
 from pairbus.errors import StoreError
 from tests.broker.locking import lock_next
@@ -82,11 +83,9 @@ class Chain:
             self.queues[name] = Queue(
                 number,
                 description,
-                self.store,
-                self.payloads,
+                NamespaceParts(self.store, self.payloads, MemoryBudget(), lambda queue, box: self._wake(box)),
                 now_ms=self.now,
                 last_seq=last_seqs.get(number, 0),
-                on_ready=self._wake,
             )
         for name, path in zip(self.names, self.names[1:], strict=False):
             source = self.queues[name]
@@ -204,7 +203,7 @@ def test_a_move_that_is_not_committed_leaves_the_message_in_its_source(end: str,
     chain.settle_down()
     assert chain.places() == {"b": ["1", "2"]}
     for queue in chain.queues.values():
-        rows = [row.size for row in chain.store.index() if entity_of(row.box) == queue.queue_id]
+        rows = [row.size for row in chain.store.index() if entity_of(row.box) == queue.entity_id]
         assert queue.size_bytes == sum(rows)
 
 
@@ -365,7 +364,7 @@ def test_a_message_without_a_session_id_for_sessions_dies_in_its_source(end: str
 
 
 @pytest.mark.parametrize("dead", [False, True])
-@pytest.mark.parametrize("broken", ["check_room", "_accept"])
+@pytest.mark.parametrize("broken", ["check_room", "_write"])
 def test_failing_send_leaves_messages_in_their_source(broken: str, dead: bool) -> None:
     """A failure in the destination costs nothing: no deletion is written, and the forwarder tries again later."""
     chain = Chain(dead=dead, last={"requires_duplicate_detection": True})
@@ -373,8 +372,10 @@ def test_failing_send_leaves_messages_in_their_source(broken: str, dead: bool) -
         chain.dead_letter("a", "1", "2")
     else:
         chain.send("a", "1", "2")
-    admission = chain.queues["b"]._admission
-    with patch.object(admission, broken, side_effect=RuntimeError("bug")), pytest.raises(RuntimeError, match="bug"):
+    with (
+        patch.object(chain.queues["b"], broken, side_effect=RuntimeError("bug")),
+        pytest.raises(RuntimeError, match="bug"),
+    ):
         chain.turn()
     assert not chain.store._writes and not chain.forwarders[0].is_working
     assert chain.places() == {"a†" if dead else "a": ["1", "2"]}
@@ -427,7 +428,10 @@ def test_dead_letters_without_a_session_go_to_a_new_destination() -> None:
     chain.settle_down()
     assert chain.places() == {"a†": ["1", "2"]}
     chain.queues["b"] = Queue(
-        9, QueueDescription("b"), chain.store, chain.payloads, now_ms=chain.now, on_ready=lambda box: None
+        9,
+        QueueDescription("b"),
+        NamespaceParts(chain.store, chain.payloads, MemoryBudget(), lambda queue, box: None),
+        now_ms=chain.now,
     )
     chain.loop.soon, chain.loop.later = chain.loop.later, []
     chain.settle_down()
@@ -483,9 +487,8 @@ def test_forwarded_copy_counts_towards_its_queue_alone() -> None:
     queue_id, loop = 9, HandLoop()
 
     def opened(payloads: Payloads) -> Queue:
-        return Queue(
-            queue_id, QueueDescription("q"), world.store, payloads, now_ms=world.now, on_ready=lambda box: None
-        )
+        parts = NamespaceParts(world.store, payloads, MemoryBudget(), lambda queue, box: None)
+        return Queue(queue_id, QueueDescription("q"), parts, now_ms=world.now)
 
     queue = opened(world.payloads)
     options: dict[str, Any] = {"find": lambda path: queue, "loop": loop, "now_ms": lambda: world.now}

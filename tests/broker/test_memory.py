@@ -11,9 +11,10 @@ import pytest
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Timestamp
 from pairbus.broker import Broker, NamespaceOptions
+from pairbus.broker.boxes.payloads import Payloads
 from pairbus.broker.budget import MOVE_BYTES, READY_COST, MemoryBudget
 from pairbus.broker.description import QueueDescription
-from pairbus.broker.entities.payloads import Payloads
+from pairbus.broker.entities.entity import NamespaceParts
 from pairbus.broker.entities.queue import Draft, Outcome, Queue
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.refusal import Refusal
@@ -45,7 +46,8 @@ def queues_with(budget: MemoryBudget, count: int, store: MemoryStore) -> list[Qu
     for number in range(1, count + 1):
         description = QueueDescription(f"q{number}", lock_duration_ms=60_000)
         store.write(PutEntity(number, description.to_json()))
-        queues.append(Queue(number, description, store, Payloads(), now_ms=1, on_ready=lambda box: None, budget=budget))
+        parts = NamespaceParts(store, Payloads(), budget, lambda queue, box: None)
+        queues.append(Queue(number, description, parts, now_ms=1))
     store.commit()
     return queues
 
@@ -154,7 +156,7 @@ def test_message_without_its_body_is_settled_whole(outcome: Outcome) -> None:
 def test_full_index_refuses_sends_and_lets_receivers_go_on() -> None:
     """Scheduled messages and remembered ids count: up to seven days of them are in memory."""
     world = World(requires_duplicate_detection=True, duplicate_window_ms=60_000)
-    budget = world.queue._entity.budget
+    budget = world.queue.budget
     budget.index.limit = 20_000
     sent = 0
     with pytest.raises(Refusal, match="takes no messages now"):

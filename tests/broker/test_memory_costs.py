@@ -11,6 +11,7 @@ from uuid import UUID
 
 from pairbus.amqp.link import SentDelivery
 from pairbus.broker.boxes.locks import Locks
+from pairbus.broker.boxes.payloads import Payloads
 from pairbus.broker.budget import (
     DELIVERY_COST,
     LOCK_COST,
@@ -21,7 +22,6 @@ from pairbus.broker.budget import (
     MemoryBudget,
 )
 from pairbus.broker.entities.duplicates import DuplicateWindow
-from pairbus.broker.entities.payloads import Payloads
 from pairbus.broker.entities.schedule import WaitingMessage
 from pairbus.broker.store import StoredMessage
 from pairbus.broker.store.records import messages_of, pack_rows

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pairbus.amqp.types import encode_pair
-from pairbus.broker.entities import settlement
+from pairbus.broker.entities import receivable
 from pairbus.broker.entities.queue import Draft, Outcome
-from pairbus.broker.entities.settlement import DEFERRED_SIZE_MAX, PATCH_SIZE_MAX
+from pairbus.broker.entities.receivable import DEFERRED_SIZE_MAX, PATCH_SIZE_MAX
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.store import DEFERRED, DropEntity
 from tests.broker.locking import lock_next
@@ -252,7 +252,7 @@ def test_the_oldest_messages_are_deleted_up_to_a_time_and_a_count(
 
 def test_a_deletion_ends_where_it_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The messages that one request deletes are in memory until its commit; the client asks again for the rest."""
-    monkeypatch.setattr(settlement, "DELETED_SIZE_MAX", 5)
+    monkeypatch.setattr(receivable, "DELETED_SIZE_MAX", 5)
     world = World()
     world.send(*[b"four"] * 3)
     answer = world.delete_waiting(10, world.now + 1)

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pairbus.broker.boxes import box, due, line
 from pairbus.broker.boxes.box import Box, Lock
-from pairbus.broker.entities import schedule, settlement
+from pairbus.broker.entities import overdue, schedule
 from pairbus.broker.entities.entity import RETRY_PAUSE_MS
 from pairbus.broker.entities.queue import Outcome
 from pairbus.broker.refusal import Refusal
@@ -39,7 +39,7 @@ LIMITS = [
     (line, "SLACK"),
     (due, "SLACK"),
     (schedule, "CHUNK_MAX"),
-    (settlement, "CHUNK_MAX"),
+    (overdue, "CHUNK_MAX"),
 ]
 
 

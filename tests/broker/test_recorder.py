@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED
+from pairbus.broker.entities.draft import Draft
 from pairbus.broker.kit import recorder as recording
 from pairbus.broker.kit.recorder import Recorder
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.wire.draft import Draft
 from tests.broker.queue_world import DISK_FULL, World
 
 
 def test_a_send_is_recorded_when_its_sender_hears_of_the_commit() -> None:
     """A test that looks earlier would assert a message that may never be stored."""
     world, recorder = World(), Recorder()
-    world.queue.record_sends(recorder)
+    world.queue.recorder = recorder
     failed = world.offer(b"1")
     world.store.fail_next(DISK_FULL)
     world.store.commit()
@@ -31,7 +31,7 @@ def test_a_send_is_recorded_when_its_sender_hears_of_the_commit() -> None:
 def test_duplicates_and_forwarded_messages_are_not_recorded() -> None:
     """The duplicate was dropped, and the forwarded message was recorded where the application had sent it."""
     world, recorder = World(requires_duplicate_detection=True), Recorder()
-    world.queue.record_sends(recorder)
+    world.queue.recorder = recorder
     world.send(b"1", b"again", message_id="a")
     world.send(b"forwarded", message_id="b", hops=1)
     assert world.bodies() == [b"1", b"forwarded"]

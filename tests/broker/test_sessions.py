@@ -12,11 +12,11 @@ import pytest
 
 from pairbus.broker.boxes.box import Lock
 from pairbus.broker.boxes.due import SLACK
+from pairbus.broker.boxes.holds import Hold
 from pairbus.broker.boxes.line import CHUNK_MAX, Surroundings
 from pairbus.broker.boxes.row_numbers import Numbers
 from pairbus.broker.boxes.sessions import Sessions
 from pairbus.broker.budget import MemoryBudget
-from pairbus.broker.entities.holds import Hold
 from pairbus.broker.entities.queue import Outcome
 from pairbus.broker.entities.session_service import STATE_SIZE_MAX, SessionService, state_size
 from pairbus.broker.refusal import Refusal

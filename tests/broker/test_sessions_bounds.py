@@ -9,11 +9,11 @@ import pytest
 from pairbus.broker.boxes import sessions as sessions_module
 from pairbus.broker.boxes.due import SLACK
 from pairbus.broker.boxes.sessions import Sessions
+from pairbus.broker.entities.draft import Draft, check_session_ids
 from pairbus.broker.entities.entity import RETRY_PAUSE_MS
 from pairbus.broker.entities.queue import Outcome
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.store import UNLIMITED, Loaded
-from pairbus.broker.wire.draft import Draft, check_session_ids
 from pairbus.errors import StoreError
 from tests.broker.queue_world import DISK_FULL, Answer
 from tests.broker.test_sessions import MINUTE_MS, Receiver, SessionWorld

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pairbus.broker.boxes import box, due, line, sessions
 from pairbus.broker.boxes.box import Lock
-from pairbus.broker.entities.holds import Hold
+from pairbus.broker.boxes.holds import Hold
 from pairbus.broker.entities.queue import Outcome
 from pairbus.broker.refusal import Refusal
 from tests.broker.locking import lock_next

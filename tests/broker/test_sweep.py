@@ -12,10 +12,11 @@ import pytest
 
 from pairbus.auth.sas import KeyRing
 from pairbus.broker import Broker, NamespaceOptions
+from pairbus.broker.boxes.payloads import Payloads
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.entities.payloads import Payloads
 from pairbus.broker.entities.queue import Draft, Outcome, Queue
 from pairbus.broker.entities.subscription import Subscription
+from pairbus.broker.entities.sweep import STEP_ROWS, Remains, Sweeper
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.store import (
     Delete,
@@ -32,7 +33,6 @@ from pairbus.broker.store import (
 )
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
-from pairbus.broker.sweep import STEP_ROWS, Remains, Sweeper
 from tests.broker.locking import lock_next
 from tests.broker.queue_world import DISK_FULL
 

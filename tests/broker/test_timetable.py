@@ -10,10 +10,10 @@ from typing import Any, cast
 
 from pairbus.auth.sas import KeyRing
 from pairbus.broker.description import QueueDescription
+from pairbus.broker.entities.draft import Draft
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.timetable import TIMER_MAX_S, TURN_MAX, Timetable
-from pairbus.broker.wire.draft import Draft
 from tests.broker.test_forward import HandLoop
 from tests.sim.loop import VirtualLoop
 

@@ -11,13 +11,13 @@ import pytest
 
 from pairbus.amqp.types import Described, Symbol, encode_pair
 from pairbus.broker.description import RuleDescription
+from pairbus.broker.entities.draft import Draft
 from pairbus.broker.entities.entity import RETRY_PAUSE_MS
 from pairbus.broker.entities.publication import FILTER_FAILED, Publication
 from pairbus.broker.entities.queue import Outcome
 from pairbus.broker.entities.subscription import Rule
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.store import UNLIMITED, Insert, Loaded, StoredMessage
-from pairbus.broker.wire.draft import Draft
 from pairbus.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
 from tests.broker.queue_world import DISK_FULL, PENDING, Answer
 from tests.broker.topic_world import TopicWorld, draft, sql, text_of

@@ -20,9 +20,9 @@ from pairbus.amqp.performatives import (
 )
 from pairbus.amqp.types import Symbol
 from pairbus.auth.sas import LISTEN, Grant
+from pairbus.broker.entities.draft import Draft
 from pairbus.broker.strict import LENIENT
 from pairbus.broker.wire import outlet
-from pairbus.broker.wire.draft import Draft
 from pairbus.broker.wire.session_links import SESSION_FILTER
 from tests.broker.strict_world import Client, message
 

@@ -11,10 +11,10 @@ import pytest
 from pairbus.broker import Broker, NamespaceOptions
 from pairbus.broker.boxes.box import Box, Lock
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.entities.draft import Draft
 from pairbus.broker.entities.queue import Queue
-from pairbus.broker.entities.settlement import Outcome
+from pairbus.broker.entities.receivable import Outcome
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.wire.draft import Draft
 
 SUBSCRIPTIONS = 50
 SENDS = 20

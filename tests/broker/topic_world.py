@@ -7,13 +7,15 @@ from typing import Any
 from pairbus.amqp.message import APPLICATION_PROPERTIES, PROPERTIES, section
 from pairbus.amqp.types import encode, encode_string, list_of
 from pairbus.broker.boxes.box import Box, Lock
+from pairbus.broker.boxes.payloads import Payloads
+from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.description import RuleDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.entities.payloads import Payloads
+from pairbus.broker.entities.draft import Draft
+from pairbus.broker.entities.entity import NamespaceParts
 from pairbus.broker.entities.subscription import Rule, Subscription
 from pairbus.broker.entities.topic import Topic
-from pairbus.broker.store import PutEntity, Store, entity_of
+from pairbus.broker.store import PutEntity, entity_of
 from pairbus.broker.store.memory import MemoryStore
-from pairbus.broker.wire.draft import Draft
 from pairbus.filters import Filter, SqlAction, SqlFilter, TrueFilter
 from pairbus.filters.view import SESSION_ID
 from tests.broker.locking import lock_next
@@ -84,13 +86,12 @@ class TopicWorld:
 
     def _open(self, last_seqs: dict[int, int]) -> None:
         self.payloads = Payloads()
-        options: dict[str, Any] = {"now_ms": self.now, "on_ready": self.ready.append}
-        store: Store = self.store
+        parts = NamespaceParts(self.store, self.payloads, MemoryBudget(), lambda entity, box: self.ready.append(box))
         last_seq = last_seqs.get(TOPIC_ID, 0)
-        self.topic = Topic(TOPIC_ID, self.description, store, self.payloads, last_seq=last_seq, **options)
+        self.topic = Topic(TOPIC_ID, self.description, parts, now_ms=self.now, last_seq=last_seq)
         for number, (name, description) in enumerate(self._subscriptions.items(), TOPIC_ID + 1):
             last_seq = last_seqs.get(number, 0)
-            subscription = Subscription(number, description, store, self.payloads, last_seq=last_seq, **options)
+            subscription = Subscription(number, description, parts, now_ms=self.now, last_seq=last_seq)
             self.topic.audience.add(subscription)
             for at, (found, action) in enumerate(self._rules.get(name, [(TrueFilter(), None)])):
                 subscription.put_rule(Rule(0, RuleDescription("prices", name, f"rule{at}", found, action)))
@@ -103,7 +104,7 @@ class TopicWorld:
         self._open({each.entity_id: each.last_seq for each in recovered.entities})
         self.payloads.recover(self.store.payloads())
         holders: dict[int, Topic | Subscription] = {TOPIC_ID: self.topic}
-        holders |= {each.subscription_id: each for each in self.topic.subscriptions.values()}
+        holders |= {each.entity_id: each for each in self.topic.subscriptions.values()}
         for row in self.store.index():
             assert holders[entity_of(row.box)].recover(row)
         for holder in holders.values():

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pairbus.broker.wire.draft import Draft
+from pairbus.broker.entities.draft import Draft
 from pairbus.explorer import encoded, send
 from tests.dashboard.world import API, CHANGING, world
 

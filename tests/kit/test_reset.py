@@ -11,11 +11,11 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceB
 from azure.servicebus.exceptions import MessageLockLostError, MessagingEntityNotFoundError, ServiceBusError
 
 from pairbus.broker.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.entities.draft import Draft
 from pairbus.broker.entities.queue import Queue
 from pairbus.broker.entities.topic import Topic
 from pairbus.broker.store import Done
 from pairbus.broker.store.memory import MemoryStore
-from pairbus.broker.wire.draft import Draft
 from pairbus.errors import ConfigError, StoreFull
 from pairbus.filters import SqlFilter
 from tests.kit.world import LISTENER, World, received, world
@@ -175,7 +175,7 @@ async def test_reset_deletes_all_entities_in_one_commit(world: World) -> None:
     """A kill leaves all entities or none: no deletion is written before every entity can be deleted."""
     await world.namespace.create(QueueDescription("orders"))
     await world.namespace.create(QueueDescription("others"))
-    async with world.namespace._administration._turn("others"):  # as while a client changes it
+    async with world.namespace._writer._turn("others"):  # as while a client changes it
         resetting = asyncio.create_task(world.namespace.reset("delete"))
         await asyncio.sleep(0.05)
         assert world.namespace.queue_keys() == ["orders", "others"]

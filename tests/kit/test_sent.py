@@ -11,9 +11,9 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.entities.draft import Draft
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.store import Done
-from pairbus.broker.wire.draft import Draft
 from pairbus.testing import SentMessage
 from pairbus.testing.sent import sent_message
 from tests.kit.world import World, received, world

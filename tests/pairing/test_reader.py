@@ -96,7 +96,7 @@ def test_messages_alike_are_looked_at_once(looked: list[bytes]) -> None:
 
 
 def test_lock_tokens_of_deliveries_do_not_matter(looked: list[bytes]) -> None:
-    """A broker may write one into each delivery; to read a message in full costs five times as much."""
+    """A broker may write one into each delivery; a syphon that read every message in full took twice its time."""
     queue = Reader()
     for number in range(100):
         payload = delivered(number, delivery_count=number % 3, token=number % 10 != 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any, cast
@@ -13,7 +14,6 @@ import pytest
 from pairbus.amqp.message import Message, Properties
 from pairbus.broker import Broker, NamespaceOptions
 from pairbus.broker.description import QueueDescription
-from pairbus.broker.entities.commits import Commits
 from pairbus.broker.store import Delete, DropEntity, Insert, PutEntity, StoredMessage, box_of
 from pairbus.broker.store.committer import Committer
 from pairbus.broker.store.group import CommitGroup
@@ -140,9 +140,9 @@ async def test_answers_keep_their_order_when_writing_ends_behind_a_commit(
 ) -> None:
     """The first group is durable, the second is not: answers in another order would acknowledge what is not stored."""
     store = await _open(tmp_path)
-    steps, answers, both = Commits(store), list[tuple[str, bool]](), asyncio.Event()
+    answers, both = list[tuple[str, bool]](), asyncio.Event()
 
-    def note(name: str, _: Any, error: StoreError | None) -> None:
+    def note(name: str, error: StoreError | None) -> None:
         answers.append((name, error is None))
         if len(answers) == 2:
             both.set()
@@ -151,7 +151,7 @@ async def test_answers_keep_their_order_when_writing_ends_behind_a_commit(
     monkeypatch.setattr(committer._commits, "write", _no_memory)
     for number, name in enumerate(("first", "second"), start=2):
         store.write(Insert(BOX, [StoredMessage(number, name.encode(), n=number)]))
-        steps.then(note, name, None)
+        store.after_commit(partial(note, name))
         if name == "first":
             store._hand_over_scheduled()
     await _soon(both.wait())

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pairbus.broker import Broker, NamespaceOptions
-from pairbus.broker.entities.settlement import Outcome
+from pairbus.broker.entities.receivable import Outcome
 from pairbus.broker.store import ACTIVE, Insert, StoredMessage, box_of, dead_box_of
 from pairbus.broker.store import migration as migration_module
 from pairbus.broker.store.committer import Committer

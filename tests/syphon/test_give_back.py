@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from pairbus.broker.entities.settlement import Outcome
+from pairbus.broker.entities.receivable import Outcome
 from pairbus.broker.refusal import Refusal
 from pairbus.pairing.events import DestinationSkipped
 from pairbus.syphon import receive

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import ssl
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.config.entity_settings import SubscriptionConfig
 from pairbus.broker.config.file import load_config
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.broker.kit.clock import machine_steady_ms, wall_ms
 from pairbus.broker.kit.control import SOCKET_NAME, ControlSocket, control_of
 from pairbus.broker.kit.recorder import Recorder
 from pairbus.broker.machine_memory import MemoryReturn, usable_bytes
@@ -100,20 +100,6 @@ class BrokerPage(Protocol):
 
 MakePage = Callable[[Namespace, Callable[[], str], str, frozenset[str]], BrokerPage]
 "(namespace, its connection string, address of the broker, names under which it is called) → its page."
-
-
-_STEADY = getattr(time, "CLOCK_BOOTTIME", None)
-"Clock that counts also while the machine sleeps, where the system has one."
-
-
-def wall_ms() -> int:
-    """Return the machine's time in milliseconds since 1970: whoever administers the machine may set it."""
-    return time.time_ns() // 1_000_000
-
-
-def machine_steady_ms() -> int:
-    """Return milliseconds since some time in the past, by a clock that nobody can set."""
-    return (time.monotonic_ns() if _STEADY is None else time.clock_gettime_ns(_STEADY)) // 1_000_000
 
 
 class Broker:

@@ -7,17 +7,15 @@ from collections.abc import Iterator
 from pairbus.broker.admin import QueueInfo, SubscriptionInfo, TopicInfo
 from pairbus.broker.boxes.box import Box
 from pairbus.broker.description import RuleDescription, path_key
+from pairbus.broker.entities.entity import Entity
 from pairbus.broker.entities.queue import Queue
+from pairbus.broker.entities.receivable import Receivable
 from pairbus.broker.entities.subscription import Rule, Subscription
 from pairbus.broker.entities.topic import Topic
 from pairbus.broker.wire.address import EntityName, parse_entity
 from pairbus.errors import EntityNotFound
 
-Receivable = Queue | Subscription
-"Entities that are received from."
-EntityHolder = Queue | Topic | Subscription
-"Entities that hold messages."
-CatalogEntity = EntityHolder | Rule
+CatalogEntity = Entity | Rule
 
 
 class Catalog:
@@ -27,7 +25,7 @@ class Catalog:
         self.queues: dict[str, Queue] = {}
         self.topics: dict[str, Topic] = {}
 
-    def holders(self) -> Iterator[EntityHolder]:
+    def holders(self) -> Iterator[Entity]:
         """Yield every entity that holds messages."""
         yield from self.queues.values()
         for topic in self.topics.values():
@@ -111,9 +109,9 @@ class Catalog:
         return [rule.description for _, rule in sorted(self.subscription(topic, subscription).rules.items())]
 
 
-def boxes_of(holder: EntityHolder) -> tuple[Box, ...]:
+def boxes_of(entity: Entity) -> tuple[Box, ...]:
     """Return the boxes from which clients can receive."""
-    return () if isinstance(holder, Topic) else holder.boxes
+    return entity.boxes if isinstance(entity, Receivable) else ()
 
 
 def queue_info(queue: Queue) -> QueueInfo:

@@ -22,18 +22,18 @@ from pairbus.amqp.errors import NOT_FOUND, RESOURCE_LIMIT_EXCEEDED
 from pairbus.amqp.types import encode_string, encode_symbol
 from pairbus.broker.boxes.box import Box, deletion
 from pairbus.broker.budget import Share
+from pairbus.broker.entities.draft import Draft
 from pairbus.broker.entities.publication import SESSION_MISSING, has_session_id
 from pairbus.broker.refusal import ENTITY_DISABLED, Refusal, entity_not_found
 from pairbus.broker.store import Store, StoredMessage
 from pairbus.broker.wire.deliveries import with_patch, without_pair
-from pairbus.broker.wire.draft import Draft
 from pairbus.broker.wire.messages import DEAD_LETTER_SOURCE
 from pairbus.errors import StoreError
 from pairbus.filters import MessageView
 
 if TYPE_CHECKING:
-    from pairbus.broker.catalog import Receivable
     from pairbus.broker.entities.queue import Queue
+    from pairbus.broker.entities.receivable import Receivable
     from pairbus.broker.entities.topic import Topic
 
 logger = logging.getLogger("pairbus.broker")
@@ -174,6 +174,9 @@ class BoxForwarder:
             reason = _REASONS.get(refusal.condition, refusal.condition)
             self._refuse(messages, reason, f"The message could not be forwarded: {refusal.description}", now_ms)
             return
+        except BaseException:
+            self._put_back(messages)
+            raise
         if getattr(destination.description, "requires_session", False):
             messages = self._with_session(messages, destination, now_ms)
             if not messages:
@@ -186,12 +189,11 @@ class BoxForwarder:
                 self._is_busy = True
                 self._moving.take(sum([message.size for message in messages]))
                 destination.forward(drafts, now_ms, leaving, partial(self._forwarded, messages))
-        except BaseException:  # a bug, which the loop reports; nothing was written, and the messages are tried again
+        except BaseException:
             if self._is_busy:
                 self._moving.give(sum([message.size for message in messages]))
             self._is_busy = False
-            self._give_back(messages)
-            self._pause()
+            self._put_back(messages)
             raise
         if is_claimed:  # whether one of them is a duplicate is known after the next commit
             self._give_back(messages)
@@ -268,6 +270,11 @@ class BoxForwarder:
             self.wake()
         else:
             self._pause()
+
+    def _put_back(self, messages: list[StoredMessage]) -> None:
+        """Take messages back after a bug, which the loop reports: nothing was written, and they are tried again."""
+        self._give_back(messages)
+        self._pause()
 
     def _give_back(self, messages: list[StoredMessage]) -> None:
         for message in messages:

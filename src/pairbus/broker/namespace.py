@@ -12,19 +12,18 @@ from pairbus.amqp.errors import CONNECTION_FORCED
 from pairbus.amqp.link import Link
 from pairbus.auth.sas import KeyRing
 from pairbus.broker.admin import D, QueueInfo, SubscriptionInfo, TopicInfo
-from pairbus.broker.administration import Administration, id_of
 from pairbus.broker.boxes.box import Box
+from pairbus.broker.boxes.payloads import Payloads
 from pairbus.broker.budget import MemoryBudget
 from pairbus.broker.catalog import (
     Catalog,
     CatalogEntity,
-    EntityHolder,
-    Receivable,
     boxes_of,
     queue_info,
     subscription_info,
     topic_info,
 )
+from pairbus.broker.catalog_writer import CatalogWriter
 from pairbus.broker.description import (
     AnyDescription,
     QueueDescription,
@@ -35,9 +34,12 @@ from pairbus.broker.description import (
     path_key,
 )
 from pairbus.broker.description.common import forwards_to
-from pairbus.broker.entities.payloads import Payloads
+from pairbus.broker.entities.destination import Destination
+from pairbus.broker.entities.entity import Entity, HolderDescription, NamespaceParts
 from pairbus.broker.entities.queue import Queue
+from pairbus.broker.entities.receivable import Receivable
 from pairbus.broker.entities.subscription import Rule, Subscription
+from pairbus.broker.entities.sweep import Remains, Sweeper
 from pairbus.broker.entities.topic import Topic
 from pairbus.broker.forward import BoxForwarder
 from pairbus.broker.kit.clock import NamespaceClock
@@ -47,13 +49,13 @@ from pairbus.broker.outages import NamespaceFaults
 from pairbus.broker.refusal import Refusal, entity_not_found
 from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
 from pairbus.broker.strict import LENIENT, Strictness
-from pairbus.broker.sweep import Remains, Sweeper
 from pairbus.broker.timetable import Timetable
 from pairbus.broker.watch.changes import Changes
 from pairbus.broker.watch.health import Health
 from pairbus.broker.watch.meter import NamespaceMeter
 from pairbus.broker.wire.dispatch import Dispatcher
 from pairbus.broker.wire.inlet import Inlet
+from pairbus.broker.wire.link_handler import EntityLink, LinkHandler
 from pairbus.broker.wire.outlet import Outlet
 from pairbus.broker.wire.peer import Peer
 from pairbus.broker.wire.requests import AnswerTurns
@@ -116,14 +118,14 @@ class Namespace:
         self.faults = NamespaceFaults(self, loop, operations_per_s=operations_per_s)
         "Faults that are switched on."
         self.catalog = Catalog()
-        self._administration = Administration(name, self.catalog, store, self, loop=loop, now_ms=self.now_ms)
+        self._writer = CatalogWriter(name, self.catalog, store, self, loop=loop, now_ms=self.now_ms)
         self._health = Health(store, loop)
         self._dispatchers: dict[Box, Dispatcher | SessionDispatcher] = {}
         self._forwarders: dict[Box, BoxForwarder] = {}
         self._timetable = Timetable(
             name,
             self.catalog,
-            self._administration,
+            self._writer,
             loop=loop,
             now_ms=self.now_ms,
             used_ms=self._used_ms,
@@ -133,6 +135,7 @@ class Namespace:
         self._has_frozen = False
         "True when the entities found at the start are kept out of garbage collection."
         self._payloads = Payloads(self.budget.index.share())
+        self._parts = NamespaceParts(store, self._payloads, self.budget, self._on_ready)
         self._sweeper = Sweeper(store, self._payloads, retry_later=lambda step: loop.call_later(SWEEP_PAUSE_S, step))
 
     def __repr__(self) -> str:
@@ -159,7 +162,7 @@ class Namespace:
 
     def _recover(self) -> list[str]:
         recovered = self.store.recover()
-        self._administration.last_id = recovered.last_entity_id
+        self._writer.last_id = recovered.last_entity_id
         damage = recovered.damage  # reading the index adds damage
         found: list[tuple[RecoveredEntity, AnyDescription]] = []
         for each in recovered.entities:
@@ -174,7 +177,7 @@ class Namespace:
             for each, description in found:
                 if isinstance(description, kind):
                     try:
-                        self._administration.add(entities[each.entity_id])
+                        self._writer.add(entities[each.entity_id])
                     except EntityNotFound as error:
                         damage.append(f"{kind.KIND} '{description.path}': {error}; it is left alone")
         return damage
@@ -239,7 +242,7 @@ class Namespace:
         for dispatcher in self._dispatchers.values():
             dispatcher.outlets.clear()
         try:
-            await self._administration.commit()
+            await self._writer.commit()
         except StoreError as error:
             logger.error("%s: the last commit failed, its senders have been told: %s", self.name, error)
         for peer in list(self.peers):
@@ -278,11 +281,11 @@ class Namespace:
 
     def listen(self, outlet: Outlet) -> None:
         if not self._is_stopping:
-            self._dispatcher(outlet.queue, outlet.box).add(outlet)
+            self._dispatcher(outlet.entity, outlet.box).add(outlet)
 
     def apply(self, applicant: Applicant) -> None:
         """Take the application of a link for a session."""
-        dispatcher = self._dispatcher(applicant.queue, applicant.box)
+        dispatcher = self._dispatcher(applicant.entity, applicant.box)
         if not self._is_stopping and isinstance(dispatcher, SessionDispatcher):
             dispatcher.apply(applicant)
 
@@ -295,43 +298,31 @@ class Namespace:
         dispatcher = self._dispatchers.get(outlet.box)
         if dispatcher is not None:
             dispatcher.remove(outlet)
-            outlet.queue.touch(self.now_ms())  # where the receiver waited until now
+            outlet.entity.touch(self.now_ms())  # where the receiver waited until now
 
-    def make(
-        self,
-        entity_id: int,
-        description: QueueDescription | TopicDescription | SubscriptionDescription,
-        last_seq: int = 0,
-    ) -> EntityHolder:
+    def make(self, entity_id: int, description: HolderDescription, last_seq: int = 0) -> Entity:
         """Make the object of an entity that holds messages."""
-        holder: EntityHolder = _CLASSES[type(description)](
-            entity_id,
-            description,
-            self.store,
-            self._payloads,
-            now_ms=self.now_ms(),
-            last_seq=last_seq,
-            on_ready=lambda box: self._on_ready(holder, box),
-            budget=self.budget,
+        holder: Entity = _CLASSES[type(description)](
+            entity_id, description, self._parts, now_ms=self.now_ms(), last_seq=last_seq
         )
-        if self.recorder is not None and not isinstance(holder, Subscription):
-            holder.record_sends(self.recorder)
+        if isinstance(holder, Destination):
+            holder.recorder = self.recorder
         if isinstance(description, SubscriptionDescription) and isinstance(holder, Subscription) and holder.sessions:
             topic = description.topic  # by its name: a reset makes another topic
             holder.sessions.check_quota = lambda: self.catalog.topic(topic).check_quota()
         return holder
 
-    def _on_ready(self, holder: EntityHolder, box: Box) -> None:
+    def _on_ready(self, holder: Entity, box: Box) -> None:
         self.wake(box)
-        if not isinstance(holder, Topic) and box is holder.dead:
+        if isinstance(holder, Receivable) and box is holder.dead:
             self.changes.note()
         self.changed(holder)
         if box in self._forwarders:
             self._forwarders[box].wake()
 
-    def _forward(self, holder: EntityHolder) -> None:
+    def _forward(self, holder: Entity) -> None:
         """Make the forwarders that the settings of the entity ask for, and stop the others."""
-        if isinstance(holder, Topic):
+        if not isinstance(holder, Receivable):
             return
         settings = holder.description
         for box, setting in ((holder.main, "forward_to"), (holder.dead, "forward_dead_lettered_to")):
@@ -373,7 +364,7 @@ class Namespace:
             )
         return dispatcher
 
-    def _forget(self, holder: EntityHolder) -> None:
+    def _forget(self, holder: Entity) -> None:
         self._timetable.forget(holder)
         for box in boxes_of(holder):
             self._dispatchers.pop(box, None)
@@ -384,24 +375,24 @@ class Namespace:
     # ── administration ──
 
     async def create(self, description: D) -> D:
-        return await self._administration.create(description)
+        return await self._writer.create(description)
 
     async def create_subscription(
         self, description: SubscriptionDescription, rules: Sequence[RuleDescription]
     ) -> SubscriptionDescription:
         """Create a subscription with these rules instead of `$Default`."""
-        return await self._administration.create_subscription(description, rules)
+        return await self._writer.create_subscription(description, rules)
 
     def plan(self, paths: Iterable[str]) -> None:
         """Name the queues and topics that are about to be created, so that entities may forward to them already."""
-        self._administration.planned = frozenset(map(path_key, paths))
+        self._writer.planned = frozenset(map(path_key, paths))
 
     async def update(self, description: D) -> D:
-        return await self._administration.update(description)
+        return await self._writer.update(description)
 
     async def delete(self, path: str) -> None:
         """Delete the entity of any kind that the path names."""
-        await self._administration.delete(path)
+        await self._writer.delete(path)
 
     async def create_queue(self, description: QueueDescription) -> QueueDescription:
         return await self.create(description)
@@ -479,18 +470,18 @@ class Namespace:
 
     def deleted(self, entity: CatalogEntity) -> None:
         """Note that the deletion is durable: the rows of the entity are deleted step by step."""
-        self._sweeper.add(Remains(entity.rule_id, []) if isinstance(entity, Rule) else entity.remains())
+        self._sweeper.add(Remains(entity.entity_id, []) if isinstance(entity, Rule) else entity.remains())
 
-    def replaced(self, before: EntityHolder, after: EntityHolder) -> None:
+    def replaced(self, before: Entity, after: Entity) -> None:
         """Lead links to an empty entity that has replaced another one in the catalog."""
         self._forget(before)
         moved = [relink(link, before, after, self.now_ms()) for link in self.links]
-        for context in moved:
-            if isinstance(context, Outlet):
-                self.listen(context)
-        for context in moved:
-            if isinstance(context, Applicant):
-                self.apply(context)
+        for end in moved:
+            if isinstance(end, Outlet):
+                self.listen(end)
+        for end in moved:
+            if isinstance(end, Applicant):
+                self.apply(end)
         self.added(after)
 
     async def reset(self, entities: EntityFate = "keep") -> None:
@@ -501,12 +492,12 @@ class Namespace:
         is_delete = checked_entities(entities) == "delete"
         self.faults.clear()  # first: a send that a fault holds back happens before the reset, and no disk is full
         if is_delete:
-            await self._administration.delete_all()
+            await self._writer.delete_all()
         else:
-            work = empty_all(self.catalog, self._administration, self.store, self)
-            await self._administration.to_its_end(work)
+            work = empty_all(self.catalog, self._writer, self.store, self)
+            await self._writer.to_its_end(work)
         if self.recorder is not None:  # the empty entities may have accepted messages since the commit
-            self.recorder.keep_only({id_of(holder) for holder in self.catalog.holders()})
+            self.recorder.keep_only({holder.entity_id for holder in self.catalog.holders()})
 
     def _share_keys(self, entity: CatalogEntity) -> None:
         if isinstance(entity, Queue | Topic):
@@ -515,19 +506,18 @@ class Namespace:
 
     def in_background(self, work: Coroutine[Any, Any, object]) -> None:
         """Run work that no caller awaits to its end."""
-        self._administration.to_its_end(work)
+        self._writer.to_its_end(work)
 
     # ── links ──
 
-    def _detach(self, holder: EntityHolder, refusal: Refusal, kinds: tuple[type, ...] = (Inlet, Outlet)) -> None:
+    def _detach(self, holder: Entity, refusal: Refusal, *, senders: bool = True) -> None:
+        """End the links to an entity; without `senders` only those of receivers."""
         for link in list(self.links):
-            context = link.context
-            if isinstance(context, Applicant) and context.queue is holder:
-                context.refuse(refusal)
-            elif isinstance(context, Inlet | Outlet) and context.queue is holder and isinstance(context, kinds):
-                context.peer.detach(link, refusal)
+            end: LinkHandler | None = link.context
+            if isinstance(end, EntityLink) and end.entity is holder and (senders or not isinstance(end, Inlet)):
+                end.end(refusal)
 
-    def _detach_disabled(self, holder: EntityHolder) -> None:
+    def _detach_disabled(self, holder: Entity) -> None:
         """Detach the receivers of an entity that was switched off. A sender is told in the answer to its send, because
         the Python SDK reads a detach as a lost connection, whatever its condition."""
         if isinstance(holder, Topic):
@@ -535,7 +525,7 @@ class Namespace:
         try:
             holder.check_receive()
         except Refusal as refusal:
-            self._detach(holder, refusal, (Outlet,))
+            self._detach(holder, refusal, senders=False)
 
     # ── time ──
 
@@ -544,7 +534,7 @@ class Namespace:
         self.changes.note()
         await self._timetable.catch_up()
 
-    def changed(self, holder: EntityHolder) -> None:
+    def changed(self, holder: Entity) -> None:
         """Note that the next due time of the entity may have changed."""
         self._timetable.changed(holder)
 
@@ -555,7 +545,7 @@ class Namespace:
     def _is_forwarding(self) -> bool:
         return any(forwarder.is_working for forwarder in self._forwarders.values())
 
-    def _used_ms(self, holder: EntityHolder) -> int:
+    def _used_ms(self, holder: Entity) -> int:
         """Return when the entity was last used in a way that it cannot see itself; 0: never.
 
         A receiver that waits uses it now, although no message moves. Every use of a subscription is a use of its topic.

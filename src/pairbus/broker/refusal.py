@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pairbus.amqp.errors import INTERNAL_ERROR, NOT_ALLOWED, NOT_FOUND
 from pairbus.errors import PairbusError, StoreError
 
@@ -49,6 +51,12 @@ def lock_lost(count: int = 1) -> Refusal:
     return Refusal(
         MESSAGE_LOCK_LOST, f"{which} invalid: the lock expired, or the message was already removed from the queue."
     )
+
+
+def messages_not_found(seqs: Sequence[int], state: str, path: str) -> Refusal:
+    """Return the refusal of a request that names messages which are not in this state."""
+    first = ", ".join(map(str, seqs[:5])) + (", …" if len(seqs) > 5 else "")
+    return Refusal(MESSAGE_NOT_FOUND, f"'{path}' has no {state} message with sequence number {first}.")
 
 
 def dead_letters_take_no_sends(path: str) -> Refusal:

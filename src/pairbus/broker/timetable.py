@@ -7,9 +7,10 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from pairbus.broker.administration import Administration
 from pairbus.broker.boxes.due import Agenda
-from pairbus.broker.catalog import Catalog, EntityHolder
+from pairbus.broker.catalog import Catalog
+from pairbus.broker.catalog_writer import CatalogWriter
+from pairbus.broker.entities.entity import Entity
 from pairbus.errors import StoreError
 
 logger = logging.getLogger("pairbus.broker")
@@ -27,24 +28,24 @@ class Timetable:
         self,
         name: str,
         catalog: Catalog,
-        administration: Administration,
+        writer: CatalogWriter,
         *,
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
-        used_ms: Callable[[EntityHolder], int],
+        used_ms: Callable[[Entity], int],
         is_forwarding: Callable[[], bool],
     ) -> None:
         """Make a timetable. `used_ms(entity)`: time of its last use that it cannot see itself; `is_forwarding()`:
         messages are moving on."""
         self._name = name
         self._catalog = catalog
-        self._administration = administration
+        self._writer = writer
         self._loop = loop
         self._now_ms = now_ms
         self._used_ms = used_ms
         self._is_forwarding = is_forwarding
-        self._agenda: Agenda[EntityHolder] = Agenda()
-        self._changed: set[EntityHolder] = set()
+        self._agenda: Agenda[Entity] = Agenda()
+        self._changed: set[Entity] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._deletions: set[asyncio.Future[None]] = set()
@@ -57,7 +58,7 @@ class Timetable:
         if self._timer is not None:
             self._timer.cancel()
 
-    def changed(self, holder: EntityHolder) -> None:
+    def changed(self, holder: Entity) -> None:
         """Note that the next due time of the entity may have changed."""
         if holder.closed or self._is_stopping:
             return
@@ -65,7 +66,7 @@ class Timetable:
             self._loop.call_soon(self._arm)
         self._changed.add(holder)
 
-    def forget(self, holder: EntityHolder) -> None:
+    def forget(self, holder: Entity) -> None:
         """Forget an entity that is deleted or replaced."""
         self._agenda.set(holder, None)
         self._changed.discard(holder)
@@ -108,9 +109,9 @@ class Timetable:
             if not self._changed:
                 self._loop.call_soon(self._arm)
 
-    def _run(self, holder: EntityHolder, now_ms: int) -> None:
+    def _run(self, holder: Entity, now_ms: int) -> None:
         if self._is_idle(holder):
-            deletion = self._administration.to_its_end(self._delete_idle(holder))
+            deletion = self._writer.to_its_end(self._delete_idle(holder))
             self._deletions.add(deletion)
             deletion.add_done_callback(self._deletions.discard)
             return
@@ -134,7 +135,7 @@ class Timetable:
                 return
             if self._deletions:
                 await asyncio.wait(list(self._deletions))
-            await self._administration.commit()
+            await self._writer.commit()
 
     def _is_catching_up(self) -> bool:
         """Return whether due work is being committed or forwarded."""
@@ -144,7 +145,7 @@ class Timetable:
             or any(holder.is_catching_up for holder in self._catalog.holders())
         )
 
-    def _is_idle(self, holder: EntityHolder) -> bool:
+    def _is_idle(self, holder: Entity) -> bool:
         """Return whether the entity was not used for its auto-delete time."""
         now_ms = self._now_ms()
         if holder.idle_until_ms is None or holder.idle_until_ms > now_ms:
@@ -152,10 +153,10 @@ class Timetable:
         holder.touch(self._used_ms(holder))
         return holder.idle_until_ms <= now_ms
 
-    async def _delete_idle(self, holder: EntityHolder) -> None:
+    async def _delete_idle(self, holder: Entity) -> None:
         kind = holder.description.KIND
         try:
-            if await self._administration.delete_if(holder, self._is_idle):
+            if await self._writer.delete_if(holder, self._is_idle):
                 logger.info("%s: %s '%s' had been idle for its auto-delete time", self._name, kind, holder.path)
             else:
                 self.changed(holder)  # the entity was used, updated, deleted or replaced since it fell due

@@ -1,4 +1,4 @@
-"""A receiving link to one queue, on which `receive.py` receives and `settle.py` settles; it knows what is locked.
+"""A receiving link to one queue, and the deliveries on it that are not settled yet.
 
 Law of this file. Every delivery is settled, released, or listed in `unsettled` with the end of its lock, so that
 `end` can release all of them. One whose settlement got no answer is listed again. One whose settlement was refused is
@@ -171,9 +171,9 @@ class MeteredLink:
             return not (self.unsettled or self._refused)
         try:
             await self.rest(LOCK_S)
-            now = self._shared.clock()
-            await self._release([place for place, end in self.unsettled.items() if end + CLOCK_SLACK_S > now])
-            await self._release_refused([token for token, end in self._refused.items() if end > now])
+            sooner = self._shared.clock() - CLOCK_SLACK_S
+            await self._release([delivery_id for delivery_id, end in self.unsettled.items() if end > sooner])
+            await self._release_refused([token for token, end in self._refused.items() if end > sooner])
         except TransportError as error:
             logger.debug("%s: messages come back when their locks run out: %s", self._queue, error)
             await self.close()

@@ -91,23 +91,23 @@ class Presence:
         name = primary.endpoint.authority
         while True:
             await self.gone()
-            pause_s, is_reported = self._first_pause_s, False
+            pause_s, told = self._first_pause_s, False
             if pause_s:
                 publish(PrimaryUnreachable(name, self._reason, clock() - self._since, pause_s))
                 await sleep(pause_s)
             while (error := await _ask(primary, self._path, timeout_s, answered)) is not None:
                 pause_s = self._pauses.after(delivered=False)
                 self._reason = str(error)
-                if not is_reported:
+                if not told:
                     logger.warning("%s cannot be reached: %s", name, error)
-                is_reported = True
+                told = True
                 publish(PrimaryUnreachable(name, self._reason, clock() - self._since, pause_s))
                 await sleep(pause_s)
             self._back_at = clock()
             self.is_away = False
             self._away.clear()
             self._back.set()
-            if is_reported:
+            if told:
                 publish(PrimaryReachable(name, self._back_at - self._since))
 
 

@@ -51,7 +51,7 @@ class SyphonProgress:
 class Syphon:
     """Syphon of some backlog queues. The caller owns the carriers and closes them."""
 
-    def __init__(  # noqa: PLR0913 - keywords of the API
+    def __init__(  # noqa: PLR0913 - each is a setting of its own
         self,
         primary: Carrier,
         secondary: Carrier,
@@ -200,7 +200,7 @@ def _has_failed(task: asyncio.Task[None]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is not None
 
 
-def redrive(  # noqa: PLR0913 - keywords of the API
+def redrive(  # noqa: PLR0913 - each is a setting of its own
     source: Carrier,
     queue: str,
     *,

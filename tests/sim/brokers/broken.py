@@ -8,18 +8,18 @@ from typing import Any
 from unittest.mock import patch
 
 from pairbus.broker.boxes.box import Box, deletion
+from pairbus.broker.boxes.holds import Hold, Holder, Holds
 from pairbus.broker.boxes.locks import Lock, Locks
 from pairbus.broker.boxes.sessions import MessageSession
-from pairbus.broker.entities import settlement
-from pairbus.broker.entities.admission import Admission
+from pairbus.broker.entities import receivable
 from pairbus.broker.entities.audience import Audience
+from pairbus.broker.entities.destination import Destination
+from pairbus.broker.entities.draft import Draft
 from pairbus.broker.entities.duplicates import DuplicateWindow
-from pairbus.broker.entities.holds import Hold, Holder, Holds
 from pairbus.broker.entities.publication import Publication
 from pairbus.broker.entities.session_service import SessionService
 from pairbus.broker.entities.subscription import Subscription
 from pairbus.broker.store import Delete, Done, StoredMessage
-from pairbus.broker.wire.draft import Draft
 from pairbus.errors import StoreError
 from pairbus.filters import MessageView
 
@@ -27,13 +27,13 @@ from pairbus.filters import MessageView
 @contextmanager
 def acknowledges_first() -> Iterator[None]:
     """Tells a sender that its message is stored when it is written, and not yet committed."""
-    genuine = Admission.send
+    genuine = Destination.send
 
-    def send(admission: Admission[Any], drafts: Sequence[Draft], now_ms: int, done: Callable[[Any], None]) -> None:
-        genuine(admission, drafts, now_ms, lambda refusal: None)
+    def send(entity: Destination, drafts: Sequence[Draft], now_ms: int, done: Callable[[Any], None]) -> None:
+        genuine(entity, drafts, now_ms, lambda refusal: None)
         done(None)
 
-    with patch.object(Admission, "send", send):
+    with patch.object(Destination, "send", send):
         yield
 
 
@@ -55,7 +55,7 @@ def restores_settled() -> Iterator[None]:
     def forgetful(box: Box, messages: Sequence[StoredMessage]) -> Delete:
         return deletion(box, [message for message in messages if not message.delivery_count])
 
-    with patch.object(settlement, "deletion", forgetful):
+    with patch.object(receivable, "deletion", forgetful):
         yield
 
 
@@ -63,18 +63,18 @@ def restores_settled() -> Iterator[None]:
 def forwards_in_two_commits() -> Iterator[None]:
     """Deletes a forwarded message in its source when its destination has committed it."""
 
-    def forward(admission: Admission[Any], drafts: Sequence[Draft], now_ms: int, leaving: Delete, left: Done) -> None:
-        store = admission._entity.store
+    def forward(entity: Destination, drafts: Sequence[Draft], now_ms: int, leaving: Delete, left: Done) -> None:
+        store = entity.store
 
         def sent(error: StoreError | None) -> None:
             if error is None:
                 store.write(leaving)
             left(error)
 
-        admission.send(drafts, now_ms, lambda refusal: None)
+        entity.send(drafts, now_ms, lambda refusal: None)
         store.after_commit(sent)
 
-    with patch.object(Admission, "forward", forward):
+    with patch.object(Destination, "forward", forward):
         yield
 
 

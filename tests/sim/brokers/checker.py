@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from pairbus.broker.entities.entity import Entity
 from pairbus.broker.entities.queue import Queue
-from pairbus.broker.entities.subscription import Subscription
-from pairbus.broker.entities.topic import Topic
+from pairbus.broker.entities.receivable import Receivable
 from pairbus.broker.store import ACTIVE, DEFERRED, SCHEDULED, box_of, dead_box_of, entity_of
 from tests.sim.brokers.disk import Platter
 from tests.sim.brokers.ledger import Call, Copy, Doubt, Ledger, Sent, Told
@@ -121,18 +121,8 @@ def miscounts(process: BrokerProcess, platter: Platter) -> list[str]:
     return found
 
 
-def _id_of(holder: Queue | Topic | Subscription) -> int:
-    match holder:
-        case Queue():
-            return holder.queue_id
-        case Topic():
-            return holder.topic_id
-        case Subscription():
-            return holder.subscription_id
-
-
-def _shown(holder: Queue | Topic | Subscription) -> dict[str, int]:
-    if isinstance(holder, Topic):
+def _shown(holder: Entity) -> dict[str, int]:
+    if not isinstance(holder, Receivable):
         return {"scheduled": holder.scheduled_count}
     shown = {
         "active": holder.active_count,
@@ -143,13 +133,11 @@ def _shown(holder: Queue | Topic | Subscription) -> dict[str, int]:
     return shown | ({"scheduled": holder.scheduled_count} if isinstance(holder, Queue) else {})
 
 
-def _there(
-    holder: Queue | Topic | Subscription, rows: dict[int, list[StoredMessage]], platter: Platter
-) -> dict[str, int]:
-    number = _id_of(holder)
+def _there(holder: Entity, rows: dict[int, list[StoredMessage]], platter: Platter) -> dict[str, int]:
+    number = holder.entity_id
     main, dead = rows.get(box_of(number), []), rows.get(dead_box_of(number), [])
     states = Counter(message.state for message in main)
-    if isinstance(holder, Topic):
+    if not isinstance(holder, Receivable):
         return {"scheduled": states[SCHEDULED]}
     size = sum(each.size + (platter.payload_bytes(each.payload) if each.payload else 0) for each in main + dead)
     there = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pairbus.broker.boxes.holds import Hold as CoreHold
 from pairbus.broker.boxes.locks import Lock
-from pairbus.broker.entities.holds import Hold as CoreHold
 from pairbus.broker.entities.queue import Outcome
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.store import StoredMessage

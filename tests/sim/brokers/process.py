@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from pairbus.auth.sas import KeyRing
 from pairbus.broker.boxes.box import Box
-from pairbus.broker.catalog import Receivable
 from pairbus.broker.entities.queue import Queue
+from pairbus.broker.entities.receivable import Receivable
 from pairbus.broker.entities.topic import Topic
 from pairbus.broker.namespace import Namespace
 from tests.sim.brokers.disk import DiskStore

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pairbus.broker.entities.draft import Draft
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.wire.draft import Draft
 from tests.broker.topic_world import draft
 from tests.sim.brokers.ledger import Call, Ledger, Sent
 from tests.sim.brokers.topology import COLORS, SESSIONS

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from pairbus.broker import forward
 from pairbus.broker.boxes import box, due, line, sessions
-from pairbus.broker.entities import schedule, settlement
+from pairbus.broker.entities import overdue, schedule
 from tests.sim.brokers.checker import leftovers, miscounts, violations
 from tests.sim.brokers.clients import Client
 from tests.sim.brokers.disk import DiskStore, Platter, Wear
@@ -31,7 +31,7 @@ LOOK_S = 0.2  # longer than a few commits of a healed disk, shorter than any loc
 HEALED_S = 0.003
 LIMITS = (
     *((line, "READY_MAX"), (box, "CHUNK_MAX"), (line, "SLACK"), (due, "SLACK"), (schedule, "CHUNK_MAX")),
-    *((settlement, "CHUNK_MAX"), (sessions, "READY_MAX"), (sessions, "SLACK"), (forward, "BATCH_MAX")),
+    *((overdue, "CHUNK_MAX"), (sessions, "READY_MAX"), (sessions, "SLACK"), (forward, "BATCH_MAX")),
 )
 "Limits that a dozen messages never meet, unless they are small."
 

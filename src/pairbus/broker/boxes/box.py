@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import nsmallest
 
+from pairbus.broker.boxes.holds import Holds
 from pairbus.broker.boxes.line import CHUNK_MAX, READY_BYTES_MAX, Line, Surroundings
 from pairbus.broker.boxes.locks import Lock, Locks
+from pairbus.broker.boxes.payloads import Payloads
 from pairbus.broker.boxes.sessions import MessageSession, Sessions
 from pairbus.broker.budget import WAITING_COST, MemoryBudget, Share
-from pairbus.broker.entities.commits import Commits
-from pairbus.broker.entities.holds import Holds
-from pairbus.broker.entities.payloads import Payloads
 from pairbus.broker.store import ACTIVE, DEFERRED, Delete, IndexRow, Store, StoredMessage
 from pairbus.errors import StoreError
 
@@ -43,7 +42,6 @@ class Box:
         self,
         number: int,
         store: Store,
-        commits: Commits,
         payloads: Payloads,
         *,
         budget: MemoryBudget,
@@ -69,7 +67,6 @@ class Box:
         self.deferred: dict[int, int] = {}
         "Sequence number → row number."
         self._store = store
-        self._commits = commits
         self._payloads = payloads
         self._index = budget.index.share()
         self._ready = budget.ready
@@ -215,7 +212,7 @@ class Box:
         if not messages:
             return None
         self._store.write(deletion(self, messages))
-        self._commits.then(self._taken, messages[0], done)
+        self._store.after_commit(partial(self._taken, messages[0], done))
         return messages[0]
 
     def _taken(

@@ -33,7 +33,7 @@ from pairbus.broker.store import StoredMessage
 from pairbus.errors import StoreError
 
 if TYPE_CHECKING:
-    from pairbus.broker.entities.holds import Hold
+    from pairbus.broker.boxes.holds import Hold
 
 
 class MessageSession:

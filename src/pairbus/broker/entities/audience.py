@@ -14,7 +14,7 @@ from operator import attrgetter
 from pairbus.broker.entities.subscription import Subscription
 from pairbus.filters import FilterEvaluationError, MessageView, TextTables, WantedText
 
-_BY_ID = attrgetter("subscription_id")
+_BY_ID = attrgetter("entity_id")
 
 
 class Audience:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pairbus.broker.boxes.box import Box
+from pairbus.broker.boxes.payloads import LARGE_BODY_BYTES
 from pairbus.broker.entities.audience import Audience
-from pairbus.broker.entities.payloads import LARGE_BODY_BYTES
-from pairbus.broker.entities.settlement import reason
+from pairbus.broker.entities.receivable import reason
 from pairbus.broker.entities.subscription import Subscription
 from pairbus.broker.store import Insert, InsertPayload, Store, StoredMessage
 from pairbus.filters import Changed, FilterEvaluationError, MessageView

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from pairbus.broker.boxes.box import CHUNK_MAX, Box
 from pairbus.broker.boxes.due import Agenda
 from pairbus.broker.budget import MOVE_BYTES, SCHEDULED_COST
 from pairbus.broker.entities.entity import Entity, EntityDone
-from pairbus.broker.entities.settlement import not_found
-from pairbus.broker.refusal import refusal_of
+from pairbus.broker.refusal import messages_not_found, refusal_of
 from pairbus.broker.store import Delete, IndexRow, StoredMessage
 from pairbus.errors import StoreError
 
@@ -102,11 +102,11 @@ class Schedule:
 
     def cancel(self, seqs: Sequence[int], now_ms: int, done: EntityDone) -> None:
         """Cancel all of the messages or none."""
-        self._entity.accessed_ms = now_ms
+        self._entity.used_ms = now_ms
         seqs = list(dict.fromkeys(seqs))
         unknown = [seq for seq in seqs if self._entity.closed or seq not in self._waiting]
         if unknown or not seqs:
-            refusal = not_found(unknown, "scheduled", self._entity.path) if unknown else None
+            refusal = messages_not_found(unknown, "scheduled", self._entity.path) if unknown else None
             self._entity.answer_later(refusal, done)
             return
         cancelled = [(seq, self._waiting.pop(seq)) for seq in seqs]
@@ -116,7 +116,7 @@ class Schedule:
         numbers = [waiting.n for _, waiting in cancelled]
         payloads = [waiting.payload for _, waiting in cancelled if waiting.payload]
         self._entity.store.write(Delete(self._box.number, numbers, payloads))
-        self._entity.commits.then(self._cancelled, cancelled, done)
+        self._entity.store.after_commit(partial(self._cancelled, cancelled, done))
 
     def _cancelled(
         self, cancelled: list[tuple[int, WaitingMessage]], done: EntityDone, error: StoreError | None

@@ -1,17 +1,24 @@
-"""Operations of receivers on the sessions of an entity: hold them, read and write their states, list them."""
+"""The sessions of an entity: receivers hold them, read and write their states, and list them.
+
+`boxes/sessions.py` chooses the session that a receiver gets next (`Sessions.next_available`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED
-from pairbus.broker.boxes.box import Box
+from pairbus.broker.boxes.holds import Hold, Holder
 from pairbus.broker.boxes.sessions import MessageSession
-from pairbus.broker.entities.entity import Entity, EntityDone
-from pairbus.broker.entities.holds import Hold, Holder
+from pairbus.broker.entities.entity import EntityDone
 from pairbus.broker.refusal import Refusal, refusal_of, session_lock_lost, unreadable
 from pairbus.broker.store import SetSessionState, StateRow
 from pairbus.errors import StoreError
+
+if TYPE_CHECKING:
+    from pairbus.broker.entities.receivable import Receivable
 
 STATE_SIZE_MAX = 256 << 10  # the service's limit for the state of one session
 STATE_ROW_BYTES = 64  # of each state, besides its id: many empty ones fill a disk as well
@@ -27,9 +34,10 @@ def _no_quota() -> None:
 
 
 class SessionService:
-    """Sessions of an entity's own box. `expire` removes messages that have expired by a time."""
+    """Sessions of an entity. `expire` removes messages that have expired by a time."""
 
-    def __init__(self, entity: Entity, box: Box, expire: Callable[[int], None]) -> None:
+    def __init__(self, entity: Receivable, expire: Callable[[int], None]) -> None:
+        box = entity.main
         assert box.sessions is not None and box.holds is not None
         self.state_bytes = 0
         "Bytes of all session states, also of those that are not committed yet: they count towards the quota."
@@ -50,7 +58,7 @@ class SessionService:
         that has only expired messages is not given away: they are removed after the pause.
         """
         self._entity.check_receive()
-        self._entity.accessed_ms = now_ms
+        self._entity.used_ms = now_ms
         if session_id is not None:
             return self._holds.take(session_id, holder, now_ms)
         if self._entity.may_run_due(now_ms):
@@ -78,7 +86,7 @@ class SessionService:
 
     def renew(self, hold: Hold, now_ms: int) -> int:
         """Start the time of a hold again and return its new end."""
-        self._entity.accessed_ms = now_ms
+        self._entity.used_ms = now_ms
         return self._holds.renew_hold(hold, now_ms)
 
     # ── state ──
@@ -107,7 +115,7 @@ class SessionService:
             raise Refusal(MESSAGE_SIZE_EXCEEDED, text)
         entity, session = self._entity, hold.session
         entity.check_receive()
-        entity.accessed_ms = now_ms
+        entity.used_ms = now_ms
         size = None if state is None else len(state)
         if size is not None and (session.state_bytes is None or size > session.state_bytes):
             self.check_quota()
@@ -115,12 +123,11 @@ class SessionService:
         session.writing += 1
         self.state_bytes += 0 if size is None else state_size(session.id, size)
         entity.store.write(SetSessionState(entity.entity_id, session.state_n, session.id, now_ms, state))
-        entity.commits.then(self._written, (session, size, now_ms), done)
+        entity.store.after_commit(partial(self._written, session, size, now_ms, done))
 
     def _written(
-        self, subject: tuple[MessageSession, int | None, int], done: EntityDone, error: StoreError | None
+        self, session: MessageSession, size: int | None, now_ms: int, done: EntityDone, error: StoreError | None
     ) -> None:
-        session, size, now_ms = subject
         session.writing -= 1
         replaced = session.state_bytes if error is None else size
         if replaced is not None:

@@ -23,6 +23,7 @@ which a second clock that nobody can set shows, they are shifted by the same ste
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -31,6 +32,20 @@ from pairbus.errors import ConfigError
 
 STEP_MS = 500  # a smaller difference between the two clocks of the machine is drift, and waits until it has grown
 OFFSET_MAX_S = 100 * 366 * 86_400  # a century: far below the year 9999, where the dates of Python and of clients end
+
+
+_STEADY = getattr(time, "CLOCK_BOOTTIME", None)
+"Clock that counts also while the machine sleeps, where the system has one."
+
+
+def wall_ms() -> int:
+    """Return the machine's time in milliseconds since 1970: whoever administers the machine may set it."""
+    return time.time_ns() // 1_000_000
+
+
+def machine_steady_ms() -> int:
+    """Return milliseconds since some time in the past, by a clock that nobody can set."""
+    return (time.monotonic_ns() if _STEADY is None else time.clock_gettime_ns(_STEADY)) // 1_000_000
 
 
 class NamespaceClock:

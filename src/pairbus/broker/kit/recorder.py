@@ -12,8 +12,8 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pairbus.broker.entities.draft import Draft
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.wire.draft import Draft
 
 RECORDED_MAX = 10_000  # messages of one namespace
 RECORDED_BYTES_MAX = 64 << 20  # bytes of their bodies; the last message is kept whatever its size

@@ -2,7 +2,7 @@
 
 Emptying an entity message by message would take long when it holds many, and a kill in between would leave half of
 them. Instead an empty entity takes its place: same name and settings, new id. One commit describes all the new ones and
-drops all the old ones; the rows of these go step by step as after a deletion (sweep.py).
+drops all the old ones; the rows of these go step by step as after a deletion (entities/sweep.py).
 
     written    PutEntity and DropEntity of every entity, in one group
     committed  the empty entities are in the catalog, links lead to them; the old ones take nothing more
@@ -19,20 +19,21 @@ from __future__ import annotations
 from typing import Literal, Protocol, get_args
 
 from pairbus.amqp.link import Link
-from pairbus.broker.administration import Administration, id_of
 from pairbus.broker.boxes.box import Box
-from pairbus.broker.catalog import Catalog, EntityHolder
-from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription, path_key
+from pairbus.broker.catalog import Catalog
+from pairbus.broker.catalog_writer import CatalogWriter
+from pairbus.broker.description import path_key
+from pairbus.broker.entities.entity import Entity, HolderDescription
 from pairbus.broker.entities.queue import Queue
 from pairbus.broker.entities.subscription import Subscription
 from pairbus.broker.entities.topic import Topic
 from pairbus.broker.store import Delete, DropEntity, Insert, PutEntity, Store, StoredMessage, box_of
 from pairbus.broker.wire.inlet import Inlet
+from pairbus.broker.wire.link_handler import EntityLink, LinkHandler
 from pairbus.broker.wire.outlet import Outlet
 from pairbus.broker.wire.session_links import Applicant
 from pairbus.errors import ConfigError
 
-HolderDescription = QueueDescription | TopicDescription | SubscriptionDescription
 EntityFate = Literal["keep", "delete"]
 "Choice of a reset: keep the entities, or delete them."
 
@@ -40,9 +41,9 @@ EntityFate = Literal["keep", "delete"]
 class ResetHooks(Protocol):
     """Part of the namespace in a reset."""
 
-    def make(self, entity_id: int, description: HolderDescription, last_seq: int = 0) -> EntityHolder: ...
-    def replaced(self, before: EntityHolder, after: EntityHolder) -> None: ...
-    def deleted(self, entity: EntityHolder) -> None: ...
+    def make(self, entity_id: int, description: HolderDescription, last_seq: int = 0) -> Entity: ...
+    def replaced(self, before: Entity, after: Entity) -> None: ...
+    def deleted(self, entity: Entity) -> None: ...
 
 
 def checked_entities(value: object) -> EntityFate:
@@ -53,27 +54,27 @@ def checked_entities(value: object) -> EntityFate:
     raise ConfigError(f"entities must be one of {', '.join(get_args(EntityFate))}, not {value!r}")
 
 
-async def empty_all(catalog: Catalog, administration: Administration, store: Store, hooks: ResetHooks) -> None:
+async def empty_all(catalog: Catalog, writer: CatalogWriter, store: Store, hooks: ResetHooks) -> None:
     """Put an empty entity in the place of each one; StoreError: no entity has changed."""
-    async with administration.all_turns():
-        holders = [(holder, administration.next_id()) for holder in catalog.holders()]
+    async with writer.all_turns():
+        holders = [(holder, writer.next_id()) for holder in catalog.holders()]
         stored = [_write(store, holder, new_id) for holder, new_id in holders]
-        await administration.commit()
+        await writer.commit()
         for (holder, new_id), last_seq in zip(holders, stored, strict=True):
             hooks.replaced(holder, _replace(catalog, holder, new_id, hooks))
             if holder.last_seq > last_seq:  # the old entity took sends until the commit
                 _keep_number(store, new_id, holder.last_seq)
-        await administration.barrier()
+        await writer.barrier()
         for holder, _ in holders:
             hooks.deleted(holder)
 
 
-def _write(store: Store, holder: EntityHolder, new_id: int) -> int:
+def _write(store: Store, holder: Entity, new_id: int) -> int:
     """Write the empty entity and the drop of the old one; return the highest sequence number that was written."""
     store.write(PutEntity(new_id, holder.description.to_json()))
     if holder.last_seq:
         _keep_number(store, new_id, holder.last_seq)
-    store.write(DropEntity(id_of(holder)))
+    store.write(DropEntity(holder.entity_id))
     return holder.last_seq
 
 
@@ -84,7 +85,7 @@ def _keep_number(store: Store, entity_id: int, last_seq: int) -> None:
     store.write(Delete(box_of(entity_id), [last.n]))
 
 
-def _replace(catalog: Catalog, before: EntityHolder, new_id: int, hooks: ResetHooks) -> EntityHolder:
+def _replace(catalog: Catalog, before: Entity, new_id: int, hooks: ResetHooks) -> Entity:
     """Put an empty entity into the catalog. A topic comes before its subscriptions."""
     after = hooks.make(new_id, before.description, last_seq=before.last_seq)
     match before, after:
@@ -104,20 +105,21 @@ def _replace(catalog: Catalog, before: EntityHolder, new_id: int, hooks: ResetHo
     return after
 
 
-def relink(link: Link, before: EntityHolder, after: EntityHolder, now_ms: int) -> Inlet | Outlet | Applicant | None:
+def relink(link: Link, before: Entity, after: Entity, now_ms: int) -> Inlet | Outlet | Applicant | None:
     """Lead a link to the empty entity; None: it led elsewhere. A receiver keeps its session, without messages."""
-    if not (isinstance(link.context, Inlet | Outlet | Applicant) and link.context.queue is before):
+    end: LinkHandler | None = link.context
+    if not isinstance(end, EntityLink) or end.entity is not before:
         return None
-    context: Inlet | Outlet | Applicant = link.context
-    if isinstance(context, Inlet):
+    if isinstance(end, Inlet):
         assert isinstance(after, Queue | Topic)
-        context.queue = after
-        return context
+        end.entity = after
+        return end
+    assert isinstance(end, Outlet | Applicant)
     assert isinstance(before, Queue | Subscription) and isinstance(after, Queue | Subscription)
-    context.lead_to(after, _box_like(context.box, before, after))
-    if isinstance(context, Outlet) and context.hold is not None and after.sessions is not None:
-        context.hold = after.sessions.accept(context.hold.session.id, context, now_ms)
-    return context
+    end.lead_to(after, _box_like(end.box, before, after))
+    if isinstance(end, Outlet) and end.hold is not None and after.sessions is not None:
+        end.hold = after.sessions.accept(end.hold.session.id, end, now_ms)
+    return end
 
 
 def _box_like(box: Box, before: Queue | Subscription, after: Queue | Subscription) -> Box:

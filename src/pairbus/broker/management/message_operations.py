@@ -9,8 +9,8 @@ from pairbus.amqp.message import DATA, SEQUENCE, VALUE, sections
 from pairbus.amqp.types import Array, Int, Long, Timestamp
 from pairbus.auth.sas import LISTEN, SEND
 from pairbus.broker.boxes.box import Lock
+from pairbus.broker.entities.draft import check_session_ids
 from pairbus.broker.entities.queue import Outcome, Queue
-from pairbus.broker.entities.settlement import not_found
 from pairbus.broker.entities.subscription import Subscription
 from pairbus.broker.entities.topic import Topic
 from pairbus.broker.management.node import Answer, Fields, ManagementNode, Operation
@@ -22,9 +22,9 @@ from pairbus.broker.refusal import (
     Refusal,
     dead_letters_take_no_sends,
     lock_lost,
+    messages_not_found,
 )
 from pairbus.broker.wire.deliveries import encode_delivery, patch_of
-from pairbus.broker.wire.draft import check_session_ids
 from pairbus.broker.wire.messages import draft_of
 
 PEEK_COUNT_MAX = 250
@@ -42,7 +42,7 @@ def _peek(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> 
         raise Refusal(ARGUMENT_ERROR, f"'message-count' must be at least 1, is {count}.")
     from_seq = min(max(fields.integer("from-sequence-number"), 0), SEQUENCE_NUMBER_MAX)
     session_id = fields.text("session-id") if node.box.sessions is not None else None
-    found = node.queue.peek(node.box, from_seq, count, now_ms, session_id=session_id, size_max=ANSWER_SIZE_MAX)
+    found = node.receivable.peek(node.box, from_seq, count, now_ms, session_id=session_id, size_max=ANSWER_SIZE_MAX)
     omits_body = fields.boolean("omit-message-body")
     messages: list[dict[str, bytes]] = []
     size = 0
@@ -64,19 +64,19 @@ def _without_body(encoded: bytes) -> bytes:
 
 
 def _renew_lock(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
-    until = node.queue.renew(node.box, fields.lock_tokens(), now_ms)
+    until = node.receivable.renew(node.box, fields.lock_tokens(), now_ms)
     answer.ok({"expirations": Array([Timestamp(until_ms) for until_ms in until], 0x83)})
 
 
 def _check_takes_sends(node: ManagementNode) -> None:
-    entity = node.sent_to
+    entity = node.destination
     if isinstance(entity, Queue) and node.box is not entity.main:
         raise dead_letters_take_no_sends(node.path)
 
 
 def _schedule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
     _check_takes_sends(node)
-    limit = node.sent_to.message_size_max
+    limit = node.destination.message_size_max
     drafts = []
     for entry in fields.many("messages", dict):
         payload = entry.get("message")
@@ -88,7 +88,7 @@ def _schedule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int)
         if draft.is_ping:
             raise Refusal(ARGUMENT_ERROR, "A ping cannot be scheduled.")
         drafts.append(draft)
-    entity = node.sent_to
+    entity = node.destination
     if isinstance(entity, Queue) and entity.sessions is not None:
         check_session_ids(drafts, entity.path)
 
@@ -98,16 +98,16 @@ def _schedule(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int)
         else:
             answer.ok({"sequence-numbers": Array([Long(seq) for seq in result], 0x81)})
 
-    node.sent_to.schedule(drafts, now_ms, scheduled)
+    node.destination.schedule(drafts, now_ms, scheduled)
 
 
 def _cancel_scheduled(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
     _check_takes_sends(node)
-    node.sent_to.cancel_scheduled(fields.many("sequence-numbers", int), now_ms, answer.done)
+    node.destination.cancel_scheduled(fields.many("sequence-numbers", int), now_ms, answer.done)
 
 
 def _receive_deferred(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
-    node.queue.check_receive()
+    node.receivable.check_receive()
     if not node.locked.may_take:
         raise Refusal(SERVER_BUSY, "This connection has too many locked messages: settle some of them first.")
 
@@ -132,8 +132,8 @@ def _receive_deferred(node: ManagementNode, fields: Fields, answer: Answer, now_
     if hold is not None:
         strange = [seq for seq in numbers if seq not in (hold.session.deferred or {})]
         if strange:
-            raise not_found(strange, f"deferred (in session '{hold.session.id}')", node.path)
-    node.queue.receive_deferred(node.box, numbers, now_ms, holds, received, share=node.locked)
+            raise messages_not_found(strange, f"deferred (in session '{hold.session.id}')", node.path)
+    node.receivable.receive_deferred(node.box, numbers, now_ms, holds, received, share=node.locked)
 
 
 def _delete(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
@@ -153,7 +153,7 @@ def _delete(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -
             answer.nothing(MESSAGE_NOT_FOUND)
 
     before_ms, session = fields.integer("enqueued-time-utc", now_ms), None if hold is None else hold.session
-    node.queue.delete_waiting(node.box, count, before_ms, now_ms, deleted, session=session)
+    node.receivable.delete_waiting(node.box, count, before_ms, now_ms, deleted, session=session)
 
 
 _OUTCOMES = {
@@ -180,7 +180,7 @@ def _update_disposition(node: ManagementNode, fields: Fields, answer: Answer, no
     patch, tokens = patch_of(changes), fields.lock_tokens()
     held(node, fields, now_ms)
     if outcome is Outcome.COMPLETE:
-        node.queue.complete_many(node.box, tokens, now_ms, lambda lost, error: answer.done(_lost(lost, error)))
+        node.receivable.complete_many(node.box, tokens, now_ms, lambda lost, error: answer.done(_lost(lost, error)))
         return
     waiting = len(tokens)
     refusals: list[Refusal] = []
@@ -195,7 +195,7 @@ def _update_disposition(node: ManagementNode, fields: Fields, answer: Answer, no
 
     for token in tokens:
         try:
-            node.queue.settle(node.box, token, outcome, now_ms, settled, patch=patch)
+            node.receivable.settle(node.box, token, outcome, now_ms, settled, patch=patch)
         except Refusal as refusal:
             settled(refusal)
 

@@ -66,29 +66,29 @@ _STATUS_OF = {
     INTERNAL_ERROR: 500,
 }
 
-Told = Callable[[dict[str, Any] | None, Refusal | None], None]
+OnAnswer = Callable[[dict[str, Any] | None, Refusal | None], None]
 "Called with the answer: its content, or why it was refused."
 
 
 class Answer:
     """The answer to one request; given exactly once, now or after a commit."""
 
-    def __init__(self, reply: SendReply, told: Told) -> None:
+    def __init__(self, reply: SendReply, on_answer: OnAnswer) -> None:
         self._reply = reply
-        self._told = told
+        self._on_answer = on_answer
 
     def ok(self, body: dict[str, Any] | None = None) -> None:
-        self._told(body, None)
+        self._on_answer(body, None)
         self._reply({"statusCode": Int(200), "statusDescription": "OK"}, body or {})
 
     def nothing(self, condition: str | None = None) -> None:
         """Answer that there is no such message; some operations name this as a condition."""
-        self._told(None, None)
-        said: dict[str, Any] = {"statusCode": Int(204), "statusDescription": "No Content"}
-        self._reply(said if condition is None else {**said, "errorCondition": Symbol(condition)}, None)
+        self._on_answer(None, None)
+        status: dict[str, Any] = {"statusCode": Int(204), "statusDescription": "No Content"}
+        self._reply(status if condition is None else {**status, "errorCondition": Symbol(condition)}, None)
 
     def refuse(self, refusal: Refusal) -> None:
-        self._told(None, refusal)
+        self._on_answer(None, refusal)
         self._reply(
             {
                 "statusCode": Int(_STATUS_OF.get(refusal.condition, 400)),
@@ -175,14 +175,14 @@ class ManagementNode:
         return 0 if isinstance(entity, Subscription) else entity.description.max_message_size_kb * 1024
 
     @property
-    def sent_to(self) -> Queue | Topic:
-        """The entity, for operations on entities that are sent to."""
+    def destination(self) -> Queue | Topic:
+        """The entity, for operations that send."""
         assert not isinstance(self.target.entity, Subscription)
         return self.target.entity
 
     @property
-    def queue(self) -> Queue | Subscription:
-        """The entity, for operations on entities that are received from."""
+    def receivable(self) -> Queue | Subscription:
+        """The entity, for operations of receivers."""
         assert not isinstance(self.target.entity, Topic)
         return self.target.entity
 
@@ -195,11 +195,11 @@ class ManagementNode:
         name = request.property("operation")
         meter = self.namespace.meter
 
-        def told(body: dict[str, Any] | None, refusal: Refusal | None) -> None:
+        def count(body: dict[str, Any] | None, refusal: Refusal | None) -> None:
             if meter is not None:
                 meter.request(self.path, name, request.body, body, refusal)
 
-        answer = Answer(reply, told)
+        answer = Answer(reply, count)
         try:
             operation = self._operations.get(name) if isinstance(name, str) else None
             if operation is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pairbus.amqp.errors import NOT_ALLOWED
 from pairbus.amqp.types import Array, Int, Timestamp
 from pairbus.auth.sas import LISTEN
-from pairbus.broker.entities.holds import Hold
+from pairbus.broker.boxes.holds import Hold
 from pairbus.broker.entities.queue import Queue
 from pairbus.broker.entities.session_service import SessionService
 from pairbus.broker.entities.subscription import Subscription
@@ -19,20 +19,20 @@ STRING_32 = 0xB1
 
 
 def _service(node: ManagementNode) -> SessionService:
-    sessions = node.queue.sessions
-    if sessions is None or node.box is not node.queue.main:
+    sessions = node.receivable.sessions
+    if sessions is None or node.box is not node.receivable.main:
         raise Refusal(NOT_ALLOWED, f"'{node.path}' has no sessions: they are a setting of an entity at its creation.")
     return sessions
 
 
 def held(node: ManagementNode, fields: Fields, now_ms: int) -> Hold | None:
     """Return the client's hold on the session that its request must name; None: the entity has no sessions."""
-    if node.queue.sessions is None or node.box is not node.queue.main:
+    if node.receivable.sessions is None or node.box is not node.receivable.main:
         return None
     session_id = fields.text("session-id")
     if session_id is None:
         raise Refusal(ARGUMENT_ERROR, f"'session-id' is missing: '{node.path}' requires sessions.")
-    return node.queue.sessions.held(session_id, node.is_mine, now_ms)
+    return node.receivable.sessions.held(session_id, node.is_mine, now_ms)
 
 
 def _held(node: ManagementNode, fields: Fields, now_ms: int) -> tuple[SessionService, Hold]:

@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from pairbus.amqp.errors import DETACH_FORCED
 from pairbus.amqp.events import Delivery
-from pairbus.amqp.link import Link, ReceiverLink, SentDelivery
+from pairbus.amqp.link import ReceiverLink, SentDelivery
 from pairbus.amqp.message import Message
 from pairbus.amqp.session import Session
 from pairbus.auth.sas import LISTEN, MANAGE, SEND
+from pairbus.broker.entities.draft import Draft
 from pairbus.broker.outages.refusals import http_refusal_by, refusal_by
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.wire.address import parse_entity
-from pairbus.broker.wire.draft import Draft
 from pairbus.faults import Active, Place
 
 if TYPE_CHECKING:
     from pairbus.broker.namespace import Namespace
     from pairbus.broker.outages import NamespaceFaults
     from pairbus.broker.wire.inlet import Inlet
+    from pairbus.broker.wire.link_handler import EntityLink
     from pairbus.broker.wire.outlet import Outlet
     from pairbus.broker.wire.requests import Answering, RequestLink
 
@@ -51,22 +52,19 @@ class OperationFaults:
         """
         if one.fault.kind.name in DETACHES and one.fault.is_certain:
             for link in list(self._namespace.links):
-                context = link.context
+                end: EntityLink = link.context
                 direction = "send" if isinstance(link, ReceiverLink) else "receive"
                 is_spared = direction == "send" and one.fault.kind.name == "disable"
-                if not is_spared and direction in one.fault.directions and one.concerns(context.queue.path):
-                    self._detach(link, one, direction)
+                if not is_spared and direction in one.fault.directions and one.concerns(end.entity.path):
+                    self._detach(end, one, direction)
 
-    def _detach(self, link: Link, one: Active, direction: str) -> None:
-        context = link.context
-        refusal = self._refusal(one, context.queue.path, direction)
+    def _detach(self, end: EntityLink, one: Active, direction: str) -> None:
+        path = end.entity.path
+        refusal = self._refusal(one, path, direction)
         if one.fault.kind.name == "restart":
-            text = f"The link '{link.name}' is force detached. Details: the entity '{context.queue.path}' is restarted."
+            text = f"The link '{end.link.name}' is force detached. Details: the entity '{path}' is restarted."
             refusal = Refusal(DETACH_FORCED, text)
-        if link.is_open:
-            context.peer.detach(link, refusal)
-        else:
-            context.refuse(refusal)  # the link waits for a session
+        end.end(refusal)
 
     def attach(self, right: str, entity: str) -> None:
         """Raise the Refusal of a link that is about to be attached."""
@@ -79,7 +77,7 @@ class OperationFaults:
 
     def messages(self, inlet: Inlet, run: list[Delivery]) -> list[Delivery]:
         """Return the deliveries of a run that may go on; the others are refused, or held until a stall ends."""
-        entity = inlet.queue
+        entity = inlet.entity
         is_partitioned = entity.description.enable_partitioning
         healthy: list[Delivery] = []
         for delivery in run:
@@ -118,14 +116,14 @@ class OperationFaults:
         session = None if outlet.hold is None else outlet.hold.session
         if not (outlet.box.available(now_ms) if session is None else session.waiting):
             return False
-        one = self._owner.meet(Place.HAND_OUT, "receive", outlet.queue.path)
+        one = self._owner.meet(Place.HAND_OUT, "receive", outlet.entity.path)
         if one is None:
             return False
         if one.fault.kind.name == "stall":
             self._owner.held.add(one.id, outlet, outlet.wake)
         else:
             self._owner.held.add(one.id, outlet, _nothing)  # until the link is closed, so that one fault meets it once
-            refusal = self._refusal(one, outlet.queue.path, "receive")
+            refusal = self._refusal(one, outlet.entity.path, "receive")
             outlet.peer.call_later(0, partial(outlet.peer.detach, outlet.link, refusal))
         return True
 
@@ -135,7 +133,7 @@ class OperationFaults:
         """Return the deliveries whose settlement may go on; the others are refused, or held until a stall ends."""
         healthy: list[SentDelivery] = []
         for delivery in deliveries:
-            one = self._owner.meet(Place.SETTLEMENT, "receive", outlet.queue.path)
+            one = self._owner.meet(Place.SETTLEMENT, "receive", outlet.entity.path)
             kind = None if one is None else one.fault.kind.name
             if one is None or kind == "drop-answer":
                 healthy.append(delivery)
@@ -144,7 +142,7 @@ class OperationFaults:
             elif kind == "stall":
                 self._owner.held.add(one.id, outlet, partial(outlet.resume, session, delivery, settled, state))
             else:
-                outlet.refuse(session, delivery, settled, self._refusal(one, outlet.queue.path, "receive"))
+                outlet.refuse(session, delivery, settled, self._refusal(one, outlet.entity.path, "receive"))
         return healthy
 
     # ── requests ──

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from pairbus.broker.catalog import Receivable, subscription_info
+from pairbus.broker.catalog import subscription_info
+from pairbus.broker.entities.receivable import Receivable
 from pairbus.broker.namespace import Namespace
 from pairbus.telemetry.metrics.entities import EntityGauges, entity_families, labels_of, up
 from pairbus.telemetry.metrics.text import Family, Sample, escaped, labels

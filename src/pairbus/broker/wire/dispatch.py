@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pairbus.broker.boxes.box import Box
-from pairbus.broker.catalog import EntityHolder, Receivable
+from pairbus.broker.entities.receivable import Receivable
 from pairbus.errors import StoreError
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ class Dispatcher:
 
     def __init__(
         self,
-        queue: Receivable,
+        entity: Receivable,
         box: Box,
         *,
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
-        on_locked: Callable[[EntityHolder], None],
+        on_locked: Callable[[Receivable], None],
         faults: NamespaceFaults,
         is_metered: bool = False,
     ) -> None:
-        self.queue = queue
+        self.entity = entity
         self.box = box
         self.outlets: deque[Outlet] = deque()
         self._loop = loop
@@ -74,10 +74,10 @@ class Dispatcher:
         try:
             self._hand_out()
         except StoreError as error:
-            logger.error("%s: messages cannot be read, the next try is in %s s: %s", self.queue, STORE_PAUSE_S, error)
+            logger.error("%s: messages cannot be read, the next try is in %s s: %s", self.entity, STORE_PAUSE_S, error)
             self._is_scheduled = True  # until then no wake reads again
             self._loop.call_later(STORE_PAUSE_S, self._run)
-            self._on_locked(self.queue)  # messages that were handed out before the error have locks that end
+            self._on_locked(self.entity)  # messages that were handed out before the error have locks that end
 
     def _hand_out(self) -> None:
         outlets, box, now_ms = self.outlets, self.box, self._now_ms()
@@ -105,7 +105,7 @@ class Dispatcher:
                 self.wake()
                 break
         if handed:
-            self._on_locked(self.queue)
+            self._on_locked(self.entity)
         if self._is_metered:
             for outlet in outlets:
                 outlet.meter_deliveries()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pairbus.amqp.message import DATA, PROPERTIES, in_order
-from pairbus.broker.wire.draft import Draft
+from pairbus.broker.entities.draft import Draft
 from pairbus.broker.wire.messages import MESSAGE_ID_LENGTH_MAX, draft_of
 
 HEAD_SIZE_MAX = 4096  # bytes of a head that is remembered

@@ -1,6 +1,6 @@
 """A link on which a client sends: accepted means committed.
 
-The messages that arrive in one read are one *run*: they go to the queue in one call, are committed together and
+The messages that arrive in one read are one *run*: they go to the entity in one call, are committed together and
 accepted as a range. For senders this changes nothing: each message is accepted after its commit, or refused, and a
 batch stays whole because a run does.
 """
@@ -14,18 +14,17 @@ from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, ProtocolError
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import MASK, ReceiverLink, ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES
-from pairbus.broker.description import QueueDescription
+from pairbus.broker.entities.destination import Destination
+from pairbus.broker.entities.draft import Draft, check_session_ids
 from pairbus.broker.refusal import Refusal, refusal_of
 from pairbus.broker.strict import check_envelope
 from pairbus.broker.watch.meter import sizes_of
-from pairbus.broker.wire.draft import Draft, check_session_ids
 from pairbus.broker.wire.draft_reader import DraftReader
+from pairbus.broker.wire.link_handler import EntityLink
 from pairbus.broker.wire.messages import drafts_of
 from pairbus.errors import StoreError
 
 if TYPE_CHECKING:
-    from pairbus.broker.entities.queue import Queue
-    from pairbus.broker.entities.topic import Topic
     from pairbus.broker.wire.peer import Peer
 
 CREDIT = 1000
@@ -34,27 +33,26 @@ Sizes = tuple[list[int], list[int]] | None
 BATCH_ENVELOPE_SIZE = 1024  # the SDKs do not count the envelope of a batch against the limit
 
 
-class Inlet:
+class Inlet(EntityLink):
     """One sending client on one queue or topic."""
 
-    def __init__(self, peer: Peer, link: ReceiverLink, queue: Queue | Topic, path: str) -> None:
-        self.peer = peer
-        self.link = link
-        self.queue = queue
-        self.path = path
-        "Path as the client spelled it; its token must cover this path."
+    link: ReceiverLink
+    entity: Destination
+
+    def __init__(self, peer: Peer, link: ReceiverLink, entity: Destination, path: str) -> None:
+        super().__init__(peer, link, entity, path)
         self.used_ms = peer.namespace.real_ms()
         "Time of the last message, by the machine's clock."
         self._run: list[Delivery] = []
         self._reader = DraftReader()
-        self._needs_session = isinstance(queue.description, QueueDescription) and queue.description.requires_session
+        self._needs_session = entity.requires_session
         self._stalled_bytes = self._stalled_count = 0
         self.lost_ids: set[int] = set()
         "Deliveries whose answer a fault drops, with the connection."
         self._settled_count = 0
         "Sends that were settled, or taken back, since the last grant of credit, when credit is granted by hand."
         self._checks_envelopes = (
-            peer.strictness.checks_envelopes and queue.description.enable_partitioning and self._needs_session
+            peer.strictness.checks_envelopes and entity.description.enable_partitioning and self._needs_session
         )
 
     # ── credit and limits ──
@@ -85,17 +83,14 @@ class Inlet:
     def batch_size_max(self) -> int:
         """Bytes of one batch, without the envelope."""
         limit = self.peer.strictness.batch_size_max
-        return self.queue.message_size_max if limit is None else min(limit, self.queue.message_size_max)
+        return self.entity.message_size_max if limit is None else min(limit, self.entity.message_size_max)
 
     # ── messages ──
 
-    def __repr__(self) -> str:
-        return f"<Inlet {self.queue.path} {self.link!r}>"
-
     def on_delivery(self, delivery: Delivery, now_ms: int) -> None:
-        """Add the delivery to the run."""
+        """Add the message to the run."""
         if not self._run:
-            self.peer.has_run(self)
+            self.peer.submit_later(self)
         self._run.append(delivery)
 
     def on_aborted(self) -> None:
@@ -103,7 +98,7 @@ class Inlet:
         self._return_credit(1)
 
     def submit(self, now_ms: int) -> None:
-        """End the run and offer it to the queue; messages that cannot be taken at all are refused at once."""
+        """End the run and offer it to the entity; messages that cannot be taken at all are refused at once."""
         run, self._run = self._run, []
         self.used_ms = self.peer.namespace.real_ms()
         faults = self.peer.namespace.faults
@@ -113,14 +108,14 @@ class Inlet:
         drafts: list[Draft] = []
         ids: list[int] = []
         sizes: list[int] | None = None if self.peer.namespace.meter is None else []
-        size, size_max, read = 0, self.queue.message_size_max, self._reader.draft_of
+        size, size_max, read = 0, self.entity.message_size_max, self._reader.draft_of
         for delivery in run:
             payload = delivery.payload
             try:
                 if delivery.message_format == 0 and not delivery.too_large and len(payload) <= size_max:
                     draft = read(payload)
                     if self._needs_session:
-                        check_session_ids([draft], self.queue.path)
+                        check_session_ids([draft], self.entity.path)
                     drafts.append(draft)
                 else:
                     drafts += self._drafts_of(delivery)
@@ -136,12 +131,12 @@ class Inlet:
                 ids.append(delivery.delivery_id)
         if drafts:
             if self.peer.namespace.faults.acts:
-                self.peer.namespace.faults.operations.postpone(self.queue.path, drafts, now_ms)
+                self.peer.namespace.faults.operations.postpone(self.entity.path, drafts, now_ms)
             self._offer(drafts, ids, size, sizes, now_ms)
 
     def _drafts_of(self, delivery: Delivery) -> list[Draft]:
         """Read a delivery that is a batch, or too large."""
-        limit = self.queue.message_size_max
+        limit = self.entity.message_size_max
         if delivery.too_large or delivery.message_format == 0:
             raise Refusal(MESSAGE_SIZE_EXCEEDED, f"The message is larger than the {limit} bytes of this link.")
         if len(delivery.payload) > self.batch_size_max + BATCH_ENVELOPE_SIZE:
@@ -150,11 +145,11 @@ class Inlet:
         if self._checks_envelopes:
             check_envelope(delivery.payload)
         if self._needs_session:
-            check_session_ids(drafts, self.queue.path)
+            check_session_ids(drafts, self.entity.path)
         return drafts
 
     def _offer(self, drafts: list[Draft], ids: list[int], size: int, each: list[int] | None, now_ms: int) -> None:
-        """Offer drafts to the queue in one call; `ids` are answered after the commit, or now when the queue refuses."""
+        """Send drafts to the entity in one call; `ids` are answered after the commit, or now when it refuses."""
         sizes: Sizes = None if each is None else (each, [])
         pings = [draft for draft in drafts if draft.is_ping]
         if pings:
@@ -164,11 +159,11 @@ class Inlet:
             drafts = [draft for draft in drafts if not draft.is_ping]
         try:
             if drafts:
-                self.queue.send(drafts, now_ms, partial(self._committed, ids, size, sizes))
+                self.entity.send(drafts, now_ms, partial(self._committed, ids, size, sizes))
             else:
-                # A ping is accepted when the queue and the disk take messages now, and is not stored.
-                self.queue.check_room()
-                self.queue.check_memory()
+                # A ping is accepted when the entity and the disk take messages now, and is not stored.
+                self.entity.check_room()
+                self.entity.check_memory()
                 self.peer.namespace.store.probe(partial(self._ponged, ids, size, sizes))
         except Refusal as refusal:
             self._answer(ids, refusal, sizes)
@@ -187,9 +182,9 @@ class Inlet:
         if meter is not None and sizes is not None:
             of_messages, of_pings = sizes
             if of_messages:
-                meter.messages(self.queue.path, "send", of_messages, refusal)
+                meter.messages(self.entity.path, "send", of_messages, refusal)
             if of_pings:
-                meter.messages(self.queue.path, "ping", of_pings, refusal)
+                meter.messages(self.entity.path, "ping", of_pings, refusal)
         if self.lost_ids and not self.lost_ids.isdisjoint(ids):
             self.peer.cut()
             return
@@ -221,7 +216,7 @@ class Inlet:
         self._stalled_count -= 1
         self.peer.arrivals.give(len(delivery.payload), 1)
         self._take([delivery], self.peer.namespace.now_ms())
-        self.peer.namespace.changed(self.queue)
+        self.peer.namespace.changed(self.entity)
         self.peer.flush_soon()
 
     def close(self) -> None:

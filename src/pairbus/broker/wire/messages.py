@@ -31,8 +31,8 @@ from pairbus.amqp.message import (
     section,
 )
 from pairbus.amqp.types import ULong, decode, encode_string, list_of, map_of, skip
+from pairbus.broker.entities.draft import Draft
 from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal
-from pairbus.broker.wire.draft import Draft
 
 PING_CONTENT_TYPE = b"application/vnd.ms-servicebus-ping"
 _PING_SIZE_MIN = len(PING_CONTENT_TYPE)

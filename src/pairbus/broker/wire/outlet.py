@@ -12,13 +12,13 @@ from pairbus.amqp.link import SenderLink, SentDelivery, ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES, RELEASED_BYTES, Accepted, Modified, Rejected, Released
 from pairbus.amqp.session import Session
 from pairbus.broker.boxes.box import Box
+from pairbus.broker.boxes.holds import Hold
 from pairbus.broker.budget import DELIVERY_COST, LOCK_COST
-from pairbus.broker.catalog import Receivable
-from pairbus.broker.entities.holds import Hold
-from pairbus.broker.entities.queue import Outcome
+from pairbus.broker.entities.receivable import Outcome, Receivable
 from pairbus.broker.refusal import MESSAGE_LOCK_LOST, Refusal, lock_lost, session_lock_lost
 from pairbus.broker.store import StoredMessage
 from pairbus.broker.wire.deliveries import encode_delivery, patch_of
+from pairbus.broker.wire.link_handler import EntityLink
 
 if TYPE_CHECKING:
     from pairbus.broker.wire.peer import Peer
@@ -37,16 +37,15 @@ MODIFIED_BYTES = Modified().encode()
 REJECTED_BYTES = Rejected().encode()  # without an error: with one, the SDKs read "the settlement failed"
 
 
-class Outlet:
+class Outlet(EntityLink):
     """One receiving client on one box."""
 
-    def __init__(self, peer: Peer, link: SenderLink, queue: Receivable, box: Box, path: str) -> None:
-        self.peer = peer
-        self.link = link
-        self.queue = queue
+    link: SenderLink
+    entity: Receivable
+
+    def __init__(self, peer: Peer, link: SenderLink, entity: Receivable, box: Box, path: str) -> None:
+        super().__init__(peer, link, entity, path)
         self.box = box
-        self.path = path
-        "Path as the client spelled it; its token must cover this path."
         self.hold: Hold | None = None
         "Hold on the session that the link receives, where the box has sessions."
         attach = link.remote_attach
@@ -68,12 +67,9 @@ class Outlet:
         self._unsettled_count = 0
         "Deliveries that the client has not settled: they count against the budget."
 
-    def __repr__(self) -> str:
-        return f"<Outlet {self.queue.path} {self.link!r}>"
-
-    def lead_to(self, queue: Receivable, box: Box) -> None:
+    def lead_to(self, entity: Receivable, box: Box) -> None:
         """Receive from another entity from now on: the one that replaced the first in a reset."""
-        self.queue, self.box = queue, box
+        self.entity, self.box = entity, box
 
     # ── deliveries ──
 
@@ -162,7 +158,7 @@ class Outlet:
             self.link.send(payload, tag, settled=True)
             self._delivered([len(payload)], len(payload))
         else:
-            logger.info("%s: message %d was taken by a receiver that is gone", self.queue.path, message.seq)
+            logger.info("%s: message %d was taken by a receiver that is gone", self.entity.path, message.seq)
         self.wake()
 
     def wake(self) -> None:
@@ -203,10 +199,17 @@ class Outlet:
         meter = self.peer.namespace.meter
         if self._sizes and meter is not None:
             sizes, self._sizes = self._sizes, []
-            meter.messages(self.queue.path, "receive", sizes)
+            meter.messages(self.entity.path, "receive", sizes)
 
     def on_flow(self) -> None:
         """Note that the receiver gives credit, or takes it back: its previous request for messages is over."""
+        self._note_flow()
+        self.wake()
+
+    def on_window(self) -> None:
+        self.wake()
+
+    def _note_flow(self) -> None:
         link = self.link
         had_asked = self._asked_at is not None
         self._ask_is_over(link.seen_count)
@@ -217,16 +220,20 @@ class Outlet:
         asked_at, self._asked_at = self._asked_at, None
         meter = self.peer.namespace.meter
         if asked_at == count and meter is not None:
-            meter.count(self.queue.path, "empty receive")
+            meter.count(self.entity.path, "empty receive")
 
     def _meter_settled(self, count: int, refusal: Refusal | None) -> None:
         meter = self.peer.namespace.meter
         if count and meter is not None:
-            meter.count(self.queue.path, "complete", count, 0, refusal)
+            meter.count(self.entity.path, "complete", count, 0, refusal)
 
     # ── settlements ──
 
-    def settle(self, session: Session, deliveries: list[SentDelivery], settled: bool, state: Any, now_ms: int) -> None:
+    def on_disposed(
+        self, session: Session, deliveries: list[SentDelivery], settled: bool, state: Any, now_ms: int
+    ) -> None:
+        """Settle messages as the client says: completions are gathered until `submit`, others are written now."""
+        self.wake()  # unsettled deliveries may have held it back
         self._give_room(len(deliveries))
         faults = self.peer.namespace.faults
         if faults.acts:
@@ -248,7 +255,7 @@ class Outlet:
         now_ms = self.peer.namespace.now_ms()
         self._settle(session, [delivery], settled, state, now_ms)
         self.submit(now_ms)
-        self.peer.namespace.changed(self.queue)
+        self.peer.namespace.changed(self.entity)
         self.wake()
 
     def _settle(self, session: Session, deliveries: list[SentDelivery], settled: bool, state: Any, now_ms: int) -> None:
@@ -257,7 +264,7 @@ class Outlet:
         if isinstance(state, Accepted):
             self._complete(session, deliveries, settled, now_ms)
             return
-        self.peer.namespace.changed(self.queue)
+        self.peer.namespace.changed(self.entity)
         outcome, patch, answer = self._read(state)
         for delivery in deliveries:
             answered = partial(self._settled, session, delivery.delivery_id, settled, answer)
@@ -265,7 +272,7 @@ class Outlet:
                 answered(outcome)
                 continue
             try:
-                self.queue.settle(self.box, delivery.tag, outcome, now_ms, answered, patch=patch)
+                self.entity.settle(self.box, delivery.tag, outcome, now_ms, answered, patch=patch)
             except Refusal as refusal:
                 answered(refusal)
 
@@ -276,15 +283,16 @@ class Outlet:
                 self.submit(now_ms)
             self._completing_in = (session, settled)
         if not self._completing:
-            self.peer.has_run(self)
+            self.peer.submit_later(self)
         self._completing += deliveries
 
     def submit(self, now_ms: int) -> None:
+        """Complete the messages of the run in one write; `_completed` answers when it is durable."""
         if not self._completing or self._completing_in is None:
             return
         deliveries, self._completing = self._completing, []
         done = partial(self._completed, *self._completing_in, deliveries)
-        self.queue.complete_many(self.box, [delivery.tag for delivery in deliveries], now_ms, done)
+        self.entity.complete_many(self.box, [delivery.tag for delivery in deliveries], now_ms, done)
 
     def _read(self, state: Any) -> tuple[Outcome | Refusal, bytes, bytes]:
         """Return (the outcome that the client wants, changed properties, the state that confirms it)."""
@@ -318,7 +326,8 @@ class Outlet:
         error: Refusal | None,
     ) -> None:
         self._meter_settled(len(deliveries) - len(lost), None)
-        self._meter_settled(len(lost), error or lock_lost())
+        if lost:
+            self._meter_settled(len(lost), error or lock_lost())
         if settled:
             return
         if self.lost_ids and not self.lost_ids.isdisjoint([delivery.delivery_id for delivery in deliveries]):
@@ -356,5 +365,5 @@ class Outlet:
         self._ask_is_over(self.link.delivery_count)
         self.peer.namespace.faults.held.forget(self)
         self.peer.namespace.stop_listening(self)
-        if self.hold is not None and self.queue.sessions is not None:
-            self.queue.sessions.release(self.hold)
+        if self.hold is not None and self.entity.sessions is not None:
+            self.entity.sessions.release(self.hold)

@@ -1,4 +1,5 @@
-"""One AMQP client of a namespace: events of the core → calls on links, and one flush per turn of the event loop.
+"""One AMQP client of a namespace: events of the core become calls on handlers of links (`LinkHandler`), and one flush
+per turn of the event loop.
 
 Order. An acceptance, the answer to a settlement and the answer to a request leave when their commit is done; commits
 are done in the order in which they were asked for, so the frames of a connection keep the order of their causes. A
@@ -40,12 +41,13 @@ from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.link import Link
 from pairbus.amqp.performatives import Error, Rejected
 from pairbus.amqp.sasl import SaslServer
-from pairbus.broker.peer_memory import Arrivals, PeerWire, Unfinished
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.strict import Idle, IdleWatch, settings_of, track, tracked
 from pairbus.broker.wire.cbs import GRANTS_MAX, CbsNode, Grants
 from pairbus.broker.wire.inlet import Inlet
+from pairbus.broker.wire.link_handler import EntityLink, LinkHandler
 from pairbus.broker.wire.outlet import Outlet
+from pairbus.broker.wire.peer_memory import Arrivals, PeerWire, Unfinished
 from pairbus.broker.wire.requests import RequestLink, ResponseLink
 from pairbus.broker.wire.router import attach_link, right_of
 from pairbus.broker.wire.session_links import Applicant
@@ -120,8 +122,8 @@ class Peer:
     def dialled_host(self) -> str:
         """The name by which the client called this host, without a port."""
         remote = self._connection.remote_open
-        said = "" if remote is None else remote.hostname or ""
-        return urlsplit(f"//{said}").hostname or said
+        hostname = "" if remote is None else remote.hostname or ""
+        return urlsplit(f"//{hostname}").hostname or hostname
 
     # ── from the wire ──
 
@@ -142,9 +144,9 @@ class Peer:
         now_ms = self.namespace.now_ms()
         for event in self._connection.receive_data(data, self._loop.time()):
             if type(event) is Delivery:
-                context = event.link.context
-                if context is not None:
-                    context.on_delivery(event, now_ms)
+                end: LinkHandler | None = event.link.context
+                if end is not None:
+                    end.on_delivery(event, now_ms)
                 continue
             if self._runs and type(event) is not Disposed:
                 self._submit_runs(now_ms)
@@ -155,16 +157,15 @@ class Peer:
             self._unfinished.note(self._connection.partial_bytes)
         self.flush()
 
-    def has_run(self, link_end: Inlet | Outlet) -> None:
-        """Note that messages or completions were gathered, which must be submitted before any other event is
-        handled."""
-        self._runs.append(link_end)
+    def submit_later(self, end: Inlet | Outlet) -> None:
+        """Submit the messages or completions that an end gathers, before any other event is handled."""
+        self._runs.append(end)
 
     def _submit_runs(self, now_ms: int) -> None:
         runs, self._runs = self._runs, []
-        for link_end in runs:
-            link_end.submit(now_ms)
-            self.namespace.changed(link_end.queue)
+        for end in runs:
+            end.submit(now_ms)
+            self.namespace.changed(end.entity)
 
     def pause_writing(self, why: str = "wire") -> None:
         self._full.add(why)
@@ -195,7 +196,7 @@ class Peer:
     def _leave(self) -> None:
         """Stop taking messages out of any queue."""
         for session in self._connection.sessions:
-            self._close_contexts(session.links)
+            self._close_ends(session.links)
 
     # ── to the wire ──
 
@@ -446,18 +447,15 @@ class Peer:
 
     def _drop_unauthorised_links(self) -> None:
         for link in self.links():
-            context = link.context
-            if isinstance(context, Inlet | Outlet | Applicant) and not self.allows(context.path, right_of(link)):
-                if isinstance(context, Applicant):
-                    context.refuse(self.expired(link, context.path))
-                else:
-                    self.detach(link, self.expired(link, context.path))
+            end: LinkHandler | None = link.context
+            if isinstance(end, EntityLink) and not self.allows(end.path, right_of(link)):
+                end.end(self.expired(link, end.path))
 
     def expired(self, link: Link, path: str) -> Refusal:
-        expired = f"The token for '{path}' has expired."
+        text = f"The token for '{path}' has expired."
         if not self.strictness.asks_for_renewal:
-            return Refusal(UNAUTHORIZED_ACCESS, expired)
-        return Refusal(DETACH_FORCED, f"The link '{link.name}' is force detached. {expired} Code: RenewToken.")
+            return Refusal(UNAUTHORIZED_ACCESS, text)
+        return Refusal(DETACH_FORCED, f"The link '{link.name}' is force detached. {text} Code: RenewToken.")
 
     # ── links ──
 
@@ -472,15 +470,16 @@ class Peer:
     def detach(self, link: Link, refusal: Refusal) -> None:
         """End a link from our side: its token expired, or its queue is gone or disabled."""
         if link.is_open:
-            self._close_contexts([link])
+            self._close_ends([link])
             link.detach(self.error_of(refusal))
             self.flush_soon()
 
-    def _close_contexts(self, links: list[Link]) -> None:
+    def _close_ends(self, links: list[Link]) -> None:
         for link in links:
-            if link.context is not None:
+            end: LinkHandler | None = link.context
+            if end is not None:
                 self.namespace.links.discard(link)
-                link.context.close()
+                end.close()
 
     def wake_receivers(self) -> None:
         """Note that receivers may get messages again: the budget has room."""
@@ -491,12 +490,9 @@ class Peer:
     def _wake_links(self) -> None:
         now_ms = self.namespace.now_ms()
         for link in self.links():
-            if isinstance(link.context, Outlet):
-                link.context.wake()
-            elif isinstance(link.context, ResponseLink):
-                link.context.pump()
-            elif isinstance(link.context, RequestLink):
-                link.context.resume(now_ms)
+            end: LinkHandler | None = link.context
+            if end is not None:
+                end.on_readable(now_ms)
 
     # ── events ──
 
@@ -525,7 +521,7 @@ class Peer:
         if isinstance(link.context, Applicant):
             link.context.withdrawn()
             return
-        self._close_contexts([link])
+        self._close_ends([link])
         if link.state is EndpointState.CLOSE_ASKED:
 
             def answer(error: StoreError | None) -> None:
@@ -536,23 +532,20 @@ class Peer:
             self.namespace.store.after_commit(answer)
 
     def _on_flow(self, event: LinkFlow) -> None:
-        context = event.link.context
-        if isinstance(context, Outlet):
-            context.on_flow()
-            context.wake()
-        elif isinstance(context, ResponseLink):
-            context.pump()
+        end: LinkHandler | None = event.link.context
+        if end is not None:
+            end.on_flow()
 
     def _on_session_flow(self, event: SessionFlow) -> None:
         for link in event.session.links:
-            if isinstance(link.context, Outlet):
-                link.context.wake()
-            elif isinstance(link.context, ResponseLink):
-                link.context.pump()
+            end: LinkHandler | None = link.context
+            if end is not None:
+                end.on_window()
 
     def _on_aborted(self, event: DeliveryAborted) -> None:
-        if isinstance(event.link.context, Inlet):
-            event.link.context.on_aborted()
+        end: LinkHandler | None = event.link.context
+        if end is not None:
+            end.on_aborted()
 
     def _on_disposed(self, event: Disposed) -> None:
         now_ms = self.namespace.now_ms()
@@ -560,14 +553,13 @@ class Peer:
         start = 0
         for at in range(1, len(deliveries) + 1):  # runs of deliveries on one link; almost always there is one
             if at == len(deliveries) or deliveries[at].link is not deliveries[start].link:
-                context = deliveries[start].link.context
-                if isinstance(context, Outlet):
-                    context.wake()  # unsettled deliveries may have held it back
-                    context.settle(event.session, deliveries[start:at], event.settled, event.state, now_ms)
+                end: LinkHandler | None = deliveries[start].link.context
+                if end is not None:
+                    end.on_disposed(event.session, deliveries[start:at], event.settled, event.state, now_ms)
                 start = at
 
     def _on_ended(self, event: SessionEnded) -> None:
-        self._close_contexts(event.session.links)
+        self._close_ends(event.session.links)
 
     def _on_closed(self, event: ConnectionClosed) -> None:
         if event.error is not None:

@@ -15,6 +15,7 @@ from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import ACCEPTED_BYTES
 from pairbus.amqp.types import Int, Symbol
 from pairbus.broker.refusal import TIMEOUT, Refusal
+from pairbus.broker.wire.link_handler import LinkHandler
 
 if TYPE_CHECKING:
     from pairbus.broker.wire.peer import Peer
@@ -94,18 +95,22 @@ class AnswerTurns:
             self.count(0)
 
 
-class RequestLink:
+class RequestLink(LinkHandler):
     """Link on which the client sends requests."""
 
+    link: ReceiverLink
+
     def __init__(self, peer: Peer, link: ReceiverLink, node: Node) -> None:
-        self.peer = peer
-        self.link = link
+        super().__init__(peer, link)
         self.node = node
         self._waiting: deque[Delivery] = deque()
         "Requests of a client that does not read, whose answers would only wait in memory; or that wait for their turn."
 
     def on_delivery(self, delivery: Delivery, now_ms: int) -> None:
         self._waiting.append(delivery)
+        self.resume(now_ms)
+
+    def on_readable(self, now_ms: int) -> None:
         self.resume(now_ms)
 
     def resume(self, now_ms: int) -> None:
@@ -185,12 +190,12 @@ class Answering:
             self._deadline = self._link.peer.call_later(timeout_ms / 1000, self._time_out)
 
     def _time_out(self) -> None:
-        said = {
+        answer = {
             "statusCode": Int(408),
             "statusDescription": "The operation did not complete within the time that the client allotted to it.",
             "errorCondition": Symbol(TIMEOUT),
         }
-        self(said, {})
+        self(answer, {})
         self._link.peer.flush_soon()
 
     def __call__(self, application_properties: dict[str, Any], body: Any) -> None:
@@ -219,12 +224,13 @@ class Answering:
         link.send(answer.encode())
 
 
-class ResponseLink:
+class ResponseLink(LinkHandler):
     """Link on which the client receives the answers."""
 
+    link: SenderLink
+
     def __init__(self, peer: Peer, link: SenderLink, node: Node) -> None:
-        self.peer = peer
-        self.link = link
+        super().__init__(peer, link)
         self.node = node
         self.reply_address = address_of(link.remote_attach.target) if link.remote_attach is not None else None
         self._unsent: deque[bytes] = deque()
@@ -243,7 +249,11 @@ class ResponseLink:
         self.peer.answer_bytes -= len(payload)
         return payload
 
+    def on_window(self) -> None:
+        self.pump()
+
     def pump(self) -> None:
+        """Send answers while the client has credit and reads."""
         while self._unsent and self.link.sendable and not self.peer.is_choked:
             self._tag += 1
             self.link.send(self._next(), self._tag.to_bytes(4, "big"), settled=True)

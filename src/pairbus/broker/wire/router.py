@@ -83,6 +83,7 @@ def find(peer: Peer, address: LinkAddress) -> RequestTarget:
         if address.is_dead_letter or address.is_transfer_dead_letter:
             raise Refusal(NOT_ALLOWED, f"The topic '{entity.path}' has no dead-letter queue; its subscriptions have.")
         return RequestTarget(entity, None)
+    assert isinstance(entity, Queue | Subscription)
     box = entity.dead if address.is_dead_letter else entity.transfer if address.is_transfer_dead_letter else entity.main
     return RequestTarget(entity, box)
 

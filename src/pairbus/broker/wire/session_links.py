@@ -18,10 +18,11 @@ from pairbus.amqp.performatives import Attach, Coordinator, Source
 from pairbus.amqp.types import Described, Long, Symbol
 from pairbus.auth.sas import LISTEN
 from pairbus.broker.boxes.box import Box
-from pairbus.broker.catalog import Receivable
-from pairbus.broker.entities.holds import Hold
+from pairbus.broker.boxes.holds import Hold
+from pairbus.broker.entities.receivable import Receivable
 from pairbus.broker.refusal import TIMEOUT, Refusal
 from pairbus.broker.wire.dispatch import STORE_PAUSE_S, TURN_MAX
+from pairbus.broker.wire.link_handler import EntityLink
 from pairbus.broker.wire.outlet import Outlet
 from pairbus.errors import StoreError
 
@@ -47,43 +48,42 @@ def session_asked_for(source: Source | None) -> Any:
     return value.value if isinstance(value, Described) else value
 
 
-class Applicant:
-    """A link that waits for a session; then its context is an `Outlet`."""
+class Applicant(EntityLink):
+    """A link that waits for a session; then its end is an `Outlet`."""
 
-    def __init__(self, peer: Peer, link: SenderLink, attach: Attach, queue: Receivable, box: Box, path: str) -> None:
-        self.peer = peer
-        self.link = link
-        self.queue = queue
+    link: SenderLink
+    entity: Receivable
+
+    def __init__(self, peer: Peer, link: SenderLink, attach: Attach, entity: Receivable, box: Box, path: str) -> None:
+        super().__init__(peer, link, entity, path)
         self.box = box
         self.session_id: str | None = session_asked_for(attach.source)
         "Session id that it asks for; None: the next available session."
         wait_ms = (attach.properties or {}).get("com.microsoft:timeout")
         self.wait_s = (wait_ms if isinstance(wait_ms, int) else WAIT_MS) / 1000
         self.timer: asyncio.TimerHandle | None = None
-        self.path = path
-        "Path as the client spelled it; its token must cover this path."
         self._attach = attach
-        self._outlet = Outlet(peer, link, queue, box, path)
+        self._outlet = Outlet(peer, link, entity, box, path)
 
     def __repr__(self) -> str:
-        return f"<Applicant for {self.session_id!r} of {self.queue.path}>"
+        return f"<Applicant for {self.session_id!r} of {self.entity.path}>"
 
-    def lead_to(self, queue: Receivable, box: Box) -> None:
+    def lead_to(self, entity: Receivable, box: Box) -> None:
         """Wait for a session of another entity: the one that replaced the first in a reset."""
-        self.queue, self.box = queue, box
-        self._outlet.lead_to(queue, box)
+        self.entity, self.box = entity, box
+        self._outlet.lead_to(entity, box)
 
     def try_now(self, now_ms: int) -> bool:
         """Attach the link when there is a session for it, refuse it when there will be none; False: it still waits."""
-        sessions = self.queue.sessions
+        sessions = self.entity.sessions
         assert sessions is not None
         if not self.peer.allows(self.path, LISTEN):  # the token ended while it waited
-            self.refuse(self.peer.expired(self.link, self.path))
+            self.end(self.peer.expired(self.link, self.path))
             return True
         try:
             hold = sessions.accept(self.session_id, self._outlet, now_ms)
         except Refusal as refusal:
-            self.refuse(refusal)
+            self.end(refusal)
             return True
         if hold is None:
             return False
@@ -108,7 +108,7 @@ class Applicant:
         self.peer.namespace.listen(self._outlet)
         self.peer.flush_soon()
 
-    def refuse(self, refusal: Refusal) -> None:
+    def end(self, refusal: Refusal) -> None:
         """Refuse the attach."""
         self.close()
         self.peer.namespace.links.discard(self.link)
@@ -119,11 +119,11 @@ class Applicant:
 
     def withdrawn(self) -> None:
         """Note that the client has given up."""
-        self.refuse(Refusal(DETACH_FORCED, "The link was detached before it was attached."))
+        self.end(Refusal(DETACH_FORCED, "The link was detached before it was attached."))
 
     def time_is_over(self) -> None:
-        text = f"No session of '{self.queue.path}' became available within {self.wait_s:.0f} seconds."
-        self.refuse(Refusal(TIMEOUT, text))
+        text = f"No session of '{self.entity.path}' became available within {self.wait_s:.0f} seconds."
+        self.end(Refusal(TIMEOUT, text))
 
     def _stop_timer(self) -> None:
         if self.timer is not None:
@@ -140,7 +140,7 @@ class SessionDispatcher:
 
     def __init__(
         self,
-        queue: Receivable,
+        entity: Receivable,
         box: Box,
         *,
         loop: asyncio.AbstractEventLoop,
@@ -150,7 +150,7 @@ class SessionDispatcher:
         is_metered: bool = False,
     ) -> None:
         assert box.sessions is not None
-        self.queue = queue
+        self.entity = entity
         self.box = box
         self.outlets: dict[Outlet, None] = {}
         self._sessions = box.sessions
@@ -178,7 +178,7 @@ class SessionDispatcher:
             waiting[applicant] = None
             if applicant.timer is None:
                 applicant.timer = self._loop.call_later(applicant.wait_s, applicant.time_is_over)
-        self._on_locked(self.queue)
+        self._on_locked(self.entity)
 
     def stop_applying(self, applicant: Applicant) -> None:
         self._for_next.pop(applicant, None)
@@ -232,13 +232,13 @@ class SessionDispatcher:
             if left > 0:
                 self._woken.pop(outlet, None)
         if left < TURN_MAX or self._resting:  # a receiver may have got some messages before the error
-            self._on_locked(self.queue)
+            self._on_locked(self.entity)
         if self._woken:
             self.wake()
 
     def _rest(self, outlet: Outlet, error: StoreError) -> None:
         """Leave a receiver out until the pause is over; receivers of other sessions go on."""
-        logger.error("%s: messages cannot be read, the next try is in %s s: %s", self.queue, STORE_PAUSE_S, error)
+        logger.error("%s: messages cannot be read, the next try is in %s s: %s", self.entity, STORE_PAUSE_S, error)
         if not self._resting:
             self.wake_later()
         self._resting.add(outlet)
@@ -273,4 +273,4 @@ class SessionDispatcher:
             self.stop_applying(applicant)
             granted = True
         if granted:
-            self._on_locked(self.queue)
+            self._on_locked(self.entity)

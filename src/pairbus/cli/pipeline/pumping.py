@@ -150,21 +150,21 @@ class Pumping:
         self._drained = drained
         if counted is not None:
             self._telling.counts = True
-            counts_now = counts(counted[1], drained)
-            self._telling.counted = self._tally.counted(*counts_now, self._progress(), time.monotonic())
+            found = counts(counted[1], drained)
+            self._telling.counted = self._tally.counted(*found, self._progress(), time.monotonic())
         await self._serve_metrics()
         loop = asyncio.get_running_loop()
         control = None if primary_name is None else self._open_control(loop, primary_name)
         home, away = carrier_of(self._home), carrier_of(self._away)
         work = asyncio.create_task(self._work(partial(make, home, away), once=once))
-        stop = asyncio.create_task(self._stop.wait())
+        told = asyncio.create_task(self._stop.wait())
         beside = Tasks()
         beside.start(self._show(), "the lines of progress")
         if counted is not None:
             beside.start(self._count(counted[0], once=once), "counting the messages in the queues")
         failure: PairbusError | None = None
         try:
-            await asyncio.wait([work, stop], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
             if self._stop.is_set() and isinstance(self._engine, Syphon):
                 await self._engine.stop(STOP_S)
             try:
@@ -179,9 +179,9 @@ class Pumping:
             left = await self._left(away, once=once)
         finally:
             beside.cancel()
-            for task in (work, stop):
+            for task in (work, told):
                 task.cancel()
-            await asyncio.gather(work, stop, beside.ended(), return_exceptions=True)
+            await asyncio.gather(work, told, beside.ended(), return_exceptions=True)
             await asyncio.gather(home.close(), away.close(), return_exceptions=True)
             if control is not None:
                 control.close()
@@ -320,17 +320,17 @@ class Pumping:
                 continue
             seen, looked_at = doings, now
             try:
-                queues = await asyncio.to_thread(self._backlogs.queues, self._drained)
+                found = await asyncio.to_thread(self._backlogs.queues, self._drained)
             except (AzureError, OSError):
                 telling.counted = None  # shown as unknown until the next look
                 continue
             if not once:
-                self._adopt(primary_name, [queue.name for queue in queues])
-            telling.counted = self._tally.counted(*counts(queues, self._drained), progress, now)
+                self._adopt(primary_name, [queue.name for queue in found])
+            telling.counted = self._tally.counted(*counts(found, self._drained), progress, now)
 
-    def _adopt(self, primary_name: str, listed: list[str]) -> None:
+    def _adopt(self, primary_name: str, found: list[str]) -> None:
         """Drain backlog queues, too, that were created since the last look."""
-        new = [path for path in listed if path not in self._drained and queue_index(primary_name, path) is not None]
+        new = [path for path in found if path not in self._drained and queue_index(primary_name, path) is not None]
         if new and self._engine is not None:
             self._drained += new
             self._engine.adopt(new)

@@ -205,16 +205,16 @@ class _Draining:
         self._shared.pumps = pumps
 
     async def run(self) -> None:
-        stop = asyncio.create_task(self._stop_with_task())
+        told = asyncio.create_task(self._until_told())
         try:
             await self._pump.run_once(self._task.plan.wait_s, later=True)
         except TransportError as error:
             self._errors += 1
             self._problems[f"{self._task_pump.queue}: {error}"] += 1
         finally:
-            stop.cancel()
+            told.cancel()
 
-    async def _stop_with_task(self) -> None:
+    async def _until_told(self) -> None:
         await self._task.stopping.wait()
         self._stopping.set()
 

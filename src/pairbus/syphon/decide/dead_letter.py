@@ -9,7 +9,7 @@
 | `DestinationMissing` | its destination is missing for longer than its grace | `ruling_on`, below |
 
 The first rows are found when a batch is opened (`decide/batch.py`), the others when a send fails (`failures.py`).
-`settle.py` carries the decision out.
+`settle.py` dead-letters the messages.
 """
 
 from __future__ import annotations

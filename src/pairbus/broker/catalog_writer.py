@@ -1,4 +1,7 @@
-"""Changes to the entities of a namespace: created, updated and deleted, each in one commit.
+"""The writer of a namespace's catalog: entities are created, updated and deleted, each change in one commit.
+
+Requests for changes come over HTTP (`admin/`, as administration clients speak it), over AMQP to `$management`
+(`management/`, which changes rules, and does much else), from the configuration and from idle entities.
 
 Changes to one queue, or to one topic and all that belongs to it, happen one after the other: a subscription is never
 created in a topic whose deletion is being written. A change goes on when its caller is cancelled: memory must agree
@@ -16,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from pairbus.broker.admin import D
-from pairbus.broker.catalog import Catalog, CatalogEntity, EntityHolder
+from pairbus.broker.catalog import Catalog, CatalogEntity
 from pairbus.broker.description import (
     AnyDescription,
     QueueDescription,
@@ -26,6 +29,7 @@ from pairbus.broker.description import (
     path_key,
 )
 from pairbus.broker.description.rule import DEFAULT_RULE
+from pairbus.broker.entities.entity import Entity, HolderDescription
 from pairbus.broker.entities.queue import Queue
 from pairbus.broker.entities.subscription import Rule, Subscription
 from pairbus.broker.entities.topic import Topic
@@ -45,17 +49,15 @@ CORRELATION_FILTERS_MAX = 100_000
 class Hooks(Protocol):
     """Part of the namespace in a change: makes objects, and tells links and timers."""
 
-    def make(
-        self, entity_id: int, description: QueueDescription | TopicDescription | SubscriptionDescription
-    ) -> Queue | Topic | Subscription: ...
+    def make(self, entity_id: int, description: HolderDescription) -> Entity: ...
     def added(self, entity: CatalogEntity) -> None: ...
     def updated(self, entity: CatalogEntity) -> None: ...
     def removed(self, entity: CatalogEntity) -> None: ...
     def deleted(self, entity: CatalogEntity) -> None: ...
 
 
-class Administration:
-    """The only writer of descriptions."""
+class CatalogWriter:
+    """The only writer of the catalog and of descriptions."""
 
     def __init__(
         self,
@@ -141,7 +143,7 @@ class Administration:
             self._check_destinations(description)
             new = self._make(description, rules, now_ms)
             for entity in new:
-                self._store.write(PutEntity(id_of(entity), entity.description.to_json()))
+                self._store.write(PutEntity(entity.entity_id, entity.description.to_json()))
             await self.commit()
             for entity in new:
                 self.add(entity)
@@ -233,12 +235,12 @@ class Administration:
                 description.checked(), **_names(current), created_ms=current.created_ms, updated_ms=now_ms
             )
             self._check_destinations(description)
-            self._store.write(PutEntity(id_of(entity), description.to_json()))
+            self._store.write(PutEntity(entity.entity_id, description.to_json()))
             await self.commit()
             match entity, description:
                 case Rule(), RuleDescription():
                     subscription = self._catalog.subscription(description.topic, description.subscription)
-                    subscription.put_rule(Rule(entity.rule_id, description))
+                    subscription.put_rule(Rule(entity.entity_id, description))
                 case (Queue(), QueueDescription()) | (Topic(), TopicDescription()):
                     entity.update(description, now_ms)
                 case Subscription(), SubscriptionDescription():
@@ -260,7 +262,7 @@ class Administration:
         async with self.all_turns():
             await self._drop([*self._catalog.queues.values(), *self._catalog.topics.values()])
 
-    async def delete_if(self, holder: EntityHolder, is_wanted: Callable[[EntityHolder], bool]) -> bool:
+    async def delete_if(self, holder: Entity, is_wanted: Callable[[Entity], bool]) -> bool:
         """Delete the entity if `is_wanted(holder)` still says so when its turn has come; return whether it did.
 
         The wait for the turn may be long: meanwhile the entity may be used, updated, deleted or replaced. The caller
@@ -282,7 +284,7 @@ class Administration:
             if not isinstance(each, Rule):
                 each.close()
         for each in family:
-            self._store.write(DropEntity(id_of(each)))
+            self._store.write(DropEntity(each.entity_id))
         try:
             await self.commit()
         except StoreError:
@@ -334,19 +336,6 @@ class Administration:
 def _root(path: str) -> str:
     """Return the key of the queue or topic to which the path belongs: changes to all of it happen one by one."""
     return path_key(parse_entity(path).root)
-
-
-def id_of(entity: CatalogEntity) -> int:
-    """Return the id under which the store keeps the entity."""
-    match entity:
-        case Queue():
-            return entity.queue_id
-        case Topic():
-            return entity.topic_id
-        case Subscription():
-            return entity.subscription_id
-        case Rule():
-            return entity.rule_id
 
 
 def _family(entity: CatalogEntity) -> list[CatalogEntity]:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pairbus.broker.entities.payloads import Payloads
+from pairbus.broker.boxes.payloads import Payloads
 from pairbus.broker.store import Delete, EraseEntity, Forget, IndexRow, SetSessionState, Store
 from pairbus.errors import StoreError
 
