@@ -95,6 +95,23 @@ def test_holders_are_measured_before_anyone_gives_up() -> None:
     assert shelf.used == 90
 
 
+def test_full_shelf_of_many_holders_measures_few_of_them_at_a_time() -> None:
+    """Each of ten thousand queues may have loaded messages; each load then asks for room."""
+    shelf, measured = Shelf(100_000), list[Keeper]()
+
+    class Measured(Keeper):
+        def held_bytes(self) -> int:
+            measured.append(self)
+            return super().held_bytes()
+
+    for _ in range(1_000):
+        Measured(shelf, 100)
+    for _ in range(500):
+        Measured(shelf, 100)
+    assert shelf.used == 100_000
+    assert len(measured) < 10_000
+
+
 def test_holder_alone_may_be_too_large() -> None:
     """A message of 100 MB is delivered, and nothing else of its kind beside it."""
     shelf = Shelf(100)

@@ -31,6 +31,7 @@ UNFINISHED_MAX_BYTES = 128 * MB  # a message may have 100 MB
 LEAVING_MAX_BYTES = 64 * MB
 MOVING_MAX_BYTES = 8 * MB
 MOVE_BYTES = 2 * MB  # bodies that one batch of due work moves; one message may be larger
+MEASURED_AFTER = 8  # holders of a shelf are measured again when they have grown by this part of its limit
 INDEX_MAX_BYTES = 4096 * MB  # where nobody says how much memory there is
 
 # Measured (tests/broker/test_memory_costs.py), beside the bytes of bodies, annotations and changed properties.
@@ -132,11 +133,13 @@ class MemoryHolder(Protocol):
 class Shelf:
     """Bytes of one kind that their holders can give up: when they are too many, the least recently used go first."""
 
-    __slots__ = ("_holders", "limit", "used")
+    __slots__ = ("_grown", "_holders", "limit", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self._grown = 0
+        "Bytes by which holders have grown since all of them were measured."
         self._holders: OrderedDict[MemoryHolder, int] = OrderedDict()
         "Bytes of each holder; those that changed longest ago are first."
 
@@ -147,7 +150,10 @@ class Shelf:
         """Note what a holder holds from now on; 0: nothing. Others may be told to give up theirs."""
         holders = self._holders
         if size:
-            self.used += size - holders.get(holder, 0)
+            growth = size - holders.get(holder, 0)
+            self.used += growth
+            if growth > 0:
+                self._grown += growth
             holders[holder] = size
             holders.move_to_end(holder)
             if self.used > self.limit:
@@ -156,16 +162,30 @@ class Shelf:
             self.used -= holders.pop(holder)
 
     def _make_room(self) -> None:
-        """Measure again, then let the first ones go; the last one has just asked and keeps what it has."""
-        for holder in list(self._holders):
-            size = holder.held_bytes()
-            self.used += size - self._holders[holder]
-            self._holders[holder] = size
-        while self.used > self.limit and len(self._holders) > 1:
-            holder, size = self._holders.popitem(last=False)
-            self.used -= size
-            if size:
-                holder.give_up()
+        """Let the first ones go, each measured again before; the last one has just asked and keeps what it has.
+
+        There may be as many holders as queues, so all are measured only after growth by a part of the limit.
+        """
+        holders = self._holders
+        if self._grown >= self.limit // MEASURED_AFTER:
+            self._grown = 0
+            for holder in list(holders):
+                self._measure(holder)
+        while self.used > self.limit and len(holders) > 1:
+            holder = next(iter(holders))
+            size = self._measure(holder)
+            if self.used > self.limit:
+                del holders[holder]
+                self.used -= size
+                if size:
+                    holder.give_up()
+
+    def _measure(self, holder: MemoryHolder) -> int:
+        """Note what a holder really has; its place in the order stays."""
+        size = holder.held_bytes()
+        self.used += size - self._holders[holder]
+        self._holders[holder] = size
+        return size
 
 
 class MemoryBudget:
