@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta, timezone
 from pathlib import Path
@@ -225,10 +225,12 @@ HALF_EMPTY = """
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("report", [example_report(), fleet_report()], ids=["example", "fleet"])
-def test_labels_do_not_collide_and_rows_are_full(tab: Tab, tmp_path: Path, report: Report, width: int) -> None:
+@pytest.mark.parametrize("make_report", [example_report, fleet_report], ids=["example", "fleet"])
+def test_labels_do_not_collide_and_rows_are_full(
+    tab: Tab, tmp_path: Path, make_report: Callable[[], Report], width: int
+) -> None:
     page = tmp_path / "report.html"
-    page.write_text(render(report), encoding="utf-8")
+    page.write_text(render(make_report()), encoding="utf-8")
     tab.open(page, width=width, colours="light")
     assert tab.ask(COLLIDING) == []
     assert tab.ask(HALF_EMPTY) == 0
