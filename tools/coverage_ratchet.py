@@ -27,7 +27,7 @@ from tests.test_tidy import CORES_OF_THE_BROKER
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / ".coverage-data"
 FLOORS = ROOT / "tests" / "coverage.toml"
-WITHOUT = "not spark and not node and not deep and not timed"
+WITHOUT = "not spark and not node and (not deep or beneath) and not timed"
 WORKERS = ("-n", "6", "--dist", "loadfile")  # most tests wait
 OF_ROWS = ("tests/spark", "tests/report", "tests/ledger")
 TESTS = (

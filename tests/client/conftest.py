@@ -68,6 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         callspec = getattr(item, "callspec", None)
         if item.path.stem in BENEATH_THE_FACE and callspec is not None and callspec.params.get("flavour") == "sync":
             item.add_marker(pytest.mark.deep)
+            item.add_marker(pytest.mark.beneath)
 
 
 @pytest.fixture(params=[pytest.param("sync", marks=pytest.mark.slow), "aio"])
