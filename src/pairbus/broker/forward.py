@@ -147,10 +147,10 @@ class BoxForwarder:
         try:
             while numbers and size < BATCH_BYTES:
                 count = self.box.chunk_size()
-                found = self.box.withdraw_these(numbers[:count])
-                messages += found
-                size += sum(message.size for message in found)
-                reached = found[-1].n if found else numbers[:count][-1]
+                chunk = self.box.withdraw_these(numbers[:count])
+                messages += chunk
+                size += sum(message.size for message in chunk)
+                reached = chunk[-1].n if chunk else numbers[:count][-1]
                 numbers = [n for n in numbers if n > reached]
         except StoreError:
             self._give_back(messages)
@@ -203,16 +203,16 @@ class BoxForwarder:
         self, messages: list[StoredMessage], destination: Queue | Topic, now_ms: int
     ) -> list[StoredMessage]:
         """Return the messages that name a session, and refuse the others."""
-        found: list[StoredMessage] = []
-        lost: list[StoredMessage] = []
+        with_id: list[StoredMessage] = []
+        without_id: list[StoredMessage] = []
         for message in messages:
             has_id = has_session_id(message.session_id, MessageView(message.body))
-            (found if has_id else lost).append(message)
-        if lost:
+            (with_id if has_id else without_id).append(message)
+        if without_id:
             text = f"The message has no session id, and '{destination.path}' requires sessions."
             self._requires_session = destination
-            self._refuse(lost, SESSION_MISSING, text, now_ms)
-        return found
+            self._refuse(without_id, SESSION_MISSING, text, now_ms)
+        return with_id
 
     def _destination(self) -> Queue | Topic:
         """Return the destination, if it takes messages now."""

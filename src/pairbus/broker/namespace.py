@@ -164,17 +164,17 @@ class Namespace:
         recovered = self.store.recover()
         self._writer.last_id = recovered.last_entity_id
         damage = recovered.damage  # reading the index adds damage
-        found: list[tuple[RecoveredEntity, AnyDescription]] = []
+        readable: list[tuple[RecoveredEntity, AnyDescription]] = []
         for each in recovered.entities:
             try:
-                found.append((each, description_from_json(each.description)))
+                readable.append((each, description_from_json(each.description)))
             except (ValueError, TypeError, InvalidDescription) as error:
                 damage.append(f"entity {each.entity_id}: its description cannot be read ({error}); it is left alone")
-        entities = {each.entity_id: self._recovered(each, description) for each, description in found}
+        entities = {each.entity_id: self._recovered(each, description) for each, description in readable}
         damage += self._recover_rows(entities, recovered.dropped)
         # Topics before their subscriptions, subscriptions before their rules; each kind in the order of creation.
         for kind in (QueueDescription, TopicDescription, SubscriptionDescription, RuleDescription):
-            for each, description in found:
+            for each, description in readable:
                 if isinstance(description, kind):
                     try:
                         self._writer.add(entities[each.entity_id])
@@ -182,10 +182,10 @@ class Namespace:
                         damage.append(f"{kind.KIND} '{description.path}': {error}; it is left alone")
         return damage
 
-    def _recovered(self, found: RecoveredEntity, description: AnyDescription) -> CatalogEntity:
+    def _recovered(self, recovered: RecoveredEntity, description: AnyDescription) -> CatalogEntity:
         if isinstance(description, RuleDescription):
-            return Rule(found.entity_id, description)
-        return self.make(found.entity_id, description, last_seq=found.last_seq)
+            return Rule(recovered.entity_id, description)
+        return self.make(recovered.entity_id, description, last_seq=recovered.last_seq)
 
     def _recover_rows(self, entities: Mapping[int, CatalogEntity], dropped: Iterable[int]) -> list[str]:
         """Give every row of the index to its entity, and the rows of dropped entities to the sweeper."""

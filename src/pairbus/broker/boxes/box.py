@@ -233,19 +233,21 @@ class Box:
 
         The search ends when their bytes have reached `size_max`.
         """
-        found: list[StoredMessage] = []
+        withdrawn: list[StoredMessage] = []
         size = 0
         try:
             while (
-                len(found) < limit and size < size_max and (messages := self._next(limit - len(found), now_ms, session))
+                len(withdrawn) < limit
+                and size < size_max
+                and (messages := self._next(limit - len(withdrawn), now_ms, session))
             ):
-                found += messages
+                withdrawn += messages
                 size += sum([message.size for message in messages])
         except StoreError:
-            for message in found:
+            for message in withdrawn:
                 self.give_back(message)
             raise
-        return found
+        return withdrawn
 
     def waiting_numbers(self, count: int) -> list[int]:
         """Return the `count` lowest row numbers of messages that wait, ascending."""
@@ -322,35 +324,35 @@ class Box:
 
         `others`: (sequence number, row number) pairs of messages that the box does not know, such as scheduled ones.
         """
-        known = [n for each, n in others if each >= seq]
+        numbers = [n for each, n in others if each >= seq]
         if session_id is not None:
-            found = self.sessions.first_from(seq, session_id) if self.sessions is not None else 0
+            first_waiting = self.sessions.first_from(seq, session_id) if self.sessions is not None else 0
         else:
-            known += [lock.message.n for lock in self.locks if lock.message.seq >= seq]
-            known += [n for each, n in self.deferred.items() if each >= seq]
-            found = self._line.first_from(seq)
-        return min([*known, found] if found else known, default=0)
+            numbers += [lock.message.n for lock in self.locks if lock.message.seq >= seq]
+            numbers += [n for each, n in self.deferred.items() if each >= seq]
+            first_waiting = self._line.first_from(seq)
+        return min([*numbers, first_waiting] if first_waiting else numbers, default=0)
 
     def numbers_from(self, n: int, count: int, others: Iterable[int], session_id: str | None = None) -> list[int]:
         """Return up to `count` row numbers of the box from `n` on, ascending, of messages in any state."""
-        found = [each for each in others if each >= n]
+        numbers = [each for each in others if each >= n]
         if session_id is not None:
-            found += self.sessions.numbers_of(session_id, n, count) if self.sessions is not None else ()
+            numbers += self.sessions.numbers_of(session_id, n, count) if self.sessions is not None else ()
         else:
-            found += self._line.numbers_from(n, count)
-            found += [lock.message.n for lock in self.locks if lock.message.n >= n]
-            found += [each for each in self.deferred.values() if each >= n]
-        return nsmallest(count, found)
+            numbers += self._line.numbers_from(n, count)
+            numbers += [lock.message.n for lock in self.locks if lock.message.n >= n]
+            numbers += [each for each in self.deferred.values() if each >= n]
+        return nsmallest(count, numbers)
 
     def drain(self, limit: int) -> list[int]:
         """Return up to `limit` row numbers of the box, of messages in any state, and forget them. For its end only."""
-        found = self._line.drain(limit)
-        if len(found) < limit:
-            found += [lock.message.n for lock in self.locks]
-            found += self.deferred.values()
+        numbers = self._line.drain(limit)
+        if len(numbers) < limit:
+            numbers += [lock.message.n for lock in self.locks]
+            numbers += self.deferred.values()
             self.locks.clear()
             self.deferred.clear()
-        return found
+        return numbers
 
     # ── time to live ──
 

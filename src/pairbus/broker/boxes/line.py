@@ -55,10 +55,10 @@ def pick(
 ) -> tuple[list[StoredMessage], list[StoredMessage], int]:
     """Take the first of the loaded messages, with numbers below `before_n`; return (up to `limit` to hand out, those
     that have expired, the bytes of both)."""
-    found: list[StoredMessage] = []
+    messages: list[StoredMessage] = []
     expired: list[StoredMessage] = []
     size = 0
-    while loaded and size < BATCH_BYTES and len(found) < limit and len(expired) < EXPIRED_MAX:
+    while loaded and size < BATCH_BYTES and len(messages) < limit and len(expired) < EXPIRED_MAX:
         if loaded[0].n > before_n:
             break
         message = loaded.popleft()
@@ -66,8 +66,8 @@ def pick(
         if 0 < message.expires_ms <= now_ms:
             expired.append(message)
         else:
-            found.append(message)
-    return found, expired, size
+            messages.append(message)
+    return messages, expired, size
 
 
 def up_to(messages: list[StoredMessage], size_max: int) -> tuple[list[StoredMessage], list[StoredMessage]]:
@@ -245,12 +245,12 @@ class Line:
         self._expiry.live -= sum([message.expires_ms > 0 for message in messages])
         return messages
 
-    def _remove(self, found: list[StoredMessage], unloaded: set[int]) -> None:
+    def _remove(self, loaded: list[StoredMessage], unloaded: set[int]) -> None:
         """Remove loaded messages, and numbers that wait and are not loaded."""
-        if found:
-            gone = {message.n for message in found}
+        if loaded:
+            gone = {message.n for message in loaded}
             self._ready = deque(message for message in self._ready if message.n not in gone)
-            self._ready_bytes -= sum(message.size for message in found)
+            self._ready_bytes -= sum(message.size for message in loaded)
             self._note_ready()
         returned = unloaded.intersection(self._returned)
         if returned:
@@ -297,25 +297,25 @@ class Line:
 
     def numbers_from(self, n: int, count: int) -> list[int]:
         """Return the numbers from `n` on, in no order, among them the `count` lowest."""
-        found = [message.n for message in self._ready if message.n >= n]
-        found += [each for each in self._returned if each >= n]
+        numbers = [message.n for message in self._ready if message.n >= n]
+        numbers += [each for each in self._returned if each >= n]
         at = bisect_left(self._waiting, n)
         waiting = (each for each in islice(self._waiting, at, None) if each not in self._gone)
-        found += islice(waiting, count)
-        return found
+        numbers += islice(waiting, count)
+        return numbers
 
     def drain(self, limit: int) -> list[int]:
         """Take out up to `limit` numbers, or a few more. For the end of a box."""
         waiting = self._waiting
-        found = [waiting.popleft() for _ in range(min(limit, len(waiting)))]
-        if len(found) < limit:
-            found += [message.n for message in self._ready]
-            found += self._returned
+        numbers = [waiting.popleft() for _ in range(min(limit, len(waiting)))]
+        if len(numbers) < limit:
+            numbers += [message.n for message in self._ready]
+            numbers += self._returned
             self._ready.clear()
             self._ready_bytes = 0
             self._note_ready()
             self._returned.clear()
-        return found
+        return numbers
 
     # ── time to live ──
 
@@ -333,8 +333,8 @@ class Line:
         if not due:
             return []
         self._expiry.live -= len(due)
-        found = [message for message in self._ready if message.n in due]
-        unloaded = due.difference(message.n for message in found)
+        ready = [message for message in self._ready if message.n in due]
+        unloaded = due.difference(message.n for message in ready)
         try:
             loaded, rest = self._around.load_heads(sorted(unloaded)) if unloaded else ([], [])
         except StoreError:
@@ -345,8 +345,8 @@ class Line:
         rest += [message.n for message in later]
         for n in rest:
             self._expiry.add(now_ms, n)
-        self._remove(found, unloaded.difference(rest))
-        return found + loaded
+        self._remove(ready, unloaded.difference(rest))
+        return ready + loaded
 
     def _waits(self) -> Callable[[int], bool]:
         """Return a test whether the number of an expiry entry waits, valid until the index changes (laws 2 and 3).

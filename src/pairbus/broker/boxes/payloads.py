@@ -57,8 +57,8 @@ class Payloads:
 
     def size_of(self, payload: int) -> int | None:
         """Return the size of a payload; None: it is not there."""
-        known = self._payloads.get(payload)
-        return None if known is None else known.size
+        shared = self._payloads.get(payload)
+        return None if shared is None else shared.size
 
     def add(self, payload: int, topic_id: int, size: int) -> None:
         """Add a payload that is committed, and not shared yet."""
@@ -72,28 +72,28 @@ class Payloads:
 
     def hold(self, payload: int) -> None:
         """Count one more message that shares the payload."""
-        known = self._payloads[payload]
-        known.count += 1
+        shared = self._payloads[payload]
+        shared.count += 1
         if self._are_copies:
-            if not known.copies:
-                self._sizes[known.topic_id] = self._sizes.get(known.topic_id, 0) + known.size
-            known.copies += 1
+            if not shared.copies:
+                self._sizes[shared.topic_id] = self._sizes.get(shared.topic_id, 0) + shared.size
+            shared.copies += 1
 
     def release(self, payloads: Iterable[int]) -> None:
         """Count one message less for each of the payloads. A payload that was lost has no count."""
         find = self._payloads.get
         for payload in payloads:
-            known = find(payload)
-            if known is None:
+            shared = find(payload)
+            if shared is None:
                 continue
-            known.count -= 1
-            if not known.count:
+            shared.count -= 1
+            if not shared.count:
                 del self._payloads[payload]
                 self._index.give(PAYLOAD_COST)
             if self._are_copies:
-                known.copies -= 1
-                if not known.copies:
-                    self._sizes[known.topic_id] -= known.size
+                shared.copies -= 1
+                if not shared.copies:
+                    self._sizes[shared.topic_id] -= shared.size
 
     def discharge(self) -> None:
         """Count against the budget no more: the namespace is closed."""

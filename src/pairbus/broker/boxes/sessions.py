@@ -286,8 +286,8 @@ class Sessions:
         """
         heap = self._heap
         passed: list[tuple[int, MessageSession]] = []
-        found: MessageSession | None = None
-        while heap and found is None:
+        chosen: MessageSession | None = None
+        while heap and chosen is None:
             n, session = heap[0]
             if n != session.queued_n:  # the session came in again, under a lower number
                 heappop(heap)
@@ -301,10 +301,10 @@ class Sessions:
             elif session in but:
                 passed.append(heappop(heap))
             else:
-                found = session
+                chosen = session
         for entry in passed:
             heappush(heap, entry)
-        return found
+        return chosen
 
     def available(self, now_ms: int) -> bool:
         """Return whether some receiver may be served: a new one with a session, or a holder with a message."""

@@ -227,8 +227,8 @@ class Entity:
 
     def next_due_ms(self) -> int | None:
         """Return a time not later than the next work of `run_due`, perhaps earlier. Ask again after every call."""
-        known = [at_ms for at_ms in self._due_times() if at_ms is not None]
-        return max(min(known), self.paused_until_ms) if known else None
+        times = [at_ms for at_ms in self._due_times() if at_ms is not None]
+        return max(min(times), self.paused_until_ms) if times else None
 
     def _due_times(self) -> list[int | None]:
         return []

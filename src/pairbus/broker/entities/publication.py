@@ -127,13 +127,13 @@ def outcomes_of(subscription: Subscription, view: MessageView, session_id: str) 
         return [SubscriptionCopy(subscription, None, reason(FILTER_FAILED, str(error)))]
     if not settings.requires_session:
         return [SubscriptionCopy(subscription, copy.changed) for copy in copies]
-    found = []
+    outcomes = []
     for copy in copies:
         changed = copy.changed
         has_id = has_session_id(session_id, view) if changed is None else changed.session_id is not None
         text = "The message has no session id, and the subscription requires sessions."
-        found.append(SubscriptionCopy(subscription, changed, b"" if has_id else reason(SESSION_MISSING, text)))
-    return found
+        outcomes.append(SubscriptionCopy(subscription, changed, b"" if has_id else reason(SESSION_MISSING, text)))
+    return outcomes
 
 
 def has_session_id(session_id: str, view: MessageView) -> bool:

@@ -68,10 +68,10 @@ class Schedule:
 
     def drain(self, limit: int) -> list[int]:
         """Return every row number, and forget them. Only for the end of the entity."""
-        found = [waiting.n for waiting in self._waiting.values()]
+        numbers = [waiting.n for waiting in self._waiting.values()]
         self._waiting.clear()
         self._index.close()
-        return found
+        return numbers
 
     def recover(self, row: IndexRow) -> bool:
         """Take a SCHEDULED row of the index; False: its payload is missing."""

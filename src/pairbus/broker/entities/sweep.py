@@ -48,17 +48,17 @@ class Remains:
         count = max(1, min(STEP_ROWS, STEP_BYTES // (self.row_bytes + 1)))
         while not self.numbers and self.drains:
             box, drain = self.drains[0]
-            found = drain(count)
-            if found:
-                self.numbers.append((box, found))
+            rows = drain(count)
+            if rows:
+                self.numbers.append((box, rows))
             else:
                 self.drains.pop(0)
         if not self.numbers:
             return None
-        box, found = self.numbers.pop()
-        if len(found) > count:
-            self.numbers.append((box, found[count:]))
-        return box, found[:count]
+        box, rows = self.numbers.pop()
+        if len(rows) > count:
+            self.numbers.append((box, rows[count:]))
+        return box, rows[:count]
 
 
 class Sweeper:

@@ -42,11 +42,11 @@ def _peek(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> 
         raise Refusal(ARGUMENT_ERROR, f"'message-count' must be at least 1, is {count}.")
     from_seq = min(max(fields.integer("from-sequence-number"), 0), SEQUENCE_NUMBER_MAX)
     session_id = fields.text("session-id") if node.box.sessions is not None else None
-    found = node.receivable.peek(node.box, from_seq, count, now_ms, session_id=session_id, size_max=ANSWER_SIZE_MAX)
+    peeked = node.receivable.peek(node.box, from_seq, count, now_ms, session_id=session_id, size_max=ANSWER_SIZE_MAX)
     omits_body = fields.boolean("omit-message-body")
     messages: list[dict[str, bytes]] = []
     size = 0
-    for message in found:
+    for message in peeked:
         encoded = _without_body(encode_delivery(message)) if omits_body else encode_delivery(message)
         size += len(encoded)
         if messages and size > ANSWER_SIZE_MAX:

@@ -143,14 +143,14 @@ def _described(rule: RuleDescription) -> Described:
     return Described(_RULE, parts)
 
 
-def _described_filter(found: Filter) -> Described:
-    descriptor = _FILTERS[type(found)]
-    match found:
+def _described_filter(rule_filter: Filter) -> Described:
+    descriptor = _FILTERS[type(rule_filter)]
+    match rule_filter:
         case CorrelationFilter():
-            texts = [getattr(found, attribute) for attribute in _CORRELATION.values()]
-            return Described(descriptor, [*texts, _plain(found.properties)])
+            texts = [getattr(rule_filter, attribute) for attribute in _CORRELATION.values()]
+            return Described(descriptor, [*texts, _plain(rule_filter.properties)])
         case SqlFilter():
-            return Described(descriptor, [found.expression, Int(20)])
+            return Described(descriptor, [rule_filter.expression, Int(20)])
     return Described(descriptor, [])
 
 

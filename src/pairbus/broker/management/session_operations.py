@@ -63,9 +63,9 @@ def _list(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> 
     if skip < 0 or top < 1:
         raise Refusal(ARGUMENT_ERROR, f"'skip' must not be negative and 'top' at least 1; they are {skip} and {top}.")
     since_ms = fields.integer("last-updated-time", ALL_SESSIONS_MS)
-    found = sessions.page(None if since_ms >= ALL_SESSIONS_MS else since_ms, skip, min(top, PAGE_MAX))
-    if found:
-        answer.ok({"skip": Int(skip + len(found)), "sessions-ids": Array(found, STRING_32)})
+    session_ids = sessions.page(None if since_ms >= ALL_SESSIONS_MS else since_ms, skip, min(top, PAGE_MAX))
+    if session_ids:
+        answer.ok({"skip": Int(skip + len(session_ids)), "sessions-ids": Array(session_ids, STRING_32)})
     else:
         answer.nothing()
 

@@ -53,8 +53,8 @@ class DraftReader:
         head = self._heads.get(payload[:HEAD_KEY_SIZE])
         if head is not None and len(payload) >= head[0]:
             size, unpack, before, behind, bare_at, annotations, ttl_ms, scheduled_ms, is_ping, session_id = head
-            found_before, message_id, found_behind, data_size = unpack(payload)
-            if found_before == before and found_behind == behind and data_size == len(payload) - size:
+            before_id, message_id, behind_id, data_size = unpack(payload)
+            if before_id == before and behind_id == behind and data_size == len(payload) - size:
                 try:
                     text = message_id.decode()
                 except UnicodeDecodeError:  # an id that is no UTF-8 needs the full check
@@ -77,13 +77,13 @@ class DraftReader:
 
 def _head_of(payload: bytes, draft: Draft) -> Head | None:
     """Return the head; None unless the id is a short string, and behind the head is data with a size of four bytes."""
-    ordered, found = in_order(payload)
+    ordered, spans = in_order(payload)
     if ordered is not payload:
         return None
-    properties = [row for row in found if row[0] == PROPERTIES]
-    if not properties or found[-1][0] != DATA:
+    properties = [row for row in spans if row[0] == PROPERTIES]
+    if not properties or spans[-1][0] != DATA:
         return None
-    (_, bare_at, at, end), data_at = properties[0], found[-1][2]
+    (_, bare_at, at, end), data_at = properties[0], spans[-1][2]
     if payload[data_at] != 0xB0 or data_at > HEAD_SIZE_MAX:
         return None
     at += 3 if payload[at] == 0xC0 else 9

@@ -80,8 +80,8 @@ def drafts_of(payload: bytes, message_format: int, read: Callable[[bytes], Draft
 
 def _batched(payload: bytes) -> list[bytes]:
     messages = []
-    payload, found = in_order(payload)
-    for code, _, value_at, end in found:
+    payload, spans = in_order(payload)
+    for code, _, value_at, end in spans:
         if code == DATA:
             form = payload[value_at]
             if form not in _BINARY:  # forms whose size says where the section ends
@@ -94,12 +94,12 @@ def _batched(payload: bytes) -> list[bytes]:
 
 def draft_of(payload: bytes) -> Draft:
     """Read one encoded message as the queue takes it."""
-    payload, found = in_order(payload)
+    payload, spans = in_order(payload)
     message_id, is_ping = "", False
     session_id: str | None = None
     bare_at = total = len(payload)
     properties: tuple[int, int] | None = None
-    for code, start, value_at, end in found:
+    for code, start, value_at, end in spans:
         if code < PROPERTIES:
             continue
         if bare_at == total:
@@ -115,7 +115,7 @@ def draft_of(payload: bytes) -> Draft:
             raise ProtocolError(DECODE_ERROR, "a data section is not binary")
         elif code == SEQUENCE and payload[value_at] not in _LISTS:
             raise ProtocolError(DECODE_ERROR, "a sequence section is not a list")
-    ttl_ms, annotations, scheduled_ms = _read_front(payload, found) if bare_at else (None, b"", 0)
+    ttl_ms, annotations, scheduled_ms = _read_front(payload, spans) if bare_at else (None, b"", 0)
     body = payload[bare_at:] if bare_at else payload
     if not message_id:
         message_id = str(uuid4())
@@ -127,11 +127,11 @@ def draft_of(payload: bytes) -> Draft:
     return Draft(body, annotations, message_id, ttl_ms, scheduled_ms, is_ping, session_id)
 
 
-def _read_front(payload: bytes, found: list[SectionSpan]) -> tuple[int | None, bytes, int]:
+def _read_front(payload: bytes, spans: list[SectionSpan]) -> tuple[int | None, bytes, int]:
     """Return (time to live, annotations, scheduled time) from the sections before the properties."""
     ttl_ms: int | None = None
     annotations, scheduled_ms = b"", 0
-    for code, _, value_at, end in found:
+    for code, _, value_at, end in spans:
         if code == HEADER:
             read = _read_short_header if end - value_at <= SHORT_HEADER_MAX else _read_header
             ttl_ms, annotations = read(payload[value_at:end])

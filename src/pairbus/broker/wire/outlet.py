@@ -203,18 +203,15 @@ class Outlet(EntityLink):
 
     def on_flow(self) -> None:
         """Note that the receiver gives credit, or takes it back: its previous request for messages is over."""
-        self._note_flow()
-        self.wake()
-
-    def on_window(self) -> None:
-        self.wake()
-
-    def _note_flow(self) -> None:
         link = self.link
         had_asked = self._asked_at is not None
         self._ask_is_over(link.seen_count)
         if link.granted and not (link.drain and had_asked):  # a drain asks for no more, unless it is the first request
             self._asked_at = link.seen_count
+        self.wake()
+
+    def on_window(self) -> None:
+        self.wake()
 
     def _ask_is_over(self, count: int) -> None:
         asked_at, self._asked_at = self._asked_at, None

@@ -54,8 +54,8 @@ def attach_link(peer: Peer, link: Link, attach: Attach, cbs: CbsNode) -> None:
             peer.is_token_link(other) and other.role is link.role for other in peer.links()
         ):
             raise Refusal(NOT_ALLOWED, "The connection has a pair of $cbs links already; use that one.")
-        said = TOKEN_REQUEST_SIZE_MAX if peer.strictness.credit is None else UNLIMITED_SIZE
-        _attach_node(peer, link, attach, cbs, said, TOKEN_REQUEST_SIZE_MAX)
+        shown_max = TOKEN_REQUEST_SIZE_MAX if peer.strictness.credit is None else UNLIMITED_SIZE
+        _attach_node(peer, link, attach, cbs, shown_max, TOKEN_REQUEST_SIZE_MAX)
     elif address.is_management:
         node = _management(peer, address)
         size_max = node.message_size_max + REQUEST_ENVELOPE_SIZE
@@ -64,8 +64,8 @@ def attach_link(peer: Peer, link: Link, attach: Attach, cbs: CbsNode) -> None:
         _attach_entity(peer, link, attach, address)
 
 
-def _attach_node(peer: Peer, link: Link, attach: Attach, node: Node, said_size_max: int, size_max: int) -> None:
-    _answer(link, attach, said_size_max)
+def _attach_node(peer: Peer, link: Link, attach: Attach, node: Node, shown_size_max: int, size_max: int) -> None:
+    _answer(link, attach, shown_size_max)
     if isinstance(link, ReceiverLink):
         link.max_message_size = size_max
         link.context = RequestLink(peer, link, node)
