@@ -52,11 +52,11 @@ def seconds_of(text: str) -> float | None:
 
 
 def short_text(seconds: float) -> str:
-    """Write a duration as people do, in one unit: `30s`, `90m`, `14d`."""
+    """Write a duration as people do, in one unit: `500ms`, `30s`, `90m`, `14d`."""
     for unit in ("d", "h", "m"):
         if seconds and seconds % UNIT_S[unit] == 0:
             return f"{seconds / UNIT_S[unit]:.0f}{unit}"
-    return f"{seconds:g}s"
+    return f"{seconds * 1000:g}ms" if 0 < seconds < 1 else f"{seconds:g}s"
 
 
 # ── as XML writes them: ISO 8601 ──

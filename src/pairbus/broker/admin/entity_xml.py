@@ -8,112 +8,110 @@ from pairbus.broker.admin import QueueInfo, SubscriptionInfo, TopicInfo
 from pairbus.broker.admin.atom import Elements, Markup, entry, format_time
 from pairbus.broker.admin.authorization_xml import authorization_element
 from pairbus.broker.admin.xml import COUNTS
-from pairbus.settings.durations import format_duration
+from pairbus.settings import Setting, settings_of
+from pairbus.settings.types import PATH
 
 FILTER_COUNTS_SINCE = "2024-05"
-MESSAGE_SIZE_SINCE = "2021-05"
+_NAMES = {
+    "queue": """
+        LockDuration MaxSizeInMegabytes RequiresDuplicateDetection RequiresSession DefaultMessageTimeToLive
+        DeadLetteringOnMessageExpiration DuplicateDetectionHistoryTimeWindow MaxDeliveryCount EnableBatchedOperations
+        SizeInBytes MessageCount IsAnonymousAccessible AuthorizationRules Status ForwardTo UserMetadata CreatedAt
+        UpdatedAt AccessedAt SupportOrdering CountDetails AutoDeleteOnIdle EnablePartitioning
+        ForwardDeadLetteredMessagesTo EntityAvailabilityStatus EnableExpress MaxMessageSizeInKilobytes
+    """,
+    "topic": """
+        DefaultMessageTimeToLive MaxSizeInMegabytes RequiresDuplicateDetection DuplicateDetectionHistoryTimeWindow
+        EnableBatchedOperations SizeInBytes FilteringMessagesBeforePublishing IsAnonymousAccessible AuthorizationRules
+        Status UserMetadata CreatedAt UpdatedAt AccessedAt SupportOrdering CountDetails SubscriptionCount SqlFilterCount
+        CorrelationFilterCount AutoDeleteOnIdle EnablePartitioning EntityAvailabilityStatus
+        EnableSubscriptionPartitioning EnableExpress MaxMessageSizeInKilobytes
+    """,
+    "subscription": """
+        LockDuration RequiresSession DefaultMessageTimeToLive DeadLetteringOnMessageExpiration
+        DeadLetteringOnFilterEvaluationExceptions MessageCount MaxDeliveryCount EnableBatchedOperations Status ForwardTo
+        CreatedAt UpdatedAt AccessedAt CountDetails UserMetadata ForwardDeadLetteredMessagesTo AutoDeleteOnIdle
+        EntityAvailabilityStatus
+    """,
+}
+_ORDER = {kind: names.split() for kind, names in _NAMES.items()}
+"Elements in the order of the service; settings that are not named here come at the end."
 
 
 def queue_entry(info: QueueInfo, base_url: str, author: str, version: str) -> str:
-    d = info.description
     total = info.active + info.dead_lettered + info.scheduled + info.deferred
     total += info.transfer + info.transfer_dead_lettered
-    counts = (info.active, info.dead_lettered, info.scheduled, info.transfer, info.transfer_dead_lettered)
-    elements: Elements = (
-        ("LockDuration", format_duration(d.lock_duration_ms)),
-        ("MaxSizeInMegabytes", d.max_size_mb),
-        ("RequiresDuplicateDetection", d.requires_duplicate_detection),
-        ("RequiresSession", d.requires_session),
-        ("DefaultMessageTimeToLive", format_duration(d.default_ttl_ms)),
-        ("DeadLetteringOnMessageExpiration", d.dead_letter_on_expiration),
-        ("DuplicateDetectionHistoryTimeWindow", format_duration(d.duplicate_window_ms)),
-        ("MaxDeliveryCount", d.max_delivery_count),
-        ("EnableBatchedOperations", d.enable_batched_operations),
-        ("SizeInBytes", info.size_bytes),
-        ("MessageCount", total),
-        ("IsAnonymousAccessible", False),
-        ("AuthorizationRules", authorization_element(d.authorization)),
-        ("Status", d.status),
-        ("ForwardTo", _absolute(d.forward_to, base_url)),
-        ("UserMetadata", d.user_metadata),
-        ("CreatedAt", format_time(d.created_ms)),
-        ("UpdatedAt", format_time(d.updated_ms)),
-        ("AccessedAt", format_time(info.accessed_ms)),
-        ("SupportOrdering", True),
-        ("CountDetails", _count_details(*counts)),
-        ("AutoDeleteOnIdle", format_duration(d.auto_delete_on_idle_ms)),
-        ("EnablePartitioning", d.enable_partitioning),
-        ("ForwardDeadLetteredMessagesTo", _absolute(d.forward_dead_lettered_to, base_url)),
-        ("EntityAvailabilityStatus", "Available"),
-        ("EnableExpress", d.enable_express),
-        ("MaxMessageSizeInKilobytes", d.max_message_size_kb if version >= MESSAGE_SIZE_SINCE else None),
-    )
+    facts = {
+        "SizeInBytes": info.size_bytes,
+        "MessageCount": total,
+        "IsAnonymousAccessible": False,
+        "AuthorizationRules": authorization_element(info.description.authorization),
+        "SupportOrdering": True,
+        "CountDetails": _count_details(
+            info.active, info.dead_lettered, info.scheduled, info.transfer, info.transfer_dead_lettered
+        ),
+    }
     # The JavaScript SDK takes the queue's name from the path of the id, so slashes stay slashes.
-    return entry(f"{base_url}/{d.path}", d.path, author, d.created_ms, d.updated_ms, "QueueDescription", elements)
+    return _entry(info, info.description.path, facts, base_url, author, version)
 
 
 def topic_entry(info: TopicInfo, base_url: str, author: str, version: str) -> str:
-    d = info.description
     has_filter_counts = version >= FILTER_COUNTS_SINCE
-    elements: Elements = (
-        ("DefaultMessageTimeToLive", format_duration(d.default_ttl_ms)),
-        ("MaxSizeInMegabytes", d.max_size_mb),
-        ("RequiresDuplicateDetection", d.requires_duplicate_detection),
-        ("DuplicateDetectionHistoryTimeWindow", format_duration(d.duplicate_window_ms)),
-        ("EnableBatchedOperations", d.enable_batched_operations),
-        ("SizeInBytes", info.size_bytes),
-        ("FilteringMessagesBeforePublishing", d.filter_before_publishing),
-        ("IsAnonymousAccessible", False),
-        ("AuthorizationRules", authorization_element(d.authorization)),
-        ("Status", d.status),
-        ("UserMetadata", d.user_metadata),
-        ("CreatedAt", format_time(d.created_ms)),
-        ("UpdatedAt", format_time(d.updated_ms)),
-        ("AccessedAt", format_time(info.accessed_ms)),
-        ("SupportOrdering", d.support_ordering),
-        ("CountDetails", _count_details(0, 0, info.scheduled, 0, 0)),
-        ("SubscriptionCount", info.subscriptions),
-        ("SqlFilterCount", info.sql_filters if has_filter_counts else None),
-        ("CorrelationFilterCount", info.correlation_filters if has_filter_counts else None),
-        ("AutoDeleteOnIdle", format_duration(d.auto_delete_on_idle_ms)),
-        ("EnablePartitioning", d.enable_partitioning),
-        ("EntityAvailabilityStatus", "Available"),
-        ("EnableSubscriptionPartitioning", False),
-        ("EnableExpress", d.enable_express),
-        ("MaxMessageSizeInKilobytes", d.max_message_size_kb if version >= MESSAGE_SIZE_SINCE else None),
-    )
-    return entry(f"{base_url}/{d.path}", d.path, author, d.created_ms, d.updated_ms, "TopicDescription", elements)
+    facts = {
+        "SizeInBytes": info.size_bytes,
+        "IsAnonymousAccessible": False,
+        "AuthorizationRules": authorization_element(info.description.authorization),
+        "CountDetails": _count_details(0, 0, info.scheduled, 0, 0),
+        "SubscriptionCount": info.subscriptions,
+        "SqlFilterCount": info.sql_filters if has_filter_counts else None,
+        "CorrelationFilterCount": info.correlation_filters if has_filter_counts else None,
+        "EnableSubscriptionPartitioning": False,
+    }
+    return _entry(info, info.description.path, facts, base_url, author, version)
 
 
-def subscription_entry(info: SubscriptionInfo, base_url: str, author: str) -> str:
-    d = info.description
+def subscription_entry(info: SubscriptionInfo, base_url: str, author: str, version: str) -> str:
     total = info.active + info.dead_lettered + info.deferred + info.transfer + info.transfer_dead_lettered
-    elements: Elements = (
-        ("LockDuration", format_duration(d.lock_duration_ms)),
-        ("RequiresSession", d.requires_session),
-        ("DefaultMessageTimeToLive", format_duration(d.default_ttl_ms)),
-        ("DeadLetteringOnMessageExpiration", d.dead_letter_on_expiration),
-        ("DeadLetteringOnFilterEvaluationExceptions", d.dead_letter_on_filter_error),
-        ("MessageCount", total),
-        ("MaxDeliveryCount", d.max_delivery_count),
-        ("EnableBatchedOperations", d.enable_batched_operations),
-        ("Status", d.status),
-        ("ForwardTo", _absolute(d.forward_to, base_url)),
-        ("CreatedAt", format_time(d.created_ms)),
-        ("UpdatedAt", format_time(d.updated_ms)),
-        ("AccessedAt", format_time(info.accessed_ms)),
-        (
-            "CountDetails",
-            # Scheduled messages wait in the topic, because its filters run later.
-            _count_details(info.active, info.dead_lettered, 0, info.transfer, info.transfer_dead_lettered),
-        ),
-        ("UserMetadata", d.user_metadata),
-        ("ForwardDeadLetteredMessagesTo", _absolute(d.forward_dead_lettered_to, base_url)),
-        ("AutoDeleteOnIdle", format_duration(d.auto_delete_on_idle_ms)),
-        ("EntityAvailabilityStatus", "Available"),
-    )
-    url = f"{base_url}/{d.path}"
-    return entry(url, d.name, author, d.created_ms, d.updated_ms, "SubscriptionDescription", elements)
+    facts = {
+        "MessageCount": total,
+        # Scheduled messages wait in the topic, because its filters run later.
+        "CountDetails": _count_details(info.active, info.dead_lettered, 0, info.transfer, info.transfer_dead_lettered),
+    }
+    return _entry(info, info.description.name, facts, base_url, author, version)
+
+
+def _entry(
+    info: QueueInfo | TopicInfo | SubscriptionInfo,
+    title: str,
+    facts: dict[str, object],
+    base_url: str,
+    author: str,
+    version: str,
+) -> str:
+    """Write the settings of an entity and its other `facts`, which are elements by name; None is left out."""
+    described = info.description
+    values = {
+        **{each.element: _setting(each, described, base_url, version) for each in settings_of(described.KIND)},
+        "CreatedAt": format_time(described.created_ms),
+        "UpdatedAt": format_time(described.updated_ms),
+        "AccessedAt": format_time(info.accessed_ms),
+        "EntityAvailabilityStatus": "Available",
+        **facts,
+    }
+    order = dict.fromkeys((*_ORDER[described.KIND], *values))
+    kind = type(described).__name__
+    times = described.created_ms, described.updated_ms
+    return entry(f"{base_url}/{described.path}", title, author, *times, kind, [(name, values[name]) for name in order])
+
+
+def _setting(setting: Setting, description: object, base_url: str, version: str) -> object:
+    if version < setting.since:
+        return None
+    value = setting.type.write(getattr(description, setting.attribute))
+    if setting.type is PATH and value is not None:
+        # With the address of the namespace, as the service shows it and the SDKs send it.
+        return f"sb://{urlsplit(base_url).netloc}/{value}"
+    return value
 
 
 def namespace_entry(name: str, base_url: str, started_ms: int) -> str:
@@ -127,11 +125,6 @@ def namespace_entry(name: str, base_url: str, started_ms: int) -> str:
         ("NamespaceType", "Messaging"),
     )
     return entry(f"{base_url}/$namespaceinfo", name, name, started_ms, started_ms, "NamespaceInfo", elements)
-
-
-def _absolute(path: str | None, base_url: str) -> str | None:
-    """Return a destination with the address of the namespace, as the service shows it and the SDKs send it."""
-    return None if path is None else f"sb://{urlsplit(base_url).netloc}/{path}"
 
 
 def _count_details(active: int, dead_lettered: int, scheduled: int, transfer: int, transfer_dead: int) -> Markup:

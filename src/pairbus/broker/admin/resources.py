@@ -137,7 +137,7 @@ class Resources:
             case TopicInfo():
                 return topic_entry(info, call.base_url, self._namespace.name, call.version)
             case SubscriptionInfo():
-                return subscription_entry(info, call.base_url, self._namespace.name)
+                return subscription_entry(info, call.base_url, self._namespace.name, call.version)
             case RuleDescription():
                 return rule_entry(info, call.base_url, self._namespace.name)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.config.place import ConfigPlace, kind_of
 from pairbus.broker.description import (
     QueueDescription,
@@ -16,11 +16,9 @@ from pairbus.broker.description import (
 from pairbus.broker.description.values import value_from_text
 from pairbus.errors import InvalidDescription
 from pairbus.filters import CorrelationFilter, Filter, SqlAction, SqlFilter, Value
-from pairbus.settings.durations import parse_duration, parse_limited_duration
+from pairbus.settings import KINDS, settings_of
 
 E = TypeVar("E", QueueDescription, TopicDescription, SubscriptionDescription)
-Table = dict[str, tuple[str, type, Callable[[Any], Any]]]
-"Property to attribute, JSON type and conversion."
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,43 +30,7 @@ class SubscriptionConfig:
     "None: the subscription gets `$Default`, which selects every message."
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
-_SHARED: Table = {
-    "DefaultMessageTimeToLive": ("default_ttl_ms", str, parse_duration),
-    # Settings that the emulator fixes for every entity:
-    "AutoDeleteOnIdle": ("auto_delete_on_idle_ms", str, parse_duration),
-    "EnableBatchedOperations": ("enable_batched_operations", bool, _same),
-    "Status": ("status", str, _same),
-    "UserMetadata": ("user_metadata", str, _same),
-}
-_SENT_TO: Table = {
-    "DuplicateDetectionHistoryTimeWindow": ("duplicate_window_ms", str, parse_limited_duration),
-    "RequiresDuplicateDetection": ("requires_duplicate_detection", bool, _same),
-    "EnableExpress": ("enable_express", bool, _same),
-    "EnablePartitioning": ("enable_partitioning", bool, _same),
-    "MaxMessageSizeInKilobytes": ("max_message_size_kb", int, _same),
-    "MaxSizeInMegabytes": ("max_size_mb", int, _same),
-}
-_RECEIVED_FROM: Table = {
-    "DeadLetteringOnMessageExpiration": ("dead_letter_on_expiration", bool, _same),
-    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", str, _same),
-    "ForwardTo": ("forward_to", str, _same),
-    "LockDuration": ("lock_duration_ms", str, parse_limited_duration),
-    "MaxDeliveryCount": ("max_delivery_count", int, _same),
-    "RequiresSession": ("requires_session", bool, _same),
-}
-PROPERTIES: dict[type, Table] = {
-    QueueDescription: {**_RECEIVED_FROM, **_SENT_TO, **_SHARED},
-    TopicDescription: {**_SENT_TO, "SupportOrdering": ("support_ordering", bool, _same), **_SHARED},
-    SubscriptionDescription: {
-        **_RECEIVED_FROM,
-        "DeadLetteringOnFilterEvaluationExceptions": ("dead_letter_on_filter_error", bool, _same),
-        **_SHARED,
-    },
-}
+PROPERTIES = {kind: {setting.element: setting for setting in settings_of(kind)} for kind in KINDS}
 CORRELATION = {
     "ContentType": "content_type",
     "CorrelationId": "correlation_id",
@@ -109,29 +71,22 @@ def _read_subscription(value: Any, topic: str, place: ConfigPlace) -> Subscripti
 
 
 def _with_properties(description: E, table: dict[str, Any], place: ConfigPlace) -> E:
-    known = PROPERTIES[type(description)]
+    known = PROPERTIES[description.KIND]
     properties = place.table(place.member(table, "Properties", dict, {}), known)
     values: dict[str, Any] = {}
-    for name, given in properties.items():
-        attribute, kind, convert = known[name]
-        if given in ("", None):  # the emulator's way to say: not set
+    for name, value in properties.items():
+        setting = known[name]
+        if value in ("", None):  # the emulator's way to say: not set
             continue
-        member = place.member(properties, name, kind)
+        member = place.member(properties, name, setting.type.json_type)
         try:
-            values[attribute] = convert(member)
+            values[setting.attribute] = setting.type.read(member) if isinstance(member, str) else member
         except ValueError as error:
             raise place.error(f"{name}: {error}") from None
     try:
         return replace(description, **values).checked()
     except InvalidDescription as error:
-        raise place.error(_in_words_of_the_file(str(error), known)) from None
-
-
-def _in_words_of_the_file(text: str, known: Table) -> str:
-    """Name the setting as the file spells it: `LockDuration` rather than `lock_duration_ms`."""
-    named = {attribute: name for name, (attribute, _, _) in known.items()}
-    attribute, of, rest = text.partition(" of ")
-    return f"{named.get(attribute, attribute)}{of}{rest}"
+        raise place.error(in_words_of_the_service(str(error))) from None
 
 
 # ── rules ──

@@ -6,14 +6,13 @@ import json
 from typing import Any
 
 from pairbus.broker.description.authorization import AuthorizationRule
-from pairbus.broker.description.common import STATUSES, check_name, check_path, path_key
+from pairbus.broker.description.common import check_name, check_path, path_key
 from pairbus.broker.description.queue import QueueDescription
 from pairbus.broker.description.rule import RuleDescription
 from pairbus.broker.description.subscription import SubscriptionDescription
 from pairbus.broker.description.topic import TopicDescription
 
 __all__ = [
-    "STATUSES",
     "AnyDescription",
     "AuthorizationRule",
     "QueueDescription",

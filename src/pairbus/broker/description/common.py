@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, ClassVar, Protocol
 
 from pairbus.errors import InvalidDescription
+from pairbus.settings import STATUSES, Setting, path_of, settings_of
+from pairbus.settings.types import PATH, STATUS, TEXT
 
 PATH_LENGTH_MAX = 260
 NAME_LENGTH_MAX = 50
-METADATA_LENGTH_MAX = 1024
 
-STATUSES = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
 _PATH = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-_AUTHORITY = re.compile(r"[a-z][a-z0-9+.-]*://[^/]*", re.IGNORECASE)
 
 
 class Description(Protocol):
@@ -67,30 +65,32 @@ def check_name(name: str, kind: str) -> str:
     return name
 
 
-def check_ranges(description: Description, ranges: Iterable[tuple[str, int, int, str]]) -> None:
-    """Raise InvalidDescription that names the first setting out of its range."""
-    for name, low, high, unit in ranges:
-        value = getattr(description, name)
-        if value is not None and not low <= value <= high:
-            allowed = f"{low} to {high} {unit}".rstrip()
-            raise InvalidDescription(f"{name} of {description.path!r} is {value}; allowed are {allowed}")
+def checked_settings(description: Description) -> dict[str, Any]:
+    """Return the settings in their normal spelling. InvalidDescription names the first that is out of its range."""
+    values = {setting.attribute: _checked(setting, description) for setting in settings_of(description.KIND)}
+    if values.get("forward_to"):
+        # No client receives from an entity that forwards: it would count as idle for ever.
+        values["auto_delete_on_idle_ms"] = None
+    return values
 
 
-def check_status(description: Description, status: str) -> None:
-    if status not in STATUSES:
-        raise InvalidDescription(f"status of {description.path!r} is {status!r}; allowed are {', '.join(STATUSES)}")
-
-
-def check_metadata(description: Description, text: str | None) -> None:
-    if text is not None and len(text) > METADATA_LENGTH_MAX:
-        raise InvalidDescription(
-            f"user_metadata of {description.path!r} has {len(text)} characters; {METADATA_LENGTH_MAX} max"
-        )
-
-
-def destination(description: Description, setting: str, text: str | None) -> str | None:
-    """Return the path that a forwarding setting names. The SDKs write it as `sb://host/path`."""
-    return check_path(_AUTHORITY.sub("", text, count=1), f"{setting} of {description.path!r}:") if text else None
+def _checked(setting: Setting, description: Description) -> Any:
+    value = getattr(description, setting.attribute)
+    place = f"{setting.attribute} of {description.path!r}"
+    if setting.type is PATH:
+        path = path_of(value)
+        return check_path(path, f"{place}:") if path is not None else None
+    if setting.type is STATUS and value not in STATUSES:
+        raise InvalidDescription(f"{place} is {value!r}; allowed are {', '.join(STATUSES)}")
+    if value is None or setting.high is None:
+        return value
+    if setting.type is TEXT:
+        if len(value) > setting.high:
+            raise InvalidDescription(f"{place} has {len(value)} {setting.unit}; {setting.high} max")
+    elif not setting.low <= value <= setting.high:
+        allowed = f"{setting.low} to {setting.high} {setting.unit}".rstrip()
+        raise InvalidDescription(f"{place} is {value}; allowed are {allowed}")
+    return value
 
 
 def forwards_to(description: Any, setting: str) -> str | None:

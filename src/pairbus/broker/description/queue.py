@@ -7,26 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pairbus.broker.description.authorization import AuthorizationRule, check_rules, rules_from_json, rules_to_json
-from pairbus.broker.description.common import (
-    check_metadata,
-    check_path,
-    check_ranges,
-    check_status,
-    destination,
-    dump,
-    known_values,
-)
-from pairbus.settings.durations import DAY_MS, UNLIMITED_MS
-
-RANGES = (
-    ("lock_duration_ms", 1_000, 300_000, "ms"),
-    ("max_size_mb", 1, 1_048_576, "MB"),
-    ("default_ttl_ms", 1, UNLIMITED_MS, "ms"),
-    ("duplicate_window_ms", 1_000, 7 * DAY_MS, "ms"),
-    ("max_delivery_count", 1, 2_147_483_647, ""),
-    ("auto_delete_on_idle_ms", 300_000, UNLIMITED_MS, "ms"),
-    ("max_message_size_kb", 1, 102_400, "KB"),
-)
+from pairbus.broker.description.common import check_path, checked_settings, dump, known_values
+from pairbus.settings import fixed_at_creation
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +16,7 @@ class QueueDescription:
     """One queue's settings. Durations are milliseconds; `None` is unlimited or not set."""
 
     KIND: ClassVar[str] = "queue"
-    IMMUTABLE: ClassVar[tuple[str, ...]] = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
+    IMMUTABLE: ClassVar[tuple[str, ...]] = fixed_at_creation(KIND)
 
     path: str
     "Path as the creator spelled it."
@@ -76,16 +58,9 @@ class QueueDescription:
 
     def checked(self) -> QueueDescription:
         """Return the description with normal paths, or raise InvalidDescription that names the setting."""
-        check_ranges(self, RANGES)
-        check_status(self, self.status)
-        check_metadata(self, self.user_metadata)
-        forward_to = destination(self, "forward_to", self.forward_to)
         return replace(
             self,
             path=check_path(self.path),
-            forward_to=forward_to,
-            forward_dead_lettered_to=destination(self, "forward_dead_lettered_to", self.forward_dead_lettered_to),
-            # No client receives from an entity that forwards: it would count as idle for ever.
-            auto_delete_on_idle_ms=None if forward_to else self.auto_delete_on_idle_ms,
             authorization=check_rules(self.path, self.authorization),
+            **checked_settings(self),
         )

@@ -5,24 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from pairbus.broker.description.common import (
-    check_metadata,
-    check_name,
-    check_path,
-    check_ranges,
-    check_status,
-    destination,
-    dump,
-    known_values,
-)
-from pairbus.settings.durations import UNLIMITED_MS
-
-RANGES = (
-    ("lock_duration_ms", 1_000, 300_000, "ms"),
-    ("default_ttl_ms", 1, UNLIMITED_MS, "ms"),
-    ("max_delivery_count", 1, 2_147_483_647, ""),
-    ("auto_delete_on_idle_ms", 300_000, UNLIMITED_MS, "ms"),
-)
+from pairbus.broker.description.common import check_name, check_path, checked_settings, dump, known_values
+from pairbus.settings import fixed_at_creation
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +14,7 @@ class SubscriptionDescription:
     """One subscription's settings. Durations are milliseconds; `None` is unlimited or not set."""
 
     KIND: ClassVar[str] = "subscription"
-    IMMUTABLE: ClassVar[tuple[str, ...]] = ("requires_session",)
+    IMMUTABLE: ClassVar[tuple[str, ...]] = fixed_at_creation(KIND)
 
     topic: str
     "Path of the topic."
@@ -68,16 +52,9 @@ class SubscriptionDescription:
 
     def checked(self) -> SubscriptionDescription:
         """Return the description with normal paths, or raise InvalidDescription that names the setting."""
-        check_ranges(self, RANGES)
-        check_status(self, self.status)
-        check_metadata(self, self.user_metadata)
-        forward_to = destination(self, "forward_to", self.forward_to)
         return replace(
             self,
             topic=check_path(self.topic, "topic"),
             name=check_name(self.name, "subscription"),
-            forward_to=forward_to,
-            forward_dead_lettered_to=destination(self, "forward_dead_lettered_to", self.forward_dead_lettered_to),
-            # No client receives from an entity that forwards: it would count as idle for ever.
-            auto_delete_on_idle_ms=None if forward_to else self.auto_delete_on_idle_ms,
+            **checked_settings(self),
         )

@@ -6,23 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pairbus.broker.description.authorization import AuthorizationRule, check_rules, rules_from_json, rules_to_json
-from pairbus.broker.description.common import (
-    check_metadata,
-    check_path,
-    check_ranges,
-    check_status,
-    dump,
-    known_values,
-)
-from pairbus.settings.durations import DAY_MS, UNLIMITED_MS
-
-RANGES = (
-    ("max_size_mb", 1, 1_048_576, "MB"),
-    ("default_ttl_ms", 1, UNLIMITED_MS, "ms"),
-    ("duplicate_window_ms", 1_000, 7 * DAY_MS, "ms"),
-    ("auto_delete_on_idle_ms", 300_000, UNLIMITED_MS, "ms"),
-    ("max_message_size_kb", 1, 102_400, "KB"),
-)
+from pairbus.broker.description.common import check_path, checked_settings, dump, known_values
+from pairbus.settings import fixed_at_creation
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +15,7 @@ class TopicDescription:
     """One topic's settings. Durations are milliseconds; `None` is unlimited or not set."""
 
     KIND: ClassVar[str] = "topic"
-    IMMUTABLE: ClassVar[tuple[str, ...]] = ("requires_duplicate_detection", "enable_partitioning")
+    IMMUTABLE: ClassVar[tuple[str, ...]] = fixed_at_creation(KIND)
 
     path: str
     "Path as the creator spelled it."
@@ -64,9 +49,9 @@ class TopicDescription:
 
     def checked(self) -> TopicDescription:
         """Return the description with a normal path, or raise InvalidDescription that names the setting."""
-        check_ranges(self, RANGES)
-        check_status(self, self.status)
-        check_metadata(self, self.user_metadata)
         return replace(
-            self, path=check_path(self.path, "topic"), authorization=check_rules(self.path, self.authorization)
+            self,
+            path=check_path(self.path, "topic"),
+            authorization=check_rules(self.path, self.authorization),
+            **checked_settings(self),
         )

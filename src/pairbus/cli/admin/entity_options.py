@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
-import re
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -15,10 +16,12 @@ from pairbus.cli.admin.connection import KEPT_OFF
 from pairbus.cli.duration_options import parsed
 from pairbus.cli.table import print_table
 from pairbus.errors import ConfigError
-from pairbus.settings.durations import NEVER, UNLIMITED, UNLIMITED_TEXT, format_span
+from pairbus.settings import STATUSES, Setting, settings_of
+from pairbus.settings.durations import NEVER, UNLIMITED, UNLIMITED_MS, UNLIMITED_TEXT, format_span, short_text
+from pairbus.settings.types import PATH
 
-# The service's words. The broker has them too, but these commands work without its extra.
-STATUSES = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
+DUPLICATES, DUPLICATE_WINDOW = "requires_duplicate_detection", "duplicate_detection_history_time_window"
+"The SDK's attributes: a window turns duplicate detection on."
 
 
 def group(summary: str) -> typer.Typer:
@@ -53,21 +56,6 @@ def _status(text: str) -> str:
     raise typer.BadParameter(f"{text!r} is not one of {', '.join(STATUSES)}")
 
 
-def duration_option(name: str, help: str, least: str = "", most: str = "") -> Any:
-    """Make an option that takes a duration, or `never`, within limits that are written as users write them."""
-
-    def read(text: str) -> str:
-        found = _duration(text)
-        length_s = parsed(found)
-        if least and length_s < parsed(least):
-            raise typer.BadParameter(f"{text} is too short: the service takes at least {least}")
-        if most and length_s > parsed(most):
-            raise typer.BadParameter(f"{text} is too long: the service takes at most {most}")
-        return found
-
-    return typer.Option(name, help=help, metavar="DURATION", parser=read)
-
-
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", callback=named("topic"), help="Path of the topic.")]
 Subscription = Annotated[
     str, typer.Argument(metavar="SUBSCRIPTION", callback=named("subscription"), help="Name of the subscription.")
@@ -75,62 +63,104 @@ Subscription = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Prefix = Annotated[str, typer.Option(help="Only entities whose path starts with this text, in upper or lower case.")]
-LockDuration = Annotated[
-    str | None,
-    duration_option("--lock-duration", "Duration of a peek-lock, at most 5 minutes; such as 30s or 5m.", "1s", "5m"),
-]
-MaxSizeMb = Annotated[int | None, typer.Option(help="Size of the entity in megabytes.", min=1)]
-Ttl = Annotated[
-    str | None,
-    duration_option("--ttl", "Default and ceiling of the time to live; such as 30s, 5m, 14d or never."),
-]
-DeadLetterOnExpiration = Annotated[
-    bool | None, typer.Option(help="Whether expired messages go to the dead-letter queue.", show_default=False)
-]
-DuplicateWindow = Annotated[
-    str | None,
-    duration_option(
-        "--duplicate-window",
-        "Turn duplicate detection on: how long message ids are remembered, at most 7 days; such as 10m.",
-        most="7d",
-    ),
-]
-ChangedDuplicateWindow = Annotated[
-    str | None,
-    duration_option(
-        "--duplicate-window",
-        "Where duplicate detection is on: how long message ids are remembered, at most 7 days; such as 10m.",
-        most="7d",
-    ),
-]
-MaxDeliveryCount = Annotated[int | None, typer.Option(help="Deliveries before a message is dead-lettered.", min=1)]
-MaxMessageSizeKb = Annotated[int | None, typer.Option(help="Largest message in kilobytes.", min=1)]
-Status = Annotated[str | None, typer.Option(help=f"One of {', '.join(STATUSES)}.", metavar="STATUS", parser=_status)]
-AutoDeleteOnIdle = Annotated[
-    str | None,
-    duration_option(
-        "--auto-delete-on-idle",
-        "Delete the entity when it was not used for this time, at least 5 minutes; such as 1h or never.",
-        least="5m",
-    ),
-]
-Session = Annotated[bool, typer.Option("--requires-session", help="Messages are received by session.")]
-Partitioned = Annotated[bool, typer.Option("--partitioned", help="Mark the entity as partitioned.")]
-ForwardTo = Annotated[
-    str | None, typer.Option(metavar="PATH", help="Queue or topic that gets every message; '' for none.")
-]
-ForwardDeadLetteredTo = Annotated[
-    str | None, typer.Option(metavar="PATH", help="Queue or topic that gets the dead letters; '' for none.")
-]
-Metadata = Annotated[str | None, typer.Option("--user-metadata", metavar="TEXT", help="A note; '' for none.")]
+
+
+# ── options from the table of settings ──
+
+
+def with_settings(kind: str, *, is_new: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each setting of the kind, before its other options.
+
+    The command gets those that were given as one argument `settings`: a value by the SDK's attribute.
+    """
+    shown = [each for each in settings_of(kind) if each.option and (is_new or not each.is_fixed)]
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(command, include_extras=True)
+        own = [
+            parameter.replace(annotation=hints[name])
+            for name, parameter in inspect.signature(command).parameters.items()
+            if name != "settings"
+        ]
+        options = [
+            inspect.Parameter(
+                _key(each),
+                inspect.Parameter.KEYWORD_ONLY,
+                default=_absent(each),
+                annotation=_annotation(each, is_new=is_new),
+            )
+            for each in shown
+        ]
+        count = sum(parameter.default is inspect.Parameter.empty for parameter in own)
+
+        @functools.wraps(command)
+        def with_options(*args: Any, **values: Any) -> None:
+            settings = {each.sdk: value for each in shown if (value := values.pop(_key(each))) is not _absent(each)}
+            command(*args, **values, settings=settings)
+
+        later = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own[count:]]
+        parameters = [*own[:count], *options, *later]
+        with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        del with_options.__wrapped__  # readers of the signature must see this one
+        return with_options
+
+    return decorated
+
+
+def _absent(setting: Setting) -> bool | None:
+    """Return the value of an option that is not given. A setting that is chosen at creation has no `--no-…`."""
+    return False if setting.is_fixed else None
+
+
+def _key(setting: Setting) -> str:
+    return setting.option.replace("-", "_")
+
+
+def _annotation(setting: Setting, *, is_new: bool) -> Any:
+    option, help = f"--{setting.option}", setting.help
+    match setting.type.word:
+        case "flag" if setting.is_fixed:
+            return Annotated[bool, typer.Option(option, help=help)]
+        case "flag":
+            names = f"{option} / --no-{setting.option}"
+            return Annotated[bool | None, typer.Option(names, help=help, show_default=False)]
+        case "number":
+            return Annotated[int | None, typer.Option(option, help=help, min=1)]
+        case "duration":
+            if setting.sdk == DUPLICATE_WINDOW:
+                when = "Turn duplicate detection on" if is_new else "Where duplicate detection is on"
+                help = f"{when}: {help[0].lower()}{help[1:]}"
+            parser = functools.partial(_limited_duration, setting)
+            return Annotated[str | None, typer.Option(option, help=help, metavar="DURATION", parser=parser)]
+        case "status":
+            return Annotated[str | None, typer.Option(option, help=help, metavar="STATUS", parser=_status)]
+    metavar = "PATH" if setting.type is PATH else "TEXT"
+    return Annotated[str | None, typer.Option(option, help=help, metavar=metavar)]
+
+
+def _limited_duration(setting: Setting, text: str) -> str:
+    """Read a duration within the limits of the setting, which the error writes as users write them."""
+    duration = _duration(text)
+    length_ms = parsed(duration) * 1000
+    if length_ms < setting.low:
+        raise typer.BadParameter(f"{text} is too short: the service takes at least {short_text(setting.low / 1000)}")
+    if setting.high is not None and setting.high < UNLIMITED_MS and length_ms > setting.high:
+        raise typer.BadParameter(f"{text} is too long: the service takes at most {short_text(setting.high / 1000)}")
+    return duration
+
+
+def created(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the keywords that create an entity; an empty text is no setting."""
+    given = {name: value for name, value in settings.items() if value != ""}
+    return {**given, DUPLICATES: True} if DUPLICATE_WINDOW in given else given
 
 
 def change(entity: Any, settings: dict[str, Any]) -> None:
     """Write the given settings into the entity that the client has read; an empty text clears a setting."""
-    given = {name: value for name, value in settings.items() if value is not None}
-    if not given:
+    if not settings:
         raise typer.BadParameter("no setting was given; --help lists them")
-    for name, value in given.items():
+    for name, value in settings.items():
         setattr(entity, name, None if value == "" else value)
 
 
@@ -164,9 +194,19 @@ def _cell(value: Any) -> Any:
     return "-" if value is None else value
 
 
-def seconds(duration: timedelta | str | None) -> float | None:
-    """Return seconds; None for unlimited. The SDK's types allow texts, which it takes but never returns."""
-    return duration.total_seconds() if isinstance(duration, timedelta) and duration < UNLIMITED else None
+def settings_shown(kind: str, entity: Any) -> dict[str, Any]:
+    """Return the settings of an entity by the name of their option; durations are seconds, None is unlimited."""
+    shown: dict[str, Any] = {"status": str(entity.status)}
+    for setting in settings_of(kind):
+        if not setting.option or setting.sdk == "status":
+            continue
+        value = setting.type.from_sdk(getattr(entity, setting.sdk))
+        if setting.type.word != "duration":
+            shown[_key(setting)] = value
+            continue
+        is_off = setting.sdk == DUPLICATE_WINDOW and not entity.requires_duplicate_detection
+        shown[f"{_key(setting)}_s"] = None if is_off or value is None else value / 1000
+    return shown
 
 
 def time_text(moment: Any) -> str | None:
@@ -179,11 +219,6 @@ def times(runtime: Any) -> dict[str, str | None]:
         "updated_at": time_text(runtime.updated_at_utc),
         "accessed_at": time_text(runtime.accessed_at_utc),
     }
-
-
-def path_of(address: str | None) -> str | None:
-    """Return the path of a forwarding destination, which the service shows as a URL."""
-    return re.sub(r"^[a-z]+://[^/]*/", "", address, flags=re.IGNORECASE) if address else None
 
 
 def transfers(runtime: Any) -> dict[str, int]:

@@ -7,50 +7,10 @@ from typing import Any
 
 from azure.servicebus.management import CorrelationRuleFilter
 
-from pairbus.cli.admin.entity_options import path_of
-from pairbus.settings.durations import UNLIMITED, format_span
+from pairbus.settings import Setting, path_of, settings_of
+from pairbus.settings.durations import format_span
+from pairbus.settings.types import PATH
 
-_RECEIVED_FROM = {
-    "DeadLetteringOnMessageExpiration": "dead_lettering_on_message_expiration",
-    "DefaultMessageTimeToLive": "default_message_time_to_live",
-    "ForwardDeadLetteredMessagesTo": "forward_dead_lettered_messages_to",
-    "ForwardTo": "forward_to",
-    "LockDuration": "lock_duration",
-    "MaxDeliveryCount": "max_delivery_count",
-    "RequiresSession": "requires_session",
-}
-_DUPLICATES = {
-    "DuplicateDetectionHistoryTimeWindow": "duplicate_detection_history_time_window",
-    "RequiresDuplicateDetection": "requires_duplicate_detection",
-}
-_EXTENDED = {
-    "AutoDeleteOnIdle": "auto_delete_on_idle",
-    "EnableBatchedOperations": "enable_batched_operations",
-    "Status": "status",
-    "UserMetadata": "user_metadata",
-}
-_EXTENDED_SENT_TO = {
-    "EnableExpress": "enable_express",
-    "EnablePartitioning": "enable_partitioning",
-    "MaxMessageSizeInKilobytes": "max_message_size_in_kilobytes",
-    "MaxSizeInMegabytes": "max_size_in_megabytes",
-    **_EXTENDED,
-}
-_KINDS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
-    "queue": ({**_RECEIVED_FROM, **_DUPLICATES}, _EXTENDED_SENT_TO),
-    "topic": (
-        {"DefaultMessageTimeToLive": "default_message_time_to_live", **_DUPLICATES},
-        {"SupportOrdering": "support_ordering", **_EXTENDED_SENT_TO},
-    ),
-    "subscription": (
-        _RECEIVED_FROM,
-        {
-            "DeadLetteringOnFilterEvaluationExceptions": "dead_lettering_on_filter_evaluation_exceptions",
-            **_EXTENDED,
-        },
-    ),
-}
-"Properties that the emulator knows, and those that only `pairbus broker` reads, each with the SDK's attribute."
 _CORRELATION = {
     "ContentType": "content_type",
     "CorrelationId": "correlation_id",
@@ -87,9 +47,11 @@ class _Export:
         return [*self._notes, *([keys] if self._keys else [])]
 
     def entity(self, kind: str, found: Any) -> dict[str, Any]:
-        known, extra = _KINDS[kind]
-        wanted = {**known, **extra} if self._extended else known
-        values = {key: _value(key, getattr(found, attribute)) for key, attribute in wanted.items()}
+        values = {
+            setting.element: _value(setting, getattr(found, setting.sdk, None))
+            for setting in settings_of(kind)
+            if setting.is_known_to_emulator or self._extended
+        }
         self._keys += len(getattr(found, "authorization_rules", None) or [])
         return {"Name": found.name, "Properties": {key: value for key, value in values.items() if value is not None}}
 
@@ -147,12 +109,9 @@ class _Export:
         return text
 
 
-def _value(key: str, value: Any) -> Any:
-    """Return a setting as JSON; None is left out."""
-    if isinstance(value, timedelta):
-        return None if value >= UNLIMITED else format_span(value)
-    if key.startswith("Forward"):
+def _value(setting: Setting, value: Any) -> Any:
+    """Return a setting as JSON; None, which is left out, is a duration without a limit."""
+    if setting.type is PATH:
         return path_of(value) or ""
-    if key == "Status":
-        return str(getattr(value, "value", value))
-    return value
+    field = None if value is None else setting.type.from_sdk(value)
+    return None if field is None else setting.type.write(field)

@@ -12,7 +12,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import datetime
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from pairbus.auth.connection_string import ConnectionString
 from pairbus.auth.emulator import DEFAULT_PORT, fetch_ca
 from pairbus.auth.hosts import in_url, is_loopback
 from pairbus.auth.sas import sign
-from pairbus.settings.durations import seconds_of
+from pairbus.settings import Setting, settings_of
 
 WAIT_S = 2.0
 "Longest wait for one answer; after it the SDK is used, which waits longer."
@@ -39,47 +39,24 @@ class _Refused(Exception):
     """An answer that does not describe queues."""
 
 
-def _whole(text: str | None) -> int | None:
-    return None if text is None else int(text)
+def _read(setting: Setting) -> Callable[[str], Any]:
+    return lambda text: setting.type.to_sdk(setting.type.read(text))
 
 
-def _duration(text: str | None) -> timedelta | None:
-    seconds = None if text is None else seconds_of(text)
-    return None if seconds is None else timedelta(seconds=seconds)
-
-
-def _moment(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
-
-
-# Name of the SDK → element below QueueDescription, and how its text is read.
-FIELDS: dict[str, tuple[str, Callable[[str | None], Any]]] = {
-    "status": ("Status", lambda text: text),
-    "lock_duration": ("LockDuration", _duration),
-    "max_size_in_megabytes": ("MaxSizeInMegabytes", _whole),
-    "max_message_size_in_kilobytes": ("MaxMessageSizeInKilobytes", _whole),
-    "default_message_time_to_live": ("DefaultMessageTimeToLive", _duration),
-    "dead_lettering_on_message_expiration": ("DeadLetteringOnMessageExpiration", lambda text: text == "true"),
-    "requires_duplicate_detection": ("RequiresDuplicateDetection", lambda text: text == "true"),
-    "duplicate_detection_history_time_window": ("DuplicateDetectionHistoryTimeWindow", _duration),
-    "max_delivery_count": ("MaxDeliveryCount", _whole),
-    "auto_delete_on_idle": ("AutoDeleteOnIdle", _duration),
-    "requires_session": ("RequiresSession", lambda text: text == "true"),
-    "enable_partitioning": ("EnablePartitioning", lambda text: text == "true"),
-    "forward_to": ("ForwardTo", lambda text: text),
-    "forward_dead_lettered_messages_to": ("ForwardDeadLetteredMessagesTo", lambda text: text),
-    "user_metadata": ("UserMetadata", lambda text: text),
-    "created_at_utc": ("CreatedAt", _moment),
-    "updated_at_utc": ("UpdatedAt", _moment),
-    "accessed_at_utc": ("AccessedAt", _moment),
-    "size_in_bytes": ("SizeInBytes", _whole),
-    "total_message_count": ("MessageCount", _whole),
-    "active_message_count": ("CountDetails/{*}ActiveMessageCount", _whole),
-    "dead_letter_message_count": ("CountDetails/{*}DeadLetterMessageCount", _whole),
-    "scheduled_message_count": ("CountDetails/{*}ScheduledMessageCount", _whole),
-    "transfer_message_count": ("CountDetails/{*}TransferMessageCount", _whole),
-    "transfer_dead_letter_message_count": ("CountDetails/{*}TransferDeadLetterMessageCount", _whole),
+FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    **{setting.sdk: (setting.element, _read(setting)) for setting in settings_of("queue")},
+    "created_at_utc": ("CreatedAt", datetime.fromisoformat),
+    "updated_at_utc": ("UpdatedAt", datetime.fromisoformat),
+    "accessed_at_utc": ("AccessedAt", datetime.fromisoformat),
+    "size_in_bytes": ("SizeInBytes", int),
+    "total_message_count": ("MessageCount", int),
+    "active_message_count": ("CountDetails/{*}ActiveMessageCount", int),
+    "dead_letter_message_count": ("CountDetails/{*}DeadLetterMessageCount", int),
+    "scheduled_message_count": ("CountDetails/{*}ScheduledMessageCount", int),
+    "transfer_message_count": ("CountDetails/{*}TransferMessageCount", int),
+    "transfer_dead_letter_message_count": ("CountDetails/{*}TransferDeadLetterMessageCount", int),
 }
+"Attribute of the SDK → element below QueueDescription, and how its text is read."
 _NEEDED = ("status", "size_in_bytes", "total_message_count", "active_message_count", "dead_letter_message_count")
 
 
@@ -138,7 +115,8 @@ def _queue(entry: ElementTree.Element) -> SimpleNamespace:
     name = entry.findtext("{*}title")
     if found is None or name is None:
         raise _Refused
-    values = {field: read(found.findtext(f"{{*}}{path}")) for field, (path, read) in FIELDS.items()}
+    texts = {field: found.findtext(f"{{*}}{path}") for field, (path, _) in FIELDS.items()}
+    values = {field: None if text is None else FIELDS[field][1](text) for field, text in texts.items()}
     if any(values[field] is None for field in _NEEDED):
         raise _Refused
     return SimpleNamespace(name=name, **values)

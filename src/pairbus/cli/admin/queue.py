@@ -38,43 +38,10 @@ Examples:
 """
 )
 @connected
-def create(
-    client: Any,
-    name: Name,
-    lock_duration: options.LockDuration = None,
-    max_size_mb: options.MaxSizeMb = None,
-    ttl: options.Ttl = None,
-    dead_letter_on_expiration: options.DeadLetterOnExpiration = None,
-    duplicate_window: options.DuplicateWindow = None,
-    max_delivery_count: options.MaxDeliveryCount = None,
-    max_message_size_kb: options.MaxMessageSizeKb = None,
-    status: options.Status = None,
-    auto_delete_on_idle: options.AutoDeleteOnIdle = None,
-    requires_session: options.Session = False,
-    partitioned: options.Partitioned = False,
-    forward_to: options.ForwardTo = None,
-    forward_dead_lettered_to: options.ForwardDeadLetteredTo = None,
-    user_metadata: options.Metadata = None,
-) -> None:
+@options.with_settings("queue", is_new=True)
+def create(client: Any, name: Name, settings: dict[str, Any]) -> None:
     """Create a queue. Settings that are not given have the service's defaults."""
-    client.create_queue(
-        name,
-        lock_duration=lock_duration,
-        max_size_in_megabytes=max_size_mb,
-        default_message_time_to_live=ttl,
-        dead_lettering_on_message_expiration=dead_letter_on_expiration,
-        requires_duplicate_detection=True if duplicate_window is not None else None,
-        duplicate_detection_history_time_window=duplicate_window,
-        max_delivery_count=max_delivery_count,
-        max_message_size_in_kilobytes=max_message_size_kb,
-        status=status,
-        auto_delete_on_idle=auto_delete_on_idle,
-        requires_session=requires_session or None,
-        enable_partitioning=partitioned or None,
-        forward_to=forward_to or None,
-        forward_dead_lettered_messages_to=forward_dead_lettered_to or None,
-        user_metadata=user_metadata or None,
-    )
+    client.create_queue(name, **options.created(settings))
     typer.echo(f"created {name}")
 
 
@@ -141,22 +108,7 @@ def show(found: tuple[Any, Any], name: Name, as_json: options.Json = False) -> N
     queue, runtime = found
     shown: dict[str, Any] = {
         "name": queue.name,
-        "status": str(queue.status),
-        "lock_duration_s": options.seconds(queue.lock_duration),
-        "max_size_mb": queue.max_size_in_megabytes,
-        "max_message_size_kb": queue.max_message_size_in_kilobytes,
-        "ttl_s": options.seconds(queue.default_message_time_to_live),
-        "dead_letter_on_expiration": queue.dead_lettering_on_message_expiration,
-        "duplicate_window_s": options.seconds(queue.duplicate_detection_history_time_window)
-        if queue.requires_duplicate_detection
-        else None,
-        "max_delivery_count": queue.max_delivery_count,
-        "auto_delete_on_idle_s": options.seconds(queue.auto_delete_on_idle),
-        "requires_session": queue.requires_session,
-        "partitioned": queue.enable_partitioning,
-        "forward_to": options.path_of(queue.forward_to),
-        "forward_dead_lettered_to": options.path_of(queue.forward_dead_lettered_messages_to),
-        "user_metadata": queue.user_metadata,
+        **options.settings_shown("queue", queue),
         **_counts(runtime),
         **options.transfers(runtime),
         **options.times(runtime),
@@ -172,41 +124,11 @@ Examples:
 """
 )
 @connected
-def update(
-    client: Any,
-    name: Name,
-    lock_duration: options.LockDuration = None,
-    max_size_mb: options.MaxSizeMb = None,
-    ttl: options.Ttl = None,
-    dead_letter_on_expiration: options.DeadLetterOnExpiration = None,
-    duplicate_window: options.ChangedDuplicateWindow = None,
-    max_delivery_count: options.MaxDeliveryCount = None,
-    max_message_size_kb: options.MaxMessageSizeKb = None,
-    status: options.Status = None,
-    auto_delete_on_idle: options.AutoDeleteOnIdle = None,
-    forward_to: options.ForwardTo = None,
-    forward_dead_lettered_to: options.ForwardDeadLetteredTo = None,
-    user_metadata: options.Metadata = None,
-) -> None:
+@options.with_settings("queue", is_new=False)
+def update(client: Any, name: Name, settings: dict[str, Any]) -> None:
     """Change settings of a queue; the others stay as they are."""
     queue = queue_by(client, name)
-    options.change(
-        queue,
-        {
-            "lock_duration": lock_duration,
-            "max_size_in_megabytes": max_size_mb,
-            "default_message_time_to_live": ttl,
-            "dead_lettering_on_message_expiration": dead_letter_on_expiration,
-            "duplicate_detection_history_time_window": duplicate_window,
-            "max_delivery_count": max_delivery_count,
-            "max_message_size_in_kilobytes": max_message_size_kb,
-            "status": status,
-            "auto_delete_on_idle": auto_delete_on_idle,
-            "forward_to": forward_to,
-            "forward_dead_lettered_messages_to": forward_dead_lettered_to,
-            "user_metadata": user_metadata,
-        },
-    )
+    options.change(queue, settings)
     client.update_queue(queue)
     typer.echo(f"updated {name}")
 

@@ -15,11 +15,6 @@ DEFAULT_RULE = "$Default"
 Name = Annotated[
     str, typer.Argument(metavar="NAME", callback=options.named("subscription"), help="Name of the subscription.")
 ]
-DeadLetterOnFilterError = Annotated[
-    bool | None, typer.Option(help="Whether messages whose filter fails are dead-lettered.", show_default=False)
-]
-
-
 SqlFilter = Annotated[
     str | None, typer.Option(metavar="EXPR", help="SQL filter of its rule $Default, such as \"color = 'red'\".")
 ]
@@ -40,42 +35,15 @@ Examples:
 """
 )
 @connected
+@options.with_settings("subscription", is_new=True)
 def create(
-    client: Any,
-    topic: options.Topic,
-    name: Name,
-    lock_duration: options.LockDuration = None,
-    ttl: options.Ttl = None,
-    dead_letter_on_expiration: options.DeadLetterOnExpiration = None,
-    dead_letter_on_filter_error: DeadLetterOnFilterError = None,
-    max_delivery_count: options.MaxDeliveryCount = None,
-    status: options.Status = None,
-    auto_delete_on_idle: options.AutoDeleteOnIdle = None,
-    requires_session: options.Session = False,
-    forward_to: options.ForwardTo = None,
-    forward_dead_lettered_to: options.ForwardDeadLetteredTo = None,
-    user_metadata: options.Metadata = None,
-    sql_filter: SqlFilter = None,
+    client: Any, topic: options.Topic, name: Name, settings: dict[str, Any], sql_filter: SqlFilter = None
 ) -> None:
     """Create a subscription. Its rule $Default selects every message, or those that --sql-filter selects.
 
     `pairbus rule` has further rules, and actions.
     """
-    client.create_subscription(
-        topic,
-        name,
-        lock_duration=lock_duration,
-        default_message_time_to_live=ttl,
-        dead_lettering_on_message_expiration=dead_letter_on_expiration,
-        dead_lettering_on_filter_evaluation_exceptions=dead_letter_on_filter_error,
-        max_delivery_count=max_delivery_count,
-        status=status,
-        auto_delete_on_idle=auto_delete_on_idle,
-        requires_session=requires_session or None,
-        forward_to=forward_to or None,
-        forward_dead_lettered_messages_to=forward_dead_lettered_to or None,
-        user_metadata=user_metadata or None,
-    )
+    client.create_subscription(topic, name, **options.created(settings))
     if sql_filter is not None:
         try:
             change_default_rule(client, topic, name, sql_filter)
@@ -108,17 +76,7 @@ def show(client: Any, topic: options.Topic, name: Name, as_json: options.Json = 
     shown: dict[str, Any] = {
         "topic": topic,
         "name": subscription.name,
-        "status": str(subscription.status),
-        "lock_duration_s": options.seconds(subscription.lock_duration),
-        "ttl_s": options.seconds(subscription.default_message_time_to_live),
-        "dead_letter_on_expiration": subscription.dead_lettering_on_message_expiration,
-        "dead_letter_on_filter_error": subscription.dead_lettering_on_filter_evaluation_exceptions,
-        "max_delivery_count": subscription.max_delivery_count,
-        "auto_delete_on_idle_s": options.seconds(subscription.auto_delete_on_idle),
-        "requires_session": subscription.requires_session,
-        "forward_to": options.path_of(subscription.forward_to),
-        "forward_dead_lettered_to": options.path_of(subscription.forward_dead_lettered_messages_to),
-        "user_metadata": subscription.user_metadata,
+        **options.settings_shown("subscription", subscription),
         **_counts(runtime),
         **options.transfers(runtime),
         **options.times(runtime),
@@ -128,38 +86,11 @@ def show(client: Any, topic: options.Topic, name: Name, as_json: options.Json = 
 
 @_app.command(epilog="Example: pairbus subscription update events audit --max-delivery-count 3 --forward-to ''")
 @connected
-def update(
-    client: Any,
-    topic: options.Topic,
-    name: Name,
-    lock_duration: options.LockDuration = None,
-    ttl: options.Ttl = None,
-    dead_letter_on_expiration: options.DeadLetterOnExpiration = None,
-    dead_letter_on_filter_error: DeadLetterOnFilterError = None,
-    max_delivery_count: options.MaxDeliveryCount = None,
-    status: options.Status = None,
-    auto_delete_on_idle: options.AutoDeleteOnIdle = None,
-    forward_to: options.ForwardTo = None,
-    forward_dead_lettered_to: options.ForwardDeadLetteredTo = None,
-    user_metadata: options.Metadata = None,
-) -> None:
+@options.with_settings("subscription", is_new=False)
+def update(client: Any, topic: options.Topic, name: Name, settings: dict[str, Any]) -> None:
     """Change settings of a subscription; the others stay as they are."""
     subscription = client.get_subscription(topic, name)
-    options.change(
-        subscription,
-        {
-            "lock_duration": lock_duration,
-            "default_message_time_to_live": ttl,
-            "dead_lettering_on_message_expiration": dead_letter_on_expiration,
-            "dead_lettering_on_filter_evaluation_exceptions": dead_letter_on_filter_error,
-            "max_delivery_count": max_delivery_count,
-            "status": status,
-            "auto_delete_on_idle": auto_delete_on_idle,
-            "forward_to": forward_to,
-            "forward_dead_lettered_messages_to": forward_dead_lettered_to,
-            "user_metadata": user_metadata,
-        },
-    )
+    options.change(subscription, settings)
     client.update_subscription(topic, subscription)
     typer.echo(f"updated {topic}/Subscriptions/{name}")
 

@@ -32,31 +32,10 @@ Examples:
 """
 )
 @connected
-def create(
-    client: Any,
-    name: Name,
-    max_size_mb: options.MaxSizeMb = None,
-    ttl: options.Ttl = None,
-    duplicate_window: options.DuplicateWindow = None,
-    max_message_size_kb: options.MaxMessageSizeKb = None,
-    status: options.Status = None,
-    auto_delete_on_idle: options.AutoDeleteOnIdle = None,
-    partitioned: options.Partitioned = False,
-    user_metadata: options.Metadata = None,
-) -> None:
+@options.with_settings("topic", is_new=True)
+def create(client: Any, name: Name, settings: dict[str, Any]) -> None:
     """Create a topic. Settings that are not given have the service's defaults."""
-    client.create_topic(
-        name,
-        max_size_in_megabytes=max_size_mb,
-        default_message_time_to_live=ttl,
-        requires_duplicate_detection=True if duplicate_window is not None else None,
-        duplicate_detection_history_time_window=duplicate_window,
-        max_message_size_in_kilobytes=max_message_size_kb,
-        status=status,
-        auto_delete_on_idle=auto_delete_on_idle,
-        enable_partitioning=partitioned or None,
-        user_metadata=user_metadata or None,
-    )
+    client.create_topic(name, **options.created(settings))
     typer.echo(f"created {name}")
 
 
@@ -82,16 +61,7 @@ def show(client: Any, name: Name, as_json: options.Json = False) -> None:
     runtime = client.get_topic_runtime_properties(name)
     shown: dict[str, Any] = {
         "name": topic.name,
-        "status": str(topic.status),
-        "max_size_mb": topic.max_size_in_megabytes,
-        "max_message_size_kb": topic.max_message_size_in_kilobytes,
-        "ttl_s": options.seconds(topic.default_message_time_to_live),
-        "duplicate_window_s": options.seconds(topic.duplicate_detection_history_time_window)
-        if topic.requires_duplicate_detection
-        else None,
-        "auto_delete_on_idle_s": options.seconds(topic.auto_delete_on_idle),
-        "partitioned": topic.enable_partitioning,
-        "user_metadata": topic.user_metadata,
+        **options.settings_shown("topic", topic),
         **_counts(runtime),
         **options.times(runtime),
     }
@@ -100,31 +70,11 @@ def show(client: Any, name: Name, as_json: options.Json = False) -> None:
 
 @_app.command(epilog="Example: pairbus topic update events --status SendDisabled")
 @connected
-def update(
-    client: Any,
-    name: Name,
-    max_size_mb: options.MaxSizeMb = None,
-    ttl: options.Ttl = None,
-    duplicate_window: options.ChangedDuplicateWindow = None,
-    max_message_size_kb: options.MaxMessageSizeKb = None,
-    status: options.Status = None,
-    auto_delete_on_idle: options.AutoDeleteOnIdle = None,
-    user_metadata: options.Metadata = None,
-) -> None:
+@options.with_settings("topic", is_new=False)
+def update(client: Any, name: Name, settings: dict[str, Any]) -> None:
     """Change settings of a topic; the others stay as they are."""
     topic = topic_by(client, name)
-    options.change(
-        topic,
-        {
-            "max_size_in_megabytes": max_size_mb,
-            "default_message_time_to_live": ttl,
-            "duplicate_detection_history_time_window": duplicate_window,
-            "max_message_size_in_kilobytes": max_message_size_kb,
-            "status": status,
-            "auto_delete_on_idle": auto_delete_on_idle,
-            "user_metadata": user_metadata,
-        },
-    )
+    options.change(topic, settings)
     client.update_topic(topic)
     typer.echo(f"updated {name}")
 
