@@ -92,3 +92,12 @@ async def test_foreign_page_cannot_change_entities(route: str) -> None:
 async def _entities(there: World) -> list[str]:
     found: dict[str, Any] = (await there.get("overview"))["namespaces"]["contoso"]["entities"]
     return sorted(found)
+
+
+async def test_page_gets_the_settings_of_its_forms() -> None:
+    """The page draws what the server reads: a setting that can be written in a form can be read from its entity."""
+    async with world() as there:
+        form = await there.get("entity-settings")
+        names = {setting["name"] for setting in form["settings"] if "queue" in setting["kinds"]}
+        assert names == set(await there.get(f"{CONTOSO}/settings?path=orders"))
+        assert "SendDisabled" in form["statuses"]

@@ -7,7 +7,6 @@ has the default of the service, or stays as it is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,8 @@ from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoun
 from pairbus.dashboard.requests import read_object, text_of
 from pairbus.errors import ConfigError, EntityNotFound, PairbusError
 from pairbus.faults.fault import read_duration
+from pairbus.settings import KINDS, STATUSES, Setting
+from pairbus.settings import SETTINGS as TABLE
 from pairbus.settings.durations import short_text
 from pairbus.transport.threads import in_thread
 
@@ -29,50 +30,39 @@ ENDLESS = timedelta(days=36_500)  # times to live from here on are shown as none
 Names = dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A setting of entities that the page can read and write."""
-
-    kinds: tuple[str, ...]
-    type: str
-    "Type of its values: flag, number, duration, text or status."
-    is_fixed: bool = False
-    "True when it can be set at creation only."
+SETTINGS = {setting.sdk: setting for setting in TABLE if setting.label}
+"Settings that forms have, by the name that the SDK and the JSON of the page use."
 
 
-_BOXES, _ENTRIES, _ALL = ("queue", "subscription"), ("queue", "topic"), ("queue", "topic", "subscription")
-
-SETTINGS: dict[str, Setting] = {
-    "requires_session": Setting(_BOXES, "flag", is_fixed=True),
-    "requires_duplicate_detection": Setting(_ENTRIES, "flag", is_fixed=True),
-    "duplicate_detection_history_time_window": Setting(_ENTRIES, "duration"),
-    "lock_duration": Setting(_BOXES, "duration"),
-    "max_delivery_count": Setting(_BOXES, "number"),
-    "default_message_time_to_live": Setting(_ALL, "duration"),
-    "dead_lettering_on_message_expiration": Setting(_BOXES, "flag"),
-    "forward_to": Setting(_BOXES, "text"),
-    "forward_dead_lettered_messages_to": Setting(_BOXES, "text"),
-    "max_size_in_megabytes": Setting(_ENTRIES, "number"),
-    "status": Setting(_ALL, "status"),
-}
-"Names are those of the SDK."
-
-STATUSES = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
+def form_of_settings() -> dict[str, Any]:
+    """Return what the page needs to draw forms: the settings, and the words of a status."""
+    rows = [
+        {
+            "name": name,
+            "label": setting.label,
+            "type": setting.type.word,
+            "kinds": setting.kinds,
+            "is_fixed": setting.is_fixed,
+            "hint": setting.hint,
+        }
+        for name, setting in SETTINGS.items()
+    ]
+    return {"settings": rows, "statuses": STATUSES}
 
 
 async def settings(page: Page, request: web.Request, names: Names) -> Any:
     """Answer GET settings?path=…: the settings of an entity, by name."""
     kind, name = _named(await page.entity(names["name"], text_of(request, "path")), text_of(request, "path"))
     found = await _administer(page, names, lambda admin: getattr(admin, f"get_{kind}")(*name))
-    return {each: _shown(getattr(found, each)) for each, one in SETTINGS.items() if kind in one.kinds}
+    return {name: _shown(each, getattr(found, name)) for name, each in SETTINGS.items() if kind in each.kinds}
 
 
 async def create(page: Page, request: web.Request, names: Names) -> Any:
     """Answer POST create: {"kind", "path", "settings"}."""
     asked = await read_object(request)
     kind, path = asked.get("kind"), asked.get("path")
-    if kind not in _ALL:
-        raise ConfigError(f"kind is {kind!r:.60}; {', '.join(_ALL)} are known")
+    if kind not in KINDS:
+        raise ConfigError(f"kind is {kind!r:.60}; {', '.join(KINDS)} are known")
     if not isinstance(path, str) or not path.strip("/ "):
         raise ConfigError(
             "path is missing: it names the queue, the topic, or the subscription as TOPIC/Subscriptions/NAME"
@@ -131,7 +121,7 @@ def _read(kind: str, given: Any, *, is_new: bool) -> dict[str, Any]:
     """Read the settings of a request; ConfigError names the one that is wrong."""
     if not isinstance(given, dict):
         raise ConfigError("settings must be an object")
-    found = {}
+    values = {}
     for name, value in given.items():
         setting = SETTINGS.get(name)
         if setting is None or kind not in setting.kinds:
@@ -139,33 +129,31 @@ def _read(kind: str, given: Any, *, is_new: bool) -> dict[str, Any]:
             raise ConfigError(f"a {kind} has no setting {name!r:.60}; known are {known}")
         if setting.is_fixed and not is_new:
             raise ConfigError(f"{name} cannot be changed: it is chosen when the {kind} is created")
-        found[name] = _value(name, setting.type, value)
-    return found
+        values[name] = _value(setting, value)
+    return values
 
 
-def _value(name: str, kind: str, value: Any) -> Any:
-    if kind == "duration" and isinstance(value, str):
+def _value(setting: Setting, value: Any) -> Any:
+    """Read a value of a form as the SDK takes it; ConfigError says what is needed."""
+    word = setting.type.word
+    if word == "duration" and isinstance(value, str):
         try:
             return timedelta(seconds=read_duration(value))
         except ValueError as error:
-            raise ConfigError(f"{name}: {error}") from None
-    if kind == "text" and (value is None or isinstance(value, str)):
-        return value or None
-    if kind == "status" and value in STATUSES:
-        return value
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    if (kind == "flag" and isinstance(value, bool)) or (kind == "number" and is_number):
-        return value
-    words = {"flag": "true or false", "number": "a whole number", "status": f"one of {', '.join(STATUSES)}"}
-    raise ConfigError(f"{name} is {value!r:.60}; {words.get(kind, f'a {kind} as text')} is needed")
-
-
-def _shown(value: Any) -> Any:
-    if not isinstance(value, timedelta):
-        return value if value is None or isinstance(value, bool | int) else str(getattr(value, "value", value))
-    if value >= ENDLESS:
+            raise ConfigError(f"{setting.sdk}: {error}") from None
+    if word == "text" and value in (None, ""):
         return None
-    return short_text(value.total_seconds())
+    is_of_type = type(value) is setting.type.json_type and word != "duration"
+    if is_of_type and (word != "status" or value in STATUSES):
+        return value
+    needed = {"flag": "true or false", "number": "a whole number", "status": f"one of {', '.join(STATUSES)}"}
+    raise ConfigError(f"{setting.sdk} is {value!r:.60}; {needed.get(word, f'a {word} as text')} is needed")
+
+
+def _shown(setting: Setting, value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return None if value >= ENDLESS else short_text(value.total_seconds())
+    return None if value is None else setting.type.from_sdk(value)
 
 
 async def _administer(page: Page, names: Names, work: Callable[[Any], Any]) -> Any:

@@ -173,6 +173,12 @@ async def _watch(page: Page, request: web.Request, names: dict[str, str]) -> web
 # ── switches of a broker ──
 
 
+async def _entity_settings(page: Page, request: web.Request, names: dict[str, str]) -> Any:
+    from pairbus.dashboard.administering import form_of_settings
+
+    return form_of_settings()
+
+
 async def _kinds(page: Page, request: web.Request, names: dict[str, str]) -> Any:
     """Return the kinds of faults that a broker plays."""
     return [
@@ -270,6 +276,7 @@ ROUTES: list[tuple[str, re.Pattern[str], Handler]] = [
     ("GET", re.compile("watch"), _watch),
     ("GET", re.compile("happened"), _happened),
     ("GET", re.compile("fault-kinds"), _kinds),
+    ("GET", re.compile("entity-settings"), _entity_settings),
     ("GET", _of_namespace("faults"), _switch("faults")),
     ("POST", _of_namespace("faults"), _switch("faults")),
     ("DELETE", _of_namespace("faults"), _switch("faults")),

@@ -7,31 +7,21 @@ import { button, field, h } from "./dom.js";
 import { state } from "./store.js";
 import { many } from "./words.js";
 
-// name → label, type, kinds, whether it is chosen at creation only, hint.
-const BOXES = ["queue", "subscription"], ENTRIES = ["queue", "topic"];
-const SETTINGS = {
-  requires_session: ["Messages belong to sessions", "flag", BOXES, true],
-  requires_duplicate_detection: ["Drop messages with an id that was there before", "flag", ENTRIES, true],
-  duplicate_detection_history_time_window: ["Remember message ids for", "duration", ENTRIES, false, "such as 10m"],
-  lock_duration: ["A receiver keeps a message locked for", "duration", BOXES, false, "such as 30s or 5m"],
-  max_delivery_count: ["Deliveries before a message is dead-lettered", "number", BOXES],
-  default_message_time_to_live: ["Messages live for", "duration", [...BOXES, "topic"], false, "such as 14d; empty: for ever"],
-  dead_lettering_on_message_expiration: ["Dead-letter messages that have expired", "flag", BOXES],
-  forward_to: ["Forward messages to", "text", BOXES],
-  forward_dead_lettered_messages_to: ["Forward dead letters to", "text", BOXES],
-  max_size_in_megabytes: ["Size at most, in MB", "number", ENTRIES],
-  status: ["Status", "status", [...BOXES, "topic"]],
-};
-const STATUSES = ["Active", "Disabled", "SendDisabled", "ReceiveDisabled"];
+// What the forms have, from the table of the server: name, label, type, kinds, is_fixed, hint; and the words of a status.
+let table = null;
+
+const load = async () => { table ??= await get("entity-settings"); return table; };
+
+const settingsOf = (kind) => table.settings.filter((one) => one.kinds.includes(kind));
 
 function control(name, type, value, off) {
   if (type === "flag") return h("input", { type: "checkbox", name, checked: value === true, disabled: off });
-  if (type === "status") return h("select", { name }, STATUSES.map((one) => h("option", { value: one, selected: one === (value ?? "Active") }, one)));
+  if (type === "status") return h("select", { name }, table.statuses.map((one) => h("option", { value: one, selected: one === (value ?? "Active") }, one)));
   return h("input", { name, value: value ?? "", inputmode: type === "number" ? "numeric" : null, autocomplete: "off", disabled: off });
 }
 
 function fields(kind, known) {
-  return h("div", { class: "fields", "data-key": kind }, Object.entries(SETTINGS).filter(([, [, , kinds]]) => kinds.includes(kind)).map(([name, [label, type, , isFixed, hint]]) => {
+  return h("div", { class: "fields", "data-key": kind }, settingsOf(kind).map(({ name, label, type, is_fixed: isFixed, hint }) => {
     const off = Boolean(known && isFixed);
     const made = control(name, type, known?.[name], off);
     return type === "flag" ? h("label", { class: "check" }, made, off ? `${label} (cannot be changed)` : label) : field(label, made, hint);
@@ -41,8 +31,8 @@ function fields(kind, known) {
 // Only what differs from `known`, or is filled in.
 function read(form, kind, known) {
   const data = new FormData(form), found = {};
-  for (const [name, [, type, kinds, isFixed]] of Object.entries(SETTINGS)) {
-    if (!kinds.includes(kind) || (known && isFixed)) continue;
+  for (const { name, type, is_fixed: isFixed } of settingsOf(kind)) {
+    if (known && isFixed) continue;
     const text = data.get(name) ?? "";
     const value = type === "flag" ? text === "on" : type === "number" ? Number(text) : text;
     const before = known ? known[name] ?? (type === "flag" ? false : "") : type === "flag" ? false : type === "status" ? "Active" : "";
@@ -62,7 +52,8 @@ function ask(title, label, content, act) {
   return box;
 }
 
-export function newEntity() {
+export async function newEntity() {
+  if (!await attempt(load)) return;
   const names = Object.keys(state.look.namespaces);
   const chosen = h("div", {}, fields("queue", null));
   const kind = h("select", { name: "kind", onchange: (event) => chosen.replaceChildren(fields(event.target.value, null)) }, ["queue", "topic", "subscription"].map((one) => h("option", { value: one }, one)));
@@ -79,7 +70,7 @@ export function newEntity() {
 }
 
 async function changeEntity(here) {
-  const known = await attempt(() => get(of(here.namespace, "settings", { path: here.path })));
+  const known = await attempt(async () => { await load(); return get(of(here.namespace, "settings", { path: here.path })); });
   if (!known) return;
   ask(`Settings of ${here.path}`, "Change", fields(here.entity.kind, known), async (form) => {
     await post(of(here.namespace, "change"), { path: here.path, settings: read(form, here.entity.kind, known) });
