@@ -119,7 +119,7 @@ BROAD_EXCEPTS = {
     ("host/control/serving.py", "call"),  # raised where the result is waited for
     ("host/control/serving.py", "call_in"),
     ("sdk/watchdog.py", "_break"),  # logs the traceback, and tries again at the next look
-    ("sdk/watchdog.py", "_given_up"),  # raised again in the caller's thread
+    ("sdk/watchdog.py", "_call_in_thread"),  # raised again in the caller's thread
     ("sdk/watchdog.py", "work"),
     ("spark/syphon_job/journal.py", "_write"),  # raised where the lines are waited for, and where the journal is closed
     ("spool/threads.py", "_do"),  # raised where the outcome is asked

@@ -15,7 +15,7 @@ from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, Sen
 from pairbus.errors import PairingError
 from pairbus.pairing.events import Closed, Faulted, Moved, SecondaryLost
 from pairbus.pairing.failover import State
-from pairbus.sdk.clients import when_closed
+from pairbus.sdk.clients import call_when_closed
 from tests.client.world import Stage, World, message, until
 from tests.limits import slowness
 from tests.scripted import Reject
@@ -110,7 +110,7 @@ async def test_closing_closes_the_clients_of_both_sides(world: World, flavour: F
     await sender.send(message())
     closed: list[str] = []
     for side in ("primary", "secondary"):
-        when_closed(getattr(client.client, f"_{side}"), partial(closed.append, side))
+        call_when_closed(getattr(client.client, f"_{side}"), partial(closed.append, side))
     assert all(nemesis.open_connections for nemesis in nemeses)
     await client.close()
     assert closed == ["primary", "secondary"]

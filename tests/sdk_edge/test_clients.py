@@ -13,7 +13,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 import pairbus
 import pairbus.aio
-from pairbus.sdk.clients import config_of, when_closed
+from pairbus.sdk.clients import call_when_closed, config_of
 
 EMULATOR = "Endpoint=sb://127.0.0.1:7;SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
 AZURE = "Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0"
@@ -24,8 +24,8 @@ async def test_all_who_asked_are_told_when_somebody_closes_a_client(is_aio: bool
     told: list[str] = []
     kind: Any = aio.ServiceBusClient if is_aio else ServiceBusClient
     client = kind.from_connection_string(EMULATOR)
-    when_closed(client, lambda: told.append("one"))
-    when_closed(client, lambda: told.append("two"))
+    call_when_closed(client, lambda: told.append("one"))
+    call_when_closed(client, lambda: told.append("two"))
     client.get_queue_sender("q")
     assert told == []
     if is_aio:

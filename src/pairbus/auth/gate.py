@@ -7,12 +7,11 @@ no script can forge them: Host names the page's own domain after a rebinding, Or
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from pairbus.auth.hosts import LOOPBACK_HOSTS
+from pairbus.auth.hosts import LOOPBACK_HOSTS, is_address
 
 _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?", re.ASCII)
 
@@ -31,7 +30,7 @@ def check_request_source(host_headers: Sequence[str], origin: str | None, hosts:
         raise ForeignRequest(400, "the request must have exactly one Host header")
     host = _host_of(host_headers[0])
     # An address cannot be rebound: a page from this address comes from the machine that has the address.
-    if host is None or not (host in LOOPBACK_HOSTS or host in hosts or _address(host)):
+    if host is None or not (host in LOOPBACK_HOSTS or host in hosts or is_address(host)):
         raise ForeignRequest(
             421, f"this broker is not {host_headers[0]!r}; use localhost, or start the broker with --allowed-host"
         )
@@ -48,11 +47,3 @@ def check_request_source(host_headers: Sequence[str], origin: str | None, hosts:
 def _host_of(authority: str) -> str | None:
     match = _AUTHORITY.fullmatch(authority)
     return (match[1] or match[2]).lower().rstrip(".") if match else None
-
-
-def _address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

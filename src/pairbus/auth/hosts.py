@@ -15,6 +15,15 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def is_address(host: str) -> bool:
+    """Return True for an IP address, which, unlike a name, cannot be rebound by DNS."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def in_url(host: str) -> str:
     """Return the host as a URL has it: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host

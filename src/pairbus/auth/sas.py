@@ -104,7 +104,7 @@ def sign(resource: str, key_name: str, key: str, expires_s: int) -> str:
 
 
 def parse(token: str) -> SasToken:
-    """Parse a token, with or without `Bearer ` before it; MalformedToken when it is none."""
+    """Parse a token, with or without `Bearer ` before it; MalformedToken when the text is not a token."""
     if len(token) > TOKEN_LENGTH_MAX:
         raise MalformedToken(f"the token has {len(token)} characters; {TOKEN_LENGTH_MAX} are allowed")
     if not token.isascii():  # also the lone surrogates that stand for undecodable header bytes
@@ -142,7 +142,7 @@ def verify(token: SasToken, keys: Iterable[SharedAccessKey], now_s: float, skew_
         raise TokenNotValid(f"no key is named {token.key_name!r}")
     for key in named:
         for text in (key.key, key.secondary_key):
-            if text is not None and _signed_with(token, text):
+            if text is not None and _is_signed_with(token, text):
                 # The expiry is checked after the signature, so that a forged token does not tell the broker's time.
                 if token.expires_s + skew_s <= now_s:
                     raise TokenNotValid(f"the token expired {now_s - token.expires_s:.0f} seconds ago")
@@ -210,16 +210,16 @@ class KeyRing:
     def login(self, name: str, key_text: str) -> Grant | None:
         """Return the grant for the name of a key and the key itself, for SASL PLAIN; None when no key has both."""
         key = self._keys.get(name)
-        if key is not None and _opens(key, key_text):
+        if key is not None and _has_text(key, key_text):
             return Grant(_effective(key), NEVER_S, "")
         for path, keys in self._entity_keys.items():
             for key in keys:
-                if key.name == name and _opens(key, key_text):
+                if key.name == name and _has_text(key, key_text):
                     return Grant(_effective(key), NEVER_S, path, path)
         return None
 
 
-def _opens(key: SharedAccessKey, key_text: str) -> bool:
+def _has_text(key: SharedAccessKey, key_text: str) -> bool:
     texts = [text.encode() for text in (key.key, key.secondary_key) if text is not None]
     return any(hmac.compare_digest(text, key_text.encode()) for text in texts)
 
@@ -242,7 +242,7 @@ def _signature(resource_raw: str, expires_s: int, key: str) -> str:
     return base64.b64encode(digest).decode()
 
 
-def _signed_with(token: SasToken, key: str) -> bool:
+def _is_signed_with(token: SasToken, key: str) -> bool:
     expected = _signature(token.resource_raw, token.expires_s, key)
     return hmac.compare_digest(expected.encode(), token.signature.encode())
 

@@ -12,7 +12,7 @@ PLACES = ("env:", "@")
 
 
 def is_secret_place(text: str) -> bool:
-    """Whether the text names a place, and is not a secret itself."""
+    """Return True when the text names a place and is not a secret itself."""
     return any(text.startswith(kind) and text != kind for kind in PLACES)
 
 

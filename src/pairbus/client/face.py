@@ -21,7 +21,7 @@ from pairbus.pairing.failover import State
 from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions, check_names, factory_of
 from pairbus.sdk import tracing
-from pairbus.sdk.clients import abandon_connections, when_closed
+from pairbus.sdk.clients import abandon_connections, call_when_closed
 from pairbus.sdk.receivers import skip_pings
 from pairbus.telemetry.counters import Snapshot
 
@@ -57,8 +57,8 @@ class PairedClientFace(Generic[SenderT]):
         self._state = PairState(primary, secondary, options)
         self._receivers: weakref.WeakSet[Any] = weakref.WeakSet()
         me = weakref.ref(self)  # the SDK's clients live as long as the engine, which must not hold a forgotten client
-        when_closed(self._primary, partial(_closed_under_us, me, "primary"))
-        when_closed(self._secondary, partial(_closed_under_us, me, "secondary"))
+        call_when_closed(self._primary, partial(_closed_under_us, me, "primary"))
+        call_when_closed(self._secondary, partial(_closed_under_us, me, "secondary"))
         begin(self, self._new_life())
 
     @classmethod

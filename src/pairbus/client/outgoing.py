@@ -25,7 +25,7 @@ from pairbus.client.errors import ReservedPropertyError
 from pairbus.host.forks import call_in_forked_child
 from pairbus.ledger import billable_operations
 from pairbus.sdk.encoding import BATCH_TRANSPORT, encode, encoded
-from pairbus.sdk.failures import as_the_sdk_says_it
+from pairbus.sdk.failures import sdk_error_for
 from pairbus.sdk.messages import as_messages, due_at, ensure_message_id, message_id_of, reserved_property
 from pairbus.sdk.tracing import Traced, batch_links
 from pairbus.spool import SpoolEntry
@@ -175,7 +175,7 @@ def outgoing_of(argument: Any, traced: Traced | None = None) -> Outgoing | None:
         try:
             payload = encode(one, traced)
         except Exception as error:
-            raise as_the_sdk_says_it(error) from error
+            raise sdk_error_for(error) from error
         return Outgoing([payload], [message_id_of(one)], is_batch=False, links=None if traced is None else traced.links)
     if isinstance(argument, ServiceBusMessageBatch):
         return _of_batch(argument, traced)

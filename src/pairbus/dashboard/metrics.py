@@ -14,7 +14,7 @@ from aiohttp import web
 
 from pairbus.dashboard.watch import Watch
 from pairbus.telemetry.counters import ENTITY_FIELDS, Snapshot
-from pairbus.telemetry.metrics.entities import EntityGauges, EntityKind, entity_families, labels_of, ups
+from pairbus.telemetry.metrics.entities import EntityGauges, EntityKind, entity_families, labels_of, up_family
 from pairbus.telemetry.metrics.serving import metrics_answer, refusal_of
 from pairbus.telemetry.metrics.text import Family, Sample, labels
 from pairbus.telemetry.prometheus import client_families
@@ -56,7 +56,7 @@ class PageMetrics:
 def look_families(look: dict[str, Any], clients: Sequence[dict[str, Any]]) -> Iterator[Family]:
     """Yield every family. `clients`: descriptions by the control sockets of paired clients."""
     known = {name: one for name, one in look["namespaces"].items() if one.get("reachable")}
-    yield ups({name: name in known for name in look["namespaces"]})
+    yield up_family({name: name in known for name in look["namespaces"]})
     for kind in KINDS:
         yield from entity_families(kind, [row for name, one in known.items() for row in _entities(name, one, kind)])
     deferred: list[Sample] = [

@@ -102,10 +102,10 @@ def time_of(value: Any) -> Timestamp | None:
     """Return a date and time: the value itself, or that of an ISO 8601 text, in which no zone means UTC."""
     if type(value) is Timestamp:
         return value
-    found = _TIME.fullmatch(value) if isinstance(value, str) and len(value) <= _MAX_TEXT else None
-    if found is None:
+    match = _TIME.fullmatch(value) if isinstance(value, str) and len(value) <= _MAX_TEXT else None
+    if match is None:
         return None
-    year, month, day, hour, minute, second, fraction, sign, zone_hour, zone_minute = found.groups(default="0")
+    year, month, day, hour, minute, second, fraction, sign, zone_hour, zone_minute = match.groups(default="0")
     numbers = [int(part) for part in (year, month, day, hour, minute, second)]
     if not all(low <= part <= high for part, (low, high) in zip(numbers, _TIME_RANGES, strict=True)):
         return None
@@ -132,10 +132,10 @@ def span_of(value: Any) -> timedelta | None:
     """Return a duration: the value itself, or that of .NET's text [-][days.]hours:minutes[:seconds[.fraction]]."""
     if type(value) is timedelta:
         return value
-    found = _SPAN.fullmatch(value) if isinstance(value, str) and len(value) <= _MAX_TEXT else None
-    if found is None:
+    match = _SPAN.fullmatch(value) if isinstance(value, str) and len(value) <= _MAX_TEXT else None
+    if match is None:
         return None
-    sign, days, hours, minutes, seconds, fraction = found.groups(default="0")
+    sign, days, hours, minutes, seconds, fraction = match.groups(default="0")
     span = timedelta(
         days=int(days),
         hours=int(hours),

@@ -1,4 +1,4 @@
-"""Correlation filters by the texts that they ask for: those that select a message are found without a try of each.
+"""Index of correlation filters by the texts that they ask for, so that a message is not compared with every filter.
 
 Filters that ask for the same fields are in one table, by the texts of these fields. A topic may have thousands of
 filters, and hardly more than a few sets of fields.

@@ -22,7 +22,7 @@ Value = str | int | float | bool | timedelta | UUID | bytes
 
 
 class LocalTime(Timestamp):
-    """A date and time that a rule names without a zone: it counts as UTC, and is told without a zone again."""
+    """A date and time that a rule names without a zone: it counts as UTC, and is shown without a zone again."""
 
     __slots__ = ()
 
@@ -124,7 +124,7 @@ def type_name(value: Value) -> str:
 
 
 def without_kind(value: Value) -> Value:
-    """Return the value as messages hold it: of a time, whether it was named with a zone is lost."""
+    """Return the value as messages hold it: a time no longer says whether a zone was named."""
     return Timestamp(value) if isinstance(value, LocalTime) else value
 
 
@@ -169,14 +169,14 @@ def action_from_json(stored: Mapping[str, Any]) -> SqlAction:
 
 
 def _written(described: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name in (row.name for row in fields(described)):
         value = getattr(described, name)
         if isinstance(value, Mapping):
             value = {key: {"type": type_name(v), "value": _BY_PYTHON[type(v)].write(v)} for key, v in value.items()}
         if value is not None:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def _read(kind: type[Any], stored: Mapping[str, Any]) -> Any:

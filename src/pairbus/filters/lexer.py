@@ -1,4 +1,4 @@
-"""The words of filter and action texts. `words` cuts a text into tokens, each with its column."""
+"""The words of filter and action texts. `words` cuts a text into lexemes, each with its column."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Lexeme(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The token as error texts name it."""
+        """The lexeme as error texts name it."""
         return f"{self.source!r:.42}" if self.source else "the end of the text"
 
     def is_word(self, *words: str) -> bool:
-        """Tell whether the token is one of these keywords, in any case."""
+        """Return True when the lexeme is one of these keywords, in any case."""
         return self.kind == NAME and self.value.upper() in words
 
     def is_symbol(self, *symbols: str) -> bool:
@@ -42,7 +42,7 @@ class Lexeme(NamedTuple):
 
 
 def words(text: str) -> list[Lexeme]:
-    """Cut a text into tokens, the last one of kind END; FilterSyntaxError for a character that begins no word."""
+    """Cut a text into lexemes, the last one of kind END; FilterSyntaxError for a character that begins no word."""
     if len(text) > TEXT_LENGTH_MAX:
         raise FilterSyntaxError(
             TEXT_LENGTH_MAX + 1, f"the text has {len(text)} characters; {TEXT_LENGTH_MAX} are allowed"
@@ -51,16 +51,16 @@ def words(text: str) -> list[Lexeme]:
         text.encode()
     except UnicodeEncodeError as error:
         raise FilterSyntaxError(error.start + 1, "half of a surrogate pair is not a character") from error
-    found, at = [], 0
+    lexemes, at = [], 0
     while at < len(text):
         if text[at].isspace():
             at += 1
             continue
         kind, value, end = _word(text, at)
-        found.append(Lexeme(kind, value, at + 1, text[at:end]))
+        lexemes.append(Lexeme(kind, value, at + 1, text[at:end]))
         at = end
-    found.append(Lexeme(END, None, len(text) + 1, ""))
-    return found
+    lexemes.append(Lexeme(END, None, len(text) + 1, ""))
+    return lexemes
 
 
 def _word(text: str, at: int) -> tuple[str, Any, int]:
@@ -111,13 +111,13 @@ def _quoted(text: str, start: int, closing: str) -> tuple[str, int]:
     return value, end + 1
 
 
-def _number(text: str, found: re.Match[str]) -> int | float:
-    end = found.end()
+def _number(text: str, digits: re.Match[str]) -> int | float:
+    end = digits.end()
     if end < len(text) and (text[end].isalnum() or text[end] == "_"):
         raise FilterSyntaxError(end + 1, f"unexpected {text[end]!r} in a number")
-    if found[0].isdecimal():
-        return int(found[0])
-    value = float(found[0])
+    if digits[0].isdecimal():
+        return int(digits[0])
+    value = float(digits[0])
     if math.isinf(value):
-        raise FilterSyntaxError(found.start() + 1, f"the number {found[0]:.40} is too large")
+        raise FilterSyntaxError(digits.start() + 1, f"the number {digits[0]:.40} is too large")
     return value

@@ -24,7 +24,7 @@ class PatternError(ValueError):
 
 
 def like(pattern: str, escape: str | None = None) -> Matcher:
-    """Compile a pattern in which % is any run of characters and _ any one character; PatternError."""
+    """Compile a pattern in which % is any run of characters and _ any one character; PatternError when it is wrong."""
     if len(pattern) > PATTERN_LENGTH_MAX:
         raise PatternError(f"a LIKE pattern has at most {PATTERN_LENGTH_MAX} characters, this one {len(pattern)}")
     if escape is not None and len(escape) != 1:
@@ -79,10 +79,10 @@ def _chain(first: str, middle: list[str], last: str) -> Matcher:
         if end < at or not value.startswith(first) or not value.endswith(last):
             return False
         for text in middle:
-            found = value.find(text, at, end)
-            if found < 0:
+            place = value.find(text, at, end)
+            if place < 0:
                 return False
-            at = found + len(text)
+            at = place + len(text)
         return True
 
     return match

@@ -53,50 +53,50 @@ def parse_action(text: str, parameters: Mapping[str, Value]) -> list[Set | Remov
 
 class _Parser:
     def __init__(self, text: str, parameters: Mapping[str, Value]) -> None:
-        self._tokens = words(text)
+        self._lexemes = words(text)
         self._at = 0
         self._depth = 0
         self._parameters = {name.removeprefix("@").lower(): value for name, value in parameters.items()}
 
-    # ── tokens ──
+    # ── lexemes ──
 
     @property
-    def _token(self) -> Lexeme:
-        return self._tokens[self._at]
+    def _lexeme(self) -> Lexeme:
+        return self._lexemes[self._at]
 
     def _next(self) -> Lexeme:
-        token = self._tokens[self._at]
+        lexeme = self._lexemes[self._at]
         self._at += 1
-        return token
+        return lexeme
 
     def _take_symbol(self, *symbols: str) -> bool:
-        if self._token.is_symbol(*symbols):
+        if self._lexeme.is_symbol(*symbols):
             self._at += 1
             return True
         return False
 
     def _take_word(self, *wanted: str) -> bool:
-        if self._token.is_word(*wanted):
+        if self._lexeme.is_word(*wanted):
             self._at += 1
             return True
         return False
 
-    def _expected(self, what: str) -> FilterSyntaxError:
-        token = self._token
-        if token.kind == END and self._at == 0:
-            return FilterSyntaxError(token.column, f"expected {what}, but the text is empty")
-        before = self._tokens[self._at - 1] if self._at else None
+    def _expected(self, expectation: str) -> FilterSyntaxError:
+        lexeme = self._lexeme
+        if lexeme.kind == END and self._at == 0:
+            return FilterSyntaxError(lexeme.column, f"expected {expectation}, but the text is empty")
+        before = self._lexemes[self._at - 1] if self._at else None
         where = f" after {_name_of(before)}" if before else ""
-        return FilterSyntaxError(token.column, f"expected {what}{where}, found {token.shown}")
+        return FilterSyntaxError(lexeme.column, f"expected {expectation}{where}, found {lexeme.shown}")
 
-    def _need_symbol(self, symbol: str, what: str = "") -> None:
+    def _need_symbol(self, symbol: str, expectation: str = "") -> None:
         if not self._take_symbol(symbol):
-            raise self._expected(what or f"{symbol!r}")
+            raise self._expected(expectation or f"{symbol!r}")
 
     def _nested(self, parse: Callable[[], FilterNode]) -> FilterNode:
         self._depth += 1
         if self._depth > NESTING_MAX:
-            raise FilterSyntaxError(self._token.column, f"nested deeper than {NESTING_MAX} levels")
+            raise FilterSyntaxError(self._lexeme.column, f"nested deeper than {NESTING_MAX} levels")
         node = parse()
         self._depth -= 1
         return node
@@ -105,21 +105,21 @@ class _Parser:
 
     def filter(self) -> FilterNode:
         node = self._condition(self._or())
-        if self._token.kind != END:
+        if self._lexeme.kind != END:
             raise self._expected("AND, OR or the end of the text")
         return node
 
     def statements(self) -> list[Set | Remove]:
-        found: list[Set | Remove] = []
-        while self._token.kind != END or not found:
-            if len(found) == STATEMENTS_MAX:
-                raise FilterSyntaxError(self._token.column, f"an action has at most {STATEMENTS_MAX} statements")
-            found.append(self._statement())
+        statements: list[Set | Remove] = []
+        while self._lexeme.kind != END or not statements:
+            if len(statements) == STATEMENTS_MAX:
+                raise FilterSyntaxError(self._lexeme.column, f"an action has at most {STATEMENTS_MAX} statements")
+            statements.append(self._statement())
             self._take_symbol(";", ",")
-        return found
+        return statements
 
     def _statement(self) -> Set | Remove:
-        column = self._token.column
+        column = self._lexeme.column
         if self._take_word("SET"):
             target = self._property("a property")
             self._need_symbol("=")
@@ -142,7 +142,7 @@ class _Parser:
 
     def _or(self) -> FilterNode:
         first = self._and()
-        if not self._token.is_word("OR"):
+        if not self._lexeme.is_word("OR"):
             return first
         operands = [self._condition(first)]
         while self._take_word("OR"):
@@ -151,7 +151,7 @@ class _Parser:
 
     def _and(self) -> FilterNode:
         first = self._not()
-        if not self._token.is_word("AND"):
+        if not self._lexeme.is_word("AND"):
             return first
         operands = [self._condition(first)]
         while self._take_word("AND"):
@@ -159,32 +159,32 @@ class _Parser:
         return And(first.column, tuple(operands))
 
     def _not(self) -> FilterNode:
-        column = self._token.column
+        column = self._lexeme.column
         if self._take_word("NOT"):
             return Not(column, self._condition(self._nested(self._not)))
         return self._comparison()
 
     def _comparison(self) -> FilterNode:
         left = self._sum()
-        if self._token.is_symbol(*_COMPARISONS):
+        if self._lexeme.is_symbol(*_COMPARISONS):
             self._value(left)
             operator = self._next().value
             return Compare(left.column, "<>" if operator == "!=" else operator, left, self._value(self._sum()))
-        if self._token.is_word("IS"):
+        if self._lexeme.is_word("IS"):
             return self._is_null(left)
-        if not self._token.is_word("NOT", "IN", "LIKE"):
+        if not self._lexeme.is_word("NOT", "IN", "LIKE"):
             return left
         self._value(left)
         negated = self._take_word("NOT")
         if self._take_word("IN"):
-            found: Condition = In(left.column, left, self._items())
+            condition: Condition = In(left.column, left, self._items())
         elif self._take_word("LIKE"):
             pattern = self._value(self._sum())
             escape = self._value(self._sum()) if self._take_word("ESCAPE") else None
-            found = Like(left.column, left, pattern, escape)
+            condition = Like(left.column, left, pattern, escape)
         else:
             raise self._expected("IN or LIKE")
-        return Not(left.column, found) if negated else found
+        return Not(left.column, condition) if negated else condition
 
     def _is_null(self, left: FilterNode) -> Condition:
         if not isinstance(left, Property | PropertyOf):
@@ -193,8 +193,8 @@ class _Parser:
         negated = self._take_word("NOT")
         if not self._take_word("NULL"):
             raise self._expected("NULL" if negated else "NULL or NOT NULL")
-        found = IsNull(left.column, left)
-        return Not(left.column, found) if negated else found
+        condition = IsNull(left.column, left)
+        return Not(left.column, condition) if negated else condition
 
     def _items(self) -> tuple[FilterNode, ...]:
         self._need_symbol("(")
@@ -215,33 +215,33 @@ class _Parser:
     def _chain(self, parse: Callable[[], FilterNode], *operators: str) -> FilterNode:
         first = parse()
         rest = []
-        while self._token.is_symbol(*operators):
+        while self._lexeme.is_symbol(*operators):
             self._value(first)
             operator = self._next().value
             rest.append((operator, self._value(parse())))
         return Arithmetic(first.column, first, tuple(rest)) if rest else first
 
     def _sign(self) -> FilterNode:
-        token = self._token
+        lexeme = self._lexeme
         if not self._take_symbol("+", "-"):
             return self._primary()
-        number = self._token
-        if token.value == "-" and number.kind == NUMBER and number.value == INTEGER_MAX + 1:
+        number = self._lexeme
+        if lexeme.value == "-" and number.kind == NUMBER and number.value == INTEGER_MAX + 1:
             self._next()  # the smallest integer, which has no positive counterpart
-            return Literal(token.column, -number.value)
-        return Sign(token.column, token.value, self._value(self._nested(self._sign)))
+            return Literal(lexeme.column, -number.value)
+        return Sign(lexeme.column, lexeme.value, self._value(self._nested(self._sign)))
 
     def _primary(self) -> FilterNode:
-        token = self._token
-        if token.kind == NUMBER:
+        lexeme = self._lexeme
+        if lexeme.kind == NUMBER:
             return self._number(self._next())
-        if token.kind == TEXT:
-            return Literal(token.column, self._next().value)
-        if token.kind == PARAMETER:
+        if lexeme.kind == TEXT:
+            return Literal(lexeme.column, self._next().value)
+        if lexeme.kind == PARAMETER:
             return self._parameter(self._next())
-        if token.kind == QUOTED:
+        if lexeme.kind == QUOTED:
             return self._property("an operand")
-        if token.kind == NAME:
+        if lexeme.kind == NAME:
             return self._word()
         if self._take_symbol("("):
             node = self._nested(self._or)
@@ -249,65 +249,65 @@ class _Parser:
             return node
         raise self._expected("an operand")
 
-    def _number(self, token: Lexeme) -> Literal:
-        if isinstance(token.value, int) and token.value > INTEGER_MAX:
-            raise FilterSyntaxError(token.column, f"the integer {token.source:.40} is larger than {INTEGER_MAX}")
-        return Literal(token.column, token.value)
+    def _number(self, lexeme: Lexeme) -> Literal:
+        if isinstance(lexeme.value, int) and lexeme.value > INTEGER_MAX:
+            raise FilterSyntaxError(lexeme.column, f"the integer {lexeme.source:.40} is larger than {INTEGER_MAX}")
+        return Literal(lexeme.column, lexeme.value)
 
-    def _parameter(self, token: Lexeme) -> Literal:
-        if token.value.lower() not in self._parameters:
-            raise FilterSyntaxError(token.column, f"the parameter {token.source} has no value")
-        value = self._parameters[token.value.lower()]
-        return Literal(token.column, check_value(token.source, value))
+    def _parameter(self, lexeme: Lexeme) -> Literal:
+        if lexeme.value.lower() not in self._parameters:
+            raise FilterSyntaxError(lexeme.column, f"the parameter {lexeme.source} has no value")
+        value = self._parameters[lexeme.value.lower()]
+        return Literal(lexeme.column, check_value(lexeme.source, value))
 
     def _word(self) -> FilterNode:
-        token = self._token
-        constant = token.value.upper()
+        lexeme = self._lexeme
+        constant = lexeme.value.upper()
         if constant in _CONSTANTS:
             self._next()
-            return Literal(token.column, _CONSTANTS[constant])
+            return Literal(lexeme.column, _CONSTANTS[constant])
         if constant == "EXISTS":
             self._next()
             self._need_symbol("(")
             operand = self._property("a property")
             self._need_symbol(")")
-            return Exists(token.column, operand)
-        if self._tokens[self._at + 1].is_symbol("("):
+            return Exists(lexeme.column, operand)
+        if self._lexemes[self._at + 1].is_symbol("("):
             return self._function()
         return self._property("an operand")
 
     def _function(self) -> FilterNode:
-        if self._token.is_word(*RESERVED):
+        if self._lexeme.is_word(*RESERVED):
             raise self._expected("an operand")
-        token = self._next()
-        name = token.value.lower()
+        lexeme = self._next()
+        name = lexeme.value.lower()
         if name not in ("newid", "property", "p"):
             raise FilterSyntaxError(
-                token.column, f"unknown function {token.source!r:.42}; known are newid(), property(name) and p(name)"
+                lexeme.column, f"unknown function {lexeme.source!r:.42}; known are newid(), property(name) and p(name)"
             )
         self._need_symbol("(")
-        node: FilterNode = NewId(token.column)
+        node: FilterNode = NewId(lexeme.column)
         if name != "newid":
-            node = PropertyOf(token.column, self._value(self._nested(self._sum)))
+            node = PropertyOf(lexeme.column, self._value(self._nested(self._sum)))
         self._need_symbol(")")
         return node
 
-    def _property(self, what: str) -> Property:
-        """Parse [sys. | user.] name; `what` describes the name in errors."""
-        token = self._token
-        if token.kind not in (NAME, QUOTED) or token.is_word(*RESERVED):
-            raise self._expected(what)
+    def _property(self, expectation: str) -> Property:
+        """Parse [sys. | user.] name; `expectation` describes the name in errors."""
+        lexeme = self._lexeme
+        if lexeme.kind not in (NAME, QUOTED) or lexeme.is_word(*RESERVED):
+            raise self._expected(expectation)
         self._next()
-        if not (token.is_word("SYS", "USER") and self._token.is_symbol(".")):
-            return Property(token.column, token.value)
+        if not (lexeme.is_word("SYS", "USER") and self._lexeme.is_symbol(".")):
+            return Property(lexeme.column, lexeme.value)
         self._next()
-        name = self._token
+        name = self._lexeme
         if name.kind not in (NAME, QUOTED):
             raise self._expected("the name of a property")
         self._next()
-        return Property(token.column, name.value, is_system=token.is_word("SYS"))
+        return Property(lexeme.column, name.value, is_system=lexeme.is_word("SYS"))
 
 
-def _name_of(token: Lexeme) -> str:
-    """Name the token before the place of an error: keywords as they are, all others in quotes."""
-    return token.value.upper() if token.is_word(*RESERVED, "SET", "REMOVE") else token.shown
+def _name_of(lexeme: Lexeme) -> str:
+    """Name the lexeme before the place of an error: keywords as they are, all others in quotes."""
+    return lexeme.value.upper() if lexeme.is_word(*RESERVED, "SET", "REMOVE") else lexeme.shown

@@ -111,18 +111,18 @@ class MessageView:
     def parts(self) -> tuple[tuple[int, int], tuple[int, int], int]:
         """Return (value and end of the properties, value and end of the application properties, start of the rest).
 
-        A section that is not there has (0, 0).
+        A missing section has (0, 0).
         """
         if self._parts is None:
-            found, rest = {PROPERTIES: (0, 0), APPLICATION_PROPERTIES: (0, 0)}, 0
+            spans, rest = {PROPERTIES: (0, 0), APPLICATION_PROPERTIES: (0, 0)}, 0
             try:
                 for code, _, value_at, end in sections(self.body):
-                    if code not in found:
+                    if code not in spans:
                         break
-                    found[code], rest = (value_at, end), end
+                    spans[code], rest = (value_at, end), end
             except ProtocolError as error:
                 raise _unreadable(error) from error
-            self._parts = found[PROPERTIES], found[APPLICATION_PROPERTIES], rest
+            self._parts = spans[PROPERTIES], spans[APPLICATION_PROPERTIES], rest
         return self._parts
 
     def editable(self) -> MessageView:

@@ -1,4 +1,4 @@
-"""Private attributes of an SDK client: its settings, its connections, its end."""
+"""Settings and connections of an SDK client, read from its private attributes, and the moment at which it is closed."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ ProxySettings = tuple[str, int, tuple[str, str] | None]
 "Host, port, (user, password)."
 
 
-def proxy_of_sync_sdk(host: str, given: ProxySettings | None, *, tls: bool) -> ProxySettings | None:
-    """Return the proxy that the sync SDK would use for this host. `given`: proxy that the user gave, or None.
+def proxy_of_sync_sdk(host: str, configured: ProxySettings | None, *, tls: bool) -> ProxySettings | None:
+    """Return the proxy that the sync SDK would use for this host. `configured`: the proxy of the client, or None.
 
     Its web sockets are those of websocket-client, which reads HTTPS_PROXY, HTTP_PROXY and NO_PROXY in its own way;
-    NO_PROXY is also stronger than a proxy that was given. The asyncio SDK does not read the environment.
+    NO_PROXY is also stronger than the proxy of the client. The asyncio SDK does not read the environment.
     """
     if get_proxy_info is None:
-        return given
-    proxy, port, user = get_proxy_info(host, tls, *(given or (None, 0, None)))
+        return configured
+    proxy, port, user = get_proxy_info(host, tls, *(configured or (None, 0, None)))
     return (proxy, port or DEFAULT_PROXY_PORT, user) if proxy else None
 
 
@@ -108,45 +108,45 @@ def abandon_connections(client: AnyClient) -> None:
 _kept: list[object] = []
 
 
-def keep(parents: object) -> None:
+def keep(inherited: object) -> None:
     """Keep an object of the parent process for ever in a forked child.
 
     A socket of asyncio that is collected removes itself from the selector, which the parent uses too: the parent would
     get no more events of its own socket.
     """
-    _kept.append(parents)
+    _kept.append(inherited)
 
 
 class _Canary:
-    """A member of the senders and receivers of a client, which tells when the client closes them all."""
+    """A member of the senders and receivers of a client that calls a function when the client closes them all."""
 
     _container_id = "pairbus-canary"
 
-    def __init__(self, told: Callable[[], None], *, aio: bool) -> None:
-        self._told = told
+    def __init__(self, callback: Callable[[], None], *, aio: bool) -> None:
+        self._callback = callback
         self._aio = aio
 
     def close(self) -> Awaitable[None] | None:
-        self._told()
+        self._callback()
         return asyncio.sleep(0) if self._aio else None
 
 
-def when_closed(client: AnyClient, told: Callable[[], None]) -> None:
-    """Call `told` when this client is closed: the SDK does not remember that, and would open new connections."""
-    canary = _Canary(told, aio=isinstance(client, sdk_aio.ServiceBusClient))
+def call_when_closed(client: AnyClient, callback: Callable[[], None]) -> None:
+    """Call a function when this client is closed: the SDK does not remember that, and would open new connections."""
+    canary = _Canary(callback, aio=isinstance(client, sdk_aio.ServiceBusClient))
     vars(client).setdefault("_pairbus_canaries", []).append(canary)  # kept alive: the client's own set is weak
     client._handlers.add(canary)
 
 
-def check_flavour(given: object, name: str, *, aio: bool, kinds: tuple[type, type]) -> None:
-    """Raise TypeError unless `given` is a sync object of the SDK (the first of `kinds`), or with `aio` an asyncio one.
+def check_flavour(client: object, name: str, *, aio: bool, kinds: tuple[type, type]) -> None:
+    """Raise TypeError unless this is a sync client of the SDK (the first of `kinds`), or with `aio` an asyncio one.
 
     With the other flavour a send would seem to succeed, but its coroutine would never be awaited.
     """
-    if isinstance(given, kinds[aio]):
+    if isinstance(client, kinds[aio]):
         return
     homes, ours = ("azure.servicebus", "azure.servicebus.aio"), ("pairbus", "pairbus.aio")
     hint = ""
-    if isinstance(given, kinds[not aio]):
+    if isinstance(client, kinds[not aio]):
         hint = f"; this one is of {homes[not aio]}, and belongs to {ours[not aio]}.PairedServiceBusClient"
-    raise TypeError(f"{name} must be a {kinds[aio].__name__} of {homes[aio]}, not {type(given).__name__}{hint}")
+    raise TypeError(f"{name} must be a {kinds[aio].__name__} of {homes[aio]}, not {type(client).__name__}{hint}")

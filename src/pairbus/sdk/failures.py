@@ -66,22 +66,22 @@ def _send_error(error: TransportError) -> exceptions.ServiceBusError:
     if isinstance(error, Timeout):
         return exceptions.OperationTimeoutError(message=str(error), error=error)
     if isinstance(error, TokenRefused):
-        said = amqp_error.TokenAuthFailure(error.status, error.description)  # type: ignore[no-untyped-call]
-        refused = as_the_sdk_says_it(said)
+        refusal = amqp_error.TokenAuthFailure(error.status, error.description)  # type: ignore[no-untyped-call]
+        refused = sdk_error_for(refusal)
         refused.add_note(str(error))  # the SDK drops the service's text about the token
         return refused
     if isinstance(error, TooLarge):
         return exceptions.MessageSizeExceededError(message=error.description, error=error)
     if isinstance(error, Refused):
-        return as_the_sdk_says_it(amqp_error.AMQPLinkError(error.condition.encode(), description=error.description))
+        return sdk_error_for(amqp_error.AMQPLinkError(error.condition.encode(), description=error.description))
     if isinstance(error, ConnectionLost) and error.condition is not None:
-        return as_the_sdk_says_it(amqp_error.AMQPConnectionError(error.condition.encode(), description=str(error)))
+        return sdk_error_for(amqp_error.AMQPConnectionError(error.condition.encode(), description=str(error)))
     return exceptions.ServiceBusConnectionError(message=str(error), error=error)
 
 
-def as_the_sdk_says_it(said: Exception) -> exceptions.ServiceBusError:
+def sdk_error_for(error: Exception) -> exceptions.ServiceBusError:
     """Return the error that the SDK raises where its AMQP library, or its encoder, raised this one."""
-    return PyamqpTransport.create_servicebus_exception(_silent, said)
+    return PyamqpTransport.create_servicebus_exception(_silent, error)
 
 
 def _request_error(error: RequestRefused) -> exceptions.ServiceBusError:
@@ -111,18 +111,18 @@ def _kind_of(error: BaseException) -> Kind | None:
     if isinstance(error, exceptions.ServiceBusError):
         inner = getattr(error, "inner_exception", None)
         if isinstance(inner, Exception) and not isinstance(inner, amqp_error.AMQPException | type(error)):
-            return _of_foreign(inner) or Kind.COMMUNICATION  # "Handler failed: …": the connection died
+            return _kind_of_foreign(inner) or Kind.COMMUNICATION  # "Handler failed: …": the connection died
         if isinstance(error._condition, str):
             return kind_of_condition(error._condition)
         return Kind.INTERNAL if error._retryable else Kind.INVALID
-    return _of_foreign(error)
+    return _kind_of_foreign(error)
 
 
-def _of_foreign(error: BaseException) -> Kind | None:
+def _kind_of_foreign(error: BaseException) -> Kind | None:
     if isinstance(error, ClientAuthenticationError):
         # A token credential raises the same error when its authority cannot be reached; its cause tells the difference.
-        unanswered = any(isinstance(one, ServiceRequestError | OSError) for one in _chain(error))
-        return Kind.COMMUNICATION if unanswered else Kind.UNAUTHORIZED
+        is_unanswered = any(isinstance(cause, ServiceRequestError | OSError) for cause in _chain(error))
+        return Kind.COMMUNICATION if is_unanswered else Kind.UNAUTHORIZED
     return next((kind for known, kind in _FOREIGN if isinstance(error, known)), None)
 
 
@@ -131,11 +131,11 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, BaseException) and one not in seen:
-            seen.append(one)
-            yield one
-            waiting += [getattr(one, "inner_exception", None), one.__cause__]
+        cause = waiting.pop()
+        if isinstance(cause, BaseException) and cause not in seen:
+            seen.append(cause)
+            yield cause
+            waiting += [getattr(cause, "inner_exception", None), cause.__cause__]
 
 
 def _one_line(error: BaseException) -> str:

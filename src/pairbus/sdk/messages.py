@@ -19,27 +19,29 @@ AnyMessage = ServiceBusMessage | AmqpAnnotatedMessage
 Plain = TypeVar("Plain", AmqpAnnotatedMessage, AmqpMessageProperties, AmqpMessageHeader)
 
 
-def as_messages(given: Any) -> list[ServiceBusMessage]:
+def as_messages(argument: Any) -> list[ServiceBusMessage]:
     """List the messages of an argument of `send_messages` of the SDK; raises the errors of the SDK.
 
     The SDK accepts a message, an annotated message, a mapping, an iterable of these, a batch. Messages are not copied.
     """
-    if isinstance(given, ServiceBusMessageBatch):
-        return list(given._messages)
-    if isinstance(given, Iterable) and not isinstance(given, Mapping):
-        return [message for one in given for message in _as_one(one)]
-    return _as_one(given) if not isinstance(given, Mapping) or given else []  # the SDK sends nothing for {} either
+    if isinstance(argument, ServiceBusMessageBatch):
+        return list(argument._messages)
+    if isinstance(argument, Iterable) and not isinstance(argument, Mapping):
+        return [message for item in argument for message in _as_message(item)]
+    if isinstance(argument, Mapping) and not argument:
+        return []  # the SDK sends nothing for {} either
+    return _as_message(argument)
 
 
-def _as_one(given: Any) -> list[ServiceBusMessage]:
-    if isinstance(given, ServiceBusMessage):
-        return [given]
-    if isinstance(given, AmqpAnnotatedMessage):
-        return [_message_of(given)]
+def _as_message(item: Any) -> list[ServiceBusMessage]:
+    if isinstance(item, ServiceBusMessage):
+        return [item]
+    if isinstance(item, AmqpAnnotatedMessage):
+        return [_message_of(item)]
     # A mapping, or another object, which the SDK refuses with its own error.
-    made = transform_outbound_messages([given], ServiceBusMessage, PyamqpTransport.to_outgoing_amqp_message)
-    assert isinstance(made, list)
-    return made
+    messages = transform_outbound_messages([item], ServiceBusMessage, PyamqpTransport.to_outgoing_amqp_message)
+    assert isinstance(messages, list)
+    return messages
 
 
 def _message_of(raw: AmqpAnnotatedMessage) -> ServiceBusMessage:
@@ -77,7 +79,7 @@ def message_id_of(message: ServiceBusMessage) -> str:
 
 
 def reserved_property(message: AnyMessage, names: Container[str]) -> str | None:
-    """Return the first application property that has one of these names."""
+    """Return the name of the first application property that has one of these names."""
     for key in message.application_properties or ():
         name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
         if name in names:

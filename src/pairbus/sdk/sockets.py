@@ -18,7 +18,7 @@ from azure.servicebus._pyamqp.client import AMQPClient
 
 
 def _is_known() -> bool:
-    """Tell whether this version of the SDK keeps its socket where `break_socket` looks for it."""
+    """Return True when this version of the SDK keeps its socket where `break_socket` looks for it."""
     ways = (
         (AMQPClient.open, "_connection"),
         (Connection._connect, "_transport"),
@@ -59,16 +59,16 @@ def _shut_down(candidate: object) -> bool:
 
 def _in_use_by(transport: object) -> list[socket.socket]:
     """List the sockets that threads inside this transport hold in local variables, innermost first."""
-    found: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     for innermost in sys._current_frames().values():
         held: list[socket.socket] = []
         frame: FrameType | None = innermost
         while frame is not None:
             names = frame.f_locals
             if names.get("self") is transport:
-                found += held
+                sockets += held
                 break
             # By the real type: `isinstance` of an application's proxy object may run the application's code.
             held += [value for value in list(names.values()) if issubclass(type(value), socket.socket)]
             frame = frame.f_back
-    return found
+    return sockets

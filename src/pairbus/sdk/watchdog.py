@@ -39,7 +39,7 @@ def guarded(call: Callable[[], T], owner: object, deadline: float) -> T:
     """
     late_at = deadline + GRACE_S
     if not CAN_BREAK:
-        return _given_up(call, late_at)
+        return _call_in_thread(call, late_at)
     watched = _Watched(owner, late_at)
     try:
         _watchdog.watch(watched)
@@ -115,7 +115,7 @@ def _after_fork() -> None:
 call_in_forked_child(_after_fork)
 
 
-def _given_up(call: Callable[[], T], late_at: float) -> T:
+def _call_in_thread(call: Callable[[], T], late_at: float) -> T:
     """Make the call in a thread of its own, which is left behind when it is late."""
     outcome: Future[T] = Future()
 

@@ -56,11 +56,11 @@ def _sent(snapshot: Snapshot) -> Iterator[Point]:
         yield int(counts["failed"]), {OPERATION: "send", DESTINATION: path, ERROR: "_OTHER"}
 
 
-def _of_entities(field: str) -> Callable[[Snapshot], Iterator[Point]]:
+def _entity_points(field: str) -> Callable[[Snapshot], Iterator[Point]]:
     return lambda snapshot: ((int(counts[field]), {DESTINATION: path}) for path, counts in snapshot["entities"].items())
 
 
-def _of_queues(field: str) -> Callable[[Snapshot], Iterator[Point]]:
+def _queue_points(field: str) -> Callable[[Snapshot], Iterator[Point]]:
     return lambda snapshot: ((int(counts[field]), {DESTINATION: path}) for path, counts in snapshot["queues"].items())
 
 
@@ -71,11 +71,11 @@ def _states(snapshot: Snapshot) -> Iterator[Point]:
 
 METRICS = (
     Metric("messaging.client.sent.messages", "counter", "{message}", "Messages by where they were stored", _sent),
-    Metric("pairbus.pings", "counter", "{ping}", "Pings of entities that are failed over", _of_entities("pings")),
-    Metric("pairbus.failovers", "counter", "{failover}", "Failovers of entities", _of_entities("failovers")),
-    Metric("pairbus.recoveries", "counter", "{recovery}", "Failovers that ended", _of_entities("recovered")),
-    Metric("pairbus.moved.messages", "counter", "{message}", "Messages moved home", _of_queues("moved")),
-    Metric("pairbus.dead_lettered.messages", "counter", "{message}", "Dead-lettered", _of_queues("dead_lettered")),
+    Metric("pairbus.pings", "counter", "{ping}", "Pings of entities that are failed over", _entity_points("pings")),
+    Metric("pairbus.failovers", "counter", "{failover}", "Failovers of entities", _entity_points("failovers")),
+    Metric("pairbus.recoveries", "counter", "{recovery}", "Failovers that ended", _entity_points("recovered")),
+    Metric("pairbus.moved.messages", "counter", "{message}", "Messages moved home", _queue_points("moved")),
+    Metric("pairbus.dead_lettered.messages", "counter", "{message}", "Dead-lettered", _queue_points("dead_lettered")),
     Metric("pairbus.entity.state", "gauge", "1", "0 healthy, 1 suspect, 2 failed over", _states),
     Metric(
         "pairbus.backlog.out_of_rotation",
@@ -119,9 +119,8 @@ def span(
 ) -> AbstractContextManager[object]:
     """Return a span around a rare operation: a diverted send, a ping, a pass of the syphon.
 
-    `messages`: encoded messages, to whose own spans it has links; they are read only when the application traces.
-
-    Its name is the operation and, where the attributes have one, the destination. An exception that passes through is
+    Its name is the operation and, where the attributes have one, the destination. It has links to the spans of
+    `messages`, encoded messages that are read only when the application traces. An exception that passes through is
     recorded and marks the span as failed; for an error that is returned call `failed`.
     """
     if not is_traced():

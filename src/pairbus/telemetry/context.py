@@ -28,9 +28,9 @@ def parent_of(message: bytes) -> tuple[int, int, int] | None:
         return None
     for code, _, at, end in rows:
         if code == APPLICATION_PROPERTIES:
-            found = _PARENT.search(message, at, end)
-            if found is not None and found[1] != b"ff":
-                return int(found[2], 16), int(found[3], 16), int(found[4], 16)
+            parent = _PARENT.search(message, at, end)
+            if parent is not None and parent[1] != b"ff":
+                return int(parent[2], 16), int(parent[3], 16), int(parent[4], 16)
     return None
 
 

@@ -77,7 +77,7 @@ EndOperation = Callable[[OperationStart | None, Any], OperationEnd]
 
 
 class Recording:
-    """State of recording: whether a reader takes the records, asked once a second until there is one."""
+    """State of recording: on as soon as a metrics reader takes the records, for which it looks once a second."""
 
     def __init__(self) -> None:
         self._is_on = False
@@ -160,7 +160,7 @@ def _record(operation: OperationStart | None, began: float, ended: OperationEnd,
 @lru_cache(ATTRIBUTES_KEPT)
 def _attributes(operation: OperationStart, place: str | None, error: str | None) -> Mapping[str, Attribute]:
     topic, _, subscription = operation.path.partition("/Subscriptions/")
-    found = {
+    attributes = {
         SYSTEM: "servicebus",
         OPERATION: operation.name,
         TYPE: operation.type,
@@ -170,7 +170,7 @@ def _attributes(operation: OperationStart, place: str | None, error: str | None)
         PLACE: place,
         ERROR: error,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 @cache
@@ -240,8 +240,8 @@ def _settle(receiver: Any, message: Any, settlement: str, *_: Any, **__: Any) ->
     return OperationStart(status, "settle", receiver.entity_path, status)
 
 
-def _ask(receiver: Any, asked: bytes, *_: Any, **__: Any) -> OperationStart | None:
-    known = _REQUESTS.get(asked)
+def _ask(receiver: Any, request_name: bytes, *_: Any, **__: Any) -> OperationStart | None:
+    known = _REQUESTS.get(request_name)
     return None if known is None else OperationStart(*known, receiver.entity_path)
 
 
@@ -249,16 +249,16 @@ def _receive(receiver: Any, *_: Any, **__: Any) -> OperationStart:
     return OperationStart("receive", "receive", receiver.entity_path)
 
 
-def _came(operation: OperationStart | None, returned: Any) -> OperationEnd:
+def _delivered(operation: OperationStart | None, returned: Any) -> OperationEnd:
     """Count delivered messages; those of a peek are not delivered."""
     if operation is None or operation.name not in ("receive", "receive_deferred"):
         return OperationEnd()
     return OperationEnd(len(returned) if isinstance(returned, Sequence) else 1)
 
 
-receive = _measured(_receive, _came)
+receive = _measured(_receive, _delivered)
 "Decorator of a receiver's method that returns messages, or one."
 settle = _measured(_settle)
 "Decorator of a receiver's method `(self, message, settlement, …)`."
-ask = _measured(_ask, _came)
+ask = _measured(_ask, _delivered)
 "Decorator of a receiver's method `(self, name of a request, …)`."

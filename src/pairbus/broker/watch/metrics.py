@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pairbus.broker.catalog import subscription_info
 from pairbus.broker.entities.receivable import Receivable
 from pairbus.broker.namespace import Namespace
-from pairbus.telemetry.metrics.entities import EntityGauges, entity_families, labels_of, up
+from pairbus.telemetry.metrics.entities import EntityGauges, entity_families, labels_of, up_family
 from pairbus.telemetry.metrics.text import Family, Sample, escaped, labels
 
 MEGABYTE = 1 << 20
@@ -20,7 +20,7 @@ MEGABYTE = 1 << 20
 def namespace_families(namespace: Namespace, connections: Mapping[str, int], opened: int) -> Iterator[Family]:
     """Yield every family. `connections`: protocol → open connections; `opened`: connections since the start."""
     name = namespace.name
-    yield up(name, is_known=True)
+    yield up_family({name: True})
     yield from entity_families("queue", _queues(namespace))
     yield from entity_families("topic", _topics(namespace))
     yield from entity_families("subscription", _subscriptions(namespace))

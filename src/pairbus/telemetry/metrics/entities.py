@@ -24,7 +24,7 @@ class EntityGauges(NamedTuple):
     max_size_bytes: int | None = None
 
 
-# Name after `servicebus_<kind>_`, its place in EntityCounts, and its help.
+# Name after `servicebus_<kind>_`, its place in EntityGauges, and its help.
 GAUGES = (
     ("active_messages", 1, "Messages that can be received or are locked"),
     ("dead_letter_messages", 2, "Messages in the dead-letter queue"),
@@ -42,23 +42,16 @@ def labels_of(namespace: str, name: str, topic: str | None = None) -> str:
     return f'name="{escaped(name)}",namespace_name="{escaped(namespace)}"{of_topic}'
 
 
-def entity_families(kind: EntityKind, found: Sequence[EntityGauges]) -> Iterator[Family]:
+def entity_families(kind: EntityKind, entities: Sequence[EntityGauges]) -> Iterator[Family]:
     """Yield a family for each gauge that an entity of this kind has."""
-    if not found:
-        return
     for name, place, text in GAUGES:
-        samples = [("", one[0], value) for one in found if (value := one[place]) is not None]
+        samples = [("", entity[0], value) for entity in entities if (value := entity[place]) is not None]
         if samples:
             yield Family(f"servicebus_{kind}_{name}", "gauge", f"{text}, by {kind}.", samples)  # type: ignore[arg-type]
 
 
-def up(namespace: str, *, is_known: bool) -> Family:
-    """Return the family that tells whether the counts of a namespace could be read for this page."""
-    return ups({namespace: is_known})
-
-
-def ups(known: Mapping[str, bool]) -> Family:
-    """Return the family that tells, for each namespace, whether its counts could be read for this page."""
+def up_family(is_known: Mapping[str, bool]) -> Family:
+    """Return the family that says, for each namespace, whether its counts could be read for this page."""
     text = "1: the counts of the namespace are on this page; 0: it could not be asked."
-    samples = [("", labels(namespace_name=name), int(is_known)) for name, is_known in known.items()]
+    samples = [("", labels(namespace_name=name), int(known)) for name, known in is_known.items()]
     return Family("servicebus_up", "gauge", text, samples)

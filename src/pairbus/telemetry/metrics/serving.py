@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 from collections.abc import Callable, Collection, Iterable
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from pairbus.auth.hosts import LOOPBACK_HOSTS, in_url, is_loopback
+from pairbus.auth.hosts import LOOPBACK_HOSTS, in_url, is_address, is_loopback
 from pairbus.errors import ConfigError
 from pairbus.telemetry.metrics.text import CONTENT_TYPE, Family, render_all
 
@@ -41,7 +40,7 @@ def refusal_of(request: web.Request, host: str, token: str | None, hosts: Collec
         named = urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
     except ValueError:
         named = ""
-    if named not in {*LOOPBACK_HOSTS, host.lower(), *hosts} and not _is_address(named):
+    if named not in {*LOOPBACK_HOSTS, host.lower(), *hosts} and not is_address(named):
         return web.Response(status=421, text="this is another host\n")
     if "Origin" in request.headers:
         return web.Response(status=403, text="requests of web pages are refused\n")
@@ -97,19 +96,10 @@ class MetricsPort:
         return refused if refused is not None else await metrics_answer(self._families())
 
 
-def place_of(given: str) -> tuple[str, int]:
+def place_of(text: str) -> tuple[str, int]:
     """Read `PORT` or `HOST:PORT`; without a host it is the loopback. ConfigError when the text is neither."""
-    host, colon, port = given.rpartition(":")
+    host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if (colon and not host) or not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
-        raise ConfigError(f"{given!r:.80} is no place for metrics; right is PORT or HOST:PORT, as 9464 or 0.0.0.0:9464")
+        raise ConfigError(f"{text!r:.80} is no place for metrics; right is PORT or HOST:PORT, as 9464 or 0.0.0.0:9464")
     return host or LOOPBACK_HOSTS[1], int(port)
-
-
-def _is_address(host: str) -> bool:
-    """Return True for an IP address, which cannot be rebound by DNS."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

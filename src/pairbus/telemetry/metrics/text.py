@@ -55,8 +55,8 @@ def render(family: Family) -> str:
     head = f"# HELP {family.name} {family.help.translate(_HELP_ESCAPES)}\n# TYPE {family.name} {family.kind}\n"
     name = family.name
     lines = [
-        f"{name}{suffix}{f'{{{of}}}' if of else ''} {value if type(value) is int else number(value)}\n"
-        for suffix, of, value in family.samples
+        f"{name}{suffix}{f'{{{label_text}}}' if label_text else ''} {value if type(value) is int else number(value)}\n"
+        for suffix, label_text, value in family.samples
     ]
     return head + "".join(lines)
 
@@ -101,12 +101,12 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
 
-    def samples(self, of: str) -> list[Sample]:
+    def samples(self, label_text: str) -> list[Sample]:
         """Return the samples of a family: cumulative buckets, sum and count."""
-        before = f"{of}," if of else ""
+        before = f"{label_text}," if label_text else ""
         sums = list(accumulate(self._counts))
         names = [*map(number, map(float, self._bounds)), "+Inf"]
         buckets: list[Sample] = [
             ("_bucket", f'{before}le="{name}"', up_to) for name, up_to in zip(names, sums, strict=True)
         ]
-        return [*buckets, ("_sum", of, self.sum), ("_count", of, sums[-1])]
+        return [*buckets, ("_sum", label_text, self.sum), ("_count", label_text, sums[-1])]
