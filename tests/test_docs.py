@@ -28,7 +28,7 @@ from pairbus.backlog.envelope import Away, overhead
 from pairbus.broker.config.file import parse_config
 from pairbus.cli import main
 from pairbus.cli.demo.book import MEANINGS, DemoVerdict
-from pairbus.client.events import DETAILS, WARNINGS
+from pairbus.client.event_outbox import DETAILS, WARNINGS
 from pairbus.client.results import COUNTER_MAX
 from pairbus.errors import PairbusError
 from pairbus.pairing import events

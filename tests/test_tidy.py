@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The pages of metrics (`telemetry/metrics`) need no counters of clients; the broker and commands use these pages.
     "telemetry": {"amqp", "auth", "errors", "pairing"},
     "broker": {"amqp", "auth", "errors", "faults", "filters", "host", "ledger", "settings", "telemetry"},
-    # The transport says in pairing's words how a send failed (`transport/failures.py`).
+    # The transport says in pairing's words how a send failed (`transport/errors.py`).
     "transport": {"amqp", "auth", "errors", "pairing"},
     # The proxy plays the broker's faults in the broker's words, and has its certificates and its control socket.
     "proxy": {"amqp", "auth", "broker", "errors", "faults"},
@@ -111,10 +111,13 @@ BROAD_EXCEPTS = {
     ("broker/store/committer.py", "_attempt"),  # logs the traceback and tells every sender of the group
     ("broker/store/sqlite.py", "_tell"),  # reports to the loop's exception handler; other callbacks must hear too
     ("client/background.py", "_ping"),  # logs the traceback; the entity must be asked again
-    ("client/events.py", "call_listener"),  # logs the traceback; a send must not fail because of a user's callback
+    (
+        "client/event_outbox.py",
+        "call_listener",
+    ),  # logs the traceback; a send must not fail by a callback
     ("client/life.py", "_after_fork"),  # logs the traceback; the other clients must hear of the fork too
-    ("client/thread.py", "_make_engine"),  # raised where the calls are waited for
-    ("client/thread.py", "run"),  # raised where the call is waited for
+    ("client/engine_thread.py", "_make_engine"),  # raised where the calls are waited for
+    ("client/engine_thread.py", "run"),  # raised where the call is waited for
     ("host/control/serving.py", "_respond"),  # answers 500 and logs the traceback
     ("host/control/serving.py", "call"),  # raised where the result is waited for
     ("host/control/serving.py", "call_in"),
@@ -122,7 +125,7 @@ BROAD_EXCEPTS = {
     ("sdk/watchdog.py", "_call_in_thread"),  # raised again in the caller's thread
     ("sdk/watchdog.py", "work"),
     ("spark/syphon_job/journal.py", "_write"),  # raised where the lines are waited for, and where the journal is closed
-    ("spool/threads.py", "_do"),  # raised where the outcome is asked
+    ("spool/disk_threads.py", "_do"),  # raised where the outcome is asked
     ("transport/tasks.py", "kept"),  # logs the traceback and begins again
     ("transport/threads.py", "_run"),  # raised where the call is awaited
 }
@@ -132,20 +135,20 @@ BROAD_EXCEPTS = {
 OWN_TASKS = {
     ("client/engine.py", "close"),  # awaited by every call of `close`
     ("client/engine.py", "pair"),  # awaited by its callers; `_pairing_ended` logs the error when they have left
-    ("client/thread.py", "_begin"),  # `_Call.run` keeps the error for the caller
+    ("client/engine_thread.py", "_begin"),  # `_Call.run` keeps the error for the caller
     ("spool/forwarder.py", "_last_write"),  # `_tell_error` logs the error
     ("spool/forwarder.py", "_send_and_remove"),  # awaited there
     ("spool/forwarder.py", "_start_lanes"),  # a lane that ends wakes `run`, which raises its error
-    ("syphon/pumps.py", "_run"),  # awaited there
-    ("syphon/pumps.py", "adopt"),  # `_run` awaits it
-    ("syphon/pumps.py", "run"),  # `_run` awaits it
+    ("syphon/syphon.py", "_run"),  # awaited there
+    ("syphon/syphon.py", "adopt"),  # `_run` awaits it
+    ("syphon/syphon.py", "run"),  # `_run` awaits it
     ("syphon/receive.py", "first_of"),  # awaited there
     ("syphon/send.py", "_start"),  # `add` and `all_home` raise its error
     ("syphon/send.py", "send_home"),  # in a TaskGroup
     ("transport/connection/client_connection.py", "_open_management"),  # awaited there
     ("transport/carrier/senders.py", "_start_on_spare"),  # awaited by the send that waited for a link
     (
-        "transport/connection/shared.py",
+        "transport/connection/shared_work.py",
         "begin",
     ),  # its callers await it; without them `_ended` reports the error
     ("transport/connection/steps.py", "step"),  # awaited there

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.events import AmqpEvent, SessionFlow
-from pairbus.amqp.outgoing import PIECE_MAX
 from pairbus.amqp.performatives import Transfer
+from pairbus.amqp.pieces import PIECE_MAX
 from tests.amqp.pair import Pair
 
 

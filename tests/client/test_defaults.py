@@ -153,7 +153,7 @@ def test_a_side_is_faulted_once() -> None:
     client = pair_of(9, 10)
     assert client._state.fault("secondary", "first")
     assert not client._state.fault("secondary", "second")
-    assert client._state.lives.reason == "first"
+    assert client._state.side_states.reason == "first"
     client.close()
 
 

@@ -137,7 +137,7 @@ async def test_throttled_sends_wait_together_and_are_all_accepted(
     stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Server-busy for half of those in flight: each waits, none counts, and each is stored once."""
-    monkeypatch.setattr("pairbus.pairing.sending.BUSY_WAIT_S", 0.5)
+    monkeypatch.setattr("pairbus.pairing.plan.BUSY_WAIT_S", 0.5)
     client = stage.client(flavour)
     sender = client.sender("orders")
     await sender.send(message("first", message_id="first"))

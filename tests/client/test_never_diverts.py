@@ -39,7 +39,7 @@ async def test_throttling_that_lasts_is_waited_for_step_by_step(stage: Stage, mo
 
     A step lasts ten seconds (`tests/pairing/test_sending.py`), and one here.
     """
-    monkeypatch.setattr("pairbus.pairing.sending.BUSY_WAIT_S", 1.0)
+    monkeypatch.setattr("pairbus.pairing.plan.BUSY_WAIT_S", 1.0)
     clients = [stage.client("sync"), stage.client("aio")]
     senders = [client.sender(f"orders-{client.flavour}") for client in clients]
     rule = stage.primary.on("transfer", Reject(BUSY))
@@ -61,7 +61,7 @@ async def test_a_throttled_send_is_repeated_after_the_wait(
     stage: Stage, flavour: Flavour, step: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever the service says it: to the message, to the link, or to the token."""
-    monkeypatch.setattr("pairbus.pairing.sending.BUSY_WAIT_S", 0.3)
+    monkeypatch.setattr("pairbus.pairing.plan.BUSY_WAIT_S", 0.3)
     client = stage.client(flavour)
     rule = stage.primary.on(step, Reject(BUSY, status=503), path="orders", times=2)
     await client.sender("orders").send(message("at last"))
@@ -78,7 +78,7 @@ async def test_throttling_that_ends_the_link_or_the_connection_is_throttling(
     stage: Stage, flavour: Flavour, step: Any, ends: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the SDK that is a lost connection, and its words are lost with it; with no patience left it is the error."""
-    monkeypatch.setattr("pairbus.pairing.sending.BUSY_WAIT_S", 0.3)
+    monkeypatch.setattr("pairbus.pairing.plan.BUSY_WAIT_S", 0.3)
     client = stage.client(flavour, attempt_timeout=1)
     path = None if step == "open" else "orders"
     rule = stage.primary.on(step, ends(BUSY), path=path, times=2)
@@ -89,7 +89,7 @@ async def test_throttling_that_ends_the_link_or_the_connection_is_throttling(
         stage.primary.on(step, ends(BUSY), path=path, times=1)
         if step != "transfer":
             stage.primary.close_connections()
-        monkeypatch.setattr("pairbus.pairing.sending.BUSY_WAIT_S", 10.0)
+        monkeypatch.setattr("pairbus.pairing.plan.BUSY_WAIT_S", 10.0)
         assert BUSY in str(await sender.error(message(), timeout=9))
         await sender.send(message())
     assert len(stage.primary.stored("orders")) == 3

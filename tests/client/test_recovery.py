@@ -168,7 +168,7 @@ async def test_endless_throttling_counts_when_an_operator_says_so(
     stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`busy_counts_after`, with a short wait instead of the ten seconds."""
-    monkeypatch.setattr("pairbus.pairing.sending.BUSY_WAIT_S", 0.3)
+    monkeypatch.setattr("pairbus.pairing.plan.BUSY_WAIT_S", 0.3)
     client = stage.client(flavour, busy_counts_after=10)
     client.client.options.busy_counts_after = 1.0
     stage.primary.on("transfer", Reject("com.microsoft:server-busy"))
@@ -231,7 +231,7 @@ async def test_a_busy_backlog_queue_is_waited_for_and_stays_in_rotation(
     stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The waiting rule holds everywhere."""
-    monkeypatch.setattr("pairbus.pairing.sending.BUSY_WAIT_S", 0.3)
+    monkeypatch.setattr("pairbus.pairing.plan.BUSY_WAIT_S", 0.3)
     client = await lost(stage, flavour)
     stage.secondary.on("transfer", Reject("com.microsoft:server-busy"), times=2)
     await client.sender("orders").send(message())

@@ -42,7 +42,7 @@ def assert_nothing_counted(client: Client) -> None:
 async def test_a_throttled_request_is_asked_again_after_the_wait(
     stage: Stage, flavour: Flavour, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pairbus.pairing.sending.BUSY_WAIT_S", 0.5)
+    monkeypatch.setattr("pairbus.pairing.plan.BUSY_WAIT_S", 0.5)
     client = stage.client(flavour)
     sender = client.sender("orders")
     await sender.schedule(message(), datetime.now(UTC) + timedelta(hours=1))

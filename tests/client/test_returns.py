@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from pairbus.client.events import Events
+from pairbus.client.event_outbox import EventOutbox
 from pairbus.pairing import events as kinds
 from pairbus.pairing.events import Event
 from pairbus.telemetry.counters import Counters
@@ -24,7 +24,7 @@ ENDED_BY: list[tuple[Event, Event]] = [
 
 @pytest.mark.parametrize(("trouble", "end"), ENDED_BY, ids=lambda event: type(event).__name__)
 def test_the_last_warning_is_the_return(trouble: Event, end: Event, caplog: pytest.LogCaptureFixture) -> None:
-    events = Events(Counters(lambda: 0), None, None)
+    events = EventOutbox(Counters(lambda: 0), None, None)
     with caplog.at_level(logging.WARNING, logger="pairbus"):
         events.tell(trouble)
         events.tell(end)
@@ -33,7 +33,7 @@ def test_the_last_warning_is_the_return(trouble: Event, end: Event, caplog: pyte
 
 def test_pairing_at_the_start_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     """It ends no trouble; nor do forwarded messages while others wait in the spool."""
-    events = Events(Counters(lambda: 0), None, None)
+    events = EventOutbox(Counters(lambda: 0), None, None)
     with caplog.at_level(logging.WARNING, logger="pairbus"):
         events.tell(kinds.Paired("contoso", "fabrikam", 10))
         events.tell(kinds.SpoolForwarded("orders", 1, "primary", 5, ("id",)))

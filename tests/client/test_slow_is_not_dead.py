@@ -19,7 +19,7 @@ from azure.servicebus import ServiceBusMessage, TransportType
 
 import pairbus
 import pairbus.aio
-from pairbus.pairing import sending
+from pairbus.pairing import plan
 from pairbus.pairing.events import BacklogQueueFailed, Diverted, Event, FailedOver, Suspected
 from tests.client.pausing import AT_ONCE, BESIDE_S, PAUSE_S
 from tests.client.world import Client, Stage, World, message
@@ -255,7 +255,7 @@ async def test_slow_backlog_queue_stores_a_send_with_little_time_once(
     A quarter of the time is just shorter than the time that another queue needs. All times are three times as long as
     usual: the slow answer must come in time on a busy machine too.
     """
-    monkeypatch.setattr(sending, "CONCLUSIVE_S", 1.5)
+    monkeypatch.setattr(plan, "CONCLUSIVE_S", 1.5)
     client = stage.client(flavour, attempt_timeout=9)
     client.client.force_failover("orders")
     sender = client.sender("orders")

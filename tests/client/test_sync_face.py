@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.client.thread import EngineThread
+from pairbus.client.engine_thread import EngineThread
 from pairbus.pairing.events import Closed, Diverted, Event, FailedOver, Paired
 from pairbus.pairing.failover import State
 from tests.client.forking import FORK_QUIETLY

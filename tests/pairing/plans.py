@@ -11,8 +11,8 @@ from pairbus.pairing.events import Event
 from pairbus.pairing.failover import State
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.pair import Pair
+from pairbus.pairing.plan import SenderState, requesting, sending
 from pairbus.pairing.policy import Failure, Kind, Silence
-from pairbus.pairing.sending import SenderState, requesting, sending
 
 QUEUES = ["b/0", "b/1", "b/2"]
 HOME = Receipt(Where.PRIMARY)

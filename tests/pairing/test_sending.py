@@ -9,8 +9,8 @@ import pytest
 from pairbus.pairing.commands import Pause, Receipt, Reply, ToBacklog, ToPrimary, Unsent, Where
 from pairbus.pairing.events import FailedOver
 from pairbus.pairing.failover import State
+from pairbus.pairing.plan import CONCLUSIVE_S, sending
 from pairbus.pairing.policy import Failure, Kind
-from pairbus.pairing.sending import CONCLUSIVE_S, sending
 from tests.pairing.plans import BUSY, HOME, LOST, OK, SILENT, SLOW, Answer, World
 
 # ── healthy ──

@@ -12,8 +12,8 @@ from pairbus.client.results import error_of
 from pairbus.pairing.commands import Pause, Receipt, Reply, ToBacklog, ToPrimary, Unsent, Where
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed
 from pairbus.pairing.failover import State
+from pairbus.pairing.plan import CONCLUSIVE_S, SenderState, sending
 from pairbus.pairing.policy import Failure, Kind, Silence
-from pairbus.pairing.sending import CONCLUSIVE_S, SenderState, sending
 from tests.pairing.plans import BUSY, FULL, HOME, LOST, OK, SILENT, SLOW, Answer, World
 
 # ── away ──

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.pairing.commands import Command, Pause, Receipt, ToBacklog, ToPrimary, ToSpool, Unsent, Where
+from pairbus.pairing.plan import sending
 from pairbus.pairing.policy import Kind
-from pairbus.pairing.sending import sending
 from tests.pairing.plans import BUSY, FULL, LOST, OK, SILENT, Answer, World
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.client.background import SpoolWays
-from pairbus.client.events import Events
+from pairbus.client.event_outbox import EventOutbox
 from pairbus.client.metering import Meters
 from pairbus.client.outgoing import Outgoing
 from pairbus.client.pinger import ping_payload
@@ -33,7 +33,7 @@ from pairbus.spool.lanes import Inflow
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.telemetry.counters import Counters
 from pairbus.transport import TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 from tests.sim.broker import wall_ms
 from tests.sim.checker import Call
 from tests.sim.disk import SpoolModel
@@ -97,7 +97,7 @@ class SimState:
         self.options = world.options
         self.counters = Counters()
         self.meters = Meters(None, "primary", "secondary")
-        self.events = Events(self.counters, None, listener)
+        self.events = EventOutbox(self.counters, None, listener)
         self.pair = Pair(world.options, self.events.publish, world.dice.randrange)
         self.inflow = Inflow()
         self.warned: set[str] = set()

@@ -11,8 +11,8 @@ from pairbus.backlog.filing import together
 from pairbus.pairing.commands import Pause, Plan, Reply, ToPrimary, ToSpool
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.pair import Pair
+from pairbus.pairing.plan import SenderState
 from pairbus.pairing.policy import BUSY_WAIT_S, Failure, Kind
-from pairbus.pairing.sending import SenderState
 from pairbus.spool.lanes import HOLD_S, MOVING_S, PAUSE_MAX_S, PRIMARY, Inflow, Lane, Verdict, Way, queueing, wrapped
 from tests.spool.entries import encoded
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pairbus.spool.threads import DiskThreads
+from pairbus.spool.disk_threads import DiskThreads
 
 
 class Payload:

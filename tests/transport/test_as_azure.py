@@ -22,7 +22,7 @@ from pairbus.transport import (
     TransportError,
     connect,
 )
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 from tests.transport.server import Script, Server
 from tests.transport.silences import HEARD, SILENT
 

@@ -15,7 +15,7 @@ from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.errors import ConfigError
 from pairbus.pairing.policy import Kind
 from pairbus.transport import Carrier, ConnectionLost, Endpoint, Refused, Timeout, TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 from tests.transport.server import Script, Server
 from tests.transport.silences import HEARD
 

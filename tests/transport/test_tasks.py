@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pairbus.transport import tasks
-from pairbus.transport.connection.shared import Shared
+from pairbus.transport.connection.shared_work import SharedWork
 from pairbus.transport.connection.steps import Hearing
 from pairbus.transport.errors import ConnectionLost
 from pairbus.transport.tasks import Tasks, kept
@@ -56,7 +56,7 @@ async def test_bug_in_an_opening_whose_callers_left_is_reported(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A lost network is an answer that nobody needs any more; a bug must be heard."""
-    shared, may_end = Shared[str]("somewhere"), asyncio.Event()
+    shared, may_end = SharedWork[str]("somewhere"), asyncio.Event()
 
     async def work(hearing: Hearing) -> None:
         await may_end.wait()

@@ -17,7 +17,7 @@ from pairbus.amqp.performatives import Error
 from pairbus.client.sides import Side
 from pairbus.pairing.policy import Kind
 from pairbus.transport import Carrier, ConnectionLost, Refused, SasKey, Timeout, TokenRefused, connect
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 from pairbus.transport.tokens import cbs as transport_cbs
 from tests.limits import slowness
 from tests.transport.line import Line

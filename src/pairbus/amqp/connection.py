@@ -49,7 +49,6 @@ from pairbus.amqp.frames import (
     frame,
 )
 from pairbus.amqp.lifecycle import EndpointState, Step, after
-from pairbus.amqp.outgoing import PIECE_MAX
 from pairbus.amqp.performatives import (
     Attach,
     Begin,
@@ -62,6 +61,7 @@ from pairbus.amqp.performatives import (
     Open,
     decode_performative,
 )
+from pairbus.amqp.pieces import PIECE_MAX
 from pairbus.amqp.sasl import SaslClient, SaslServer
 from pairbus.amqp.session import Session
 from pairbus.amqp.settings import ConnectionSettings, Trace

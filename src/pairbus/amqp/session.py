@@ -34,7 +34,6 @@ from pairbus.amqp.events import (
 )
 from pairbus.amqp.lifecycle import EndpointState, Step, after
 from pairbus.amqp.link import MASK, SENDER, Link, ReceiverLink, SenderLink, SentDelivery
-from pairbus.amqp.outgoing import OutgoingDelivery
 from pairbus.amqp.performatives import (
     Attach,
     Begin,
@@ -46,6 +45,7 @@ from pairbus.amqp.performatives import (
     Flow,
     Received,
 )
+from pairbus.amqp.pieces import OutgoingDelivery
 from pairbus.amqp.transfers import FIRST_HEAD_MAX, decode_transfer, disposition_frame, mould_of
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from pairbus.spool.forwarder import Forwarder
 from pairbus.spool.lanes import PRIMARY, Way
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier, TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 from pairbus.transport.tasks import Tasks, kept
 
 logger = logging.getLogger("pairbus.background")
@@ -165,7 +165,7 @@ class Background:
     async def _watch_sides(self) -> None:
         """Fault the open side five seconds after the other one was closed or faulted; only where the syphon runs."""
         while True:
-            fault = self._state.lives.notice(time.monotonic())
+            fault = self._state.side_states.side_to_fault(time.monotonic())
             if fault is not None:
                 self._state.fault(fault.side, fault.reason)
             await asyncio.sleep(LOOK_S)

@@ -13,7 +13,7 @@ from pairbus.client.errors import tell_outcome, tells_outcome
 from pairbus.client.face import Job, PairedClientFace, PairedSenderFace
 from pairbus.client.life import AioLife
 from pairbus.pairing.events import Closed, Event
-from pairbus.pairing.life import LifeSide as SideName
+from pairbus.pairing.side_states import PairSide
 from pairbus.sdk.receivers import end_async_receiver
 from pairbus.transport.tasks import Tasks
 
@@ -55,7 +55,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
     def _force(self, entity: str, *, over: bool) -> None:
         self._state.force(entity, over=over)
 
-    def _fault(self, side: SideName, reason: str) -> None:
+    def _fault(self, side: PairSide, reason: str) -> None:
         engine = self._life.engine
         (engine or self._state).fault(side, reason)
         if self._state.is_faulted and engine is not None and not engine.loop.is_closed():

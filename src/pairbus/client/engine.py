@@ -23,8 +23,8 @@ from pairbus.client.results import Origin
 from pairbus.client.sends import Sends
 from pairbus.client.state import PairState
 from pairbus.pairing.commands import ToPrimary
-from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S
+from pairbus.pairing.side_states import PairSide
 from pairbus.transport import Management, Scheduled
 from pairbus.transport.tasks import Tasks
 from pairbus.transport.threads import in_thread
@@ -224,7 +224,7 @@ class Engine:
 
     # ── the end ──
 
-    def fault(self, side: SideName, reason: str) -> None:
+    def fault(self, side: PairSide, reason: str) -> None:
         """Declare one side unusable; when the client is unusable with it, pings and pumps stop at once."""
         if self.state.fault(side, reason) and self.state.is_faulted and self._background is not None:
             self._background.halt()

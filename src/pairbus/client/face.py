@@ -18,8 +18,8 @@ from pairbus.client.results import Origin
 from pairbus.client.sides import Side
 from pairbus.client.state import PairState
 from pairbus.pairing.failover import State
-from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions, check_names, factory_of
+from pairbus.pairing.side_states import PairSide
 from pairbus.sdk import tracing
 from pairbus.sdk.clients import abandon_connections, call_when_closed
 from pairbus.sdk.receivers import skip_pings
@@ -170,7 +170,7 @@ class PairedClientFace(Generic[SenderT]):
         """Send this entity's messages to the primary again, whatever is known about it."""
         self._force(entity, over=False)
 
-    def fault(self, side: SideName = "primary") -> None:
+    def fault(self, side: PairSide = "primary") -> None:
         """Declare one side unusable. Where the syphon runs, the other side is faulted too, a little later."""
         self._fault(side, "fault() was called")
 
@@ -185,7 +185,7 @@ class PairedClientFace(Generic[SenderT]):
     def _force(self, entity: str, *, over: bool) -> None:
         raise NotImplementedError
 
-    def _fault(self, side: SideName, reason: str) -> None:
+    def _fault(self, side: PairSide, reason: str) -> None:
         raise NotImplementedError
 
     def _after_fork(self) -> None:
@@ -276,7 +276,7 @@ def timeout_of(timeout: float | None) -> float:
     return min(timeout, LONGEST_S)
 
 
-def _closed_under_us(face: weakref.ref[PairedClientFace[Any]], side: SideName) -> None:
+def _closed_under_us(face: weakref.ref[PairedClientFace[Any]], side: PairSide) -> None:
     """Fault the side of an SDK client that the application closed."""
     client = face()
     if client is not None and not client._state.is_closed:

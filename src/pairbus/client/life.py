@@ -36,8 +36,8 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from pairbus.client.engine import Engine
+from pairbus.client.engine_thread import EngineThread, ListenerThread
 from pairbus.client.state import PairState
-from pairbus.client.thread import EngineThread, ListenerThread
 from pairbus.host.forks import call_in_forked_child
 from pairbus.sdk.clients import keep
 from pairbus.transport.threads import in_thread

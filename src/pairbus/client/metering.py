@@ -8,8 +8,8 @@ from typing import cast
 from pairbus.client.outgoing import Outgoing, sizes_of
 from pairbus.ledger import Ledger, Tally
 from pairbus.ledger.rows import FAILED_SEND, Cause, MeterKind
-from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.policy import Failure, Kind
+from pairbus.pairing.side_states import PairSide
 from pairbus.sdk.receivers import ReceiverMeter
 
 
@@ -23,7 +23,7 @@ class Meters:
 
     def count(
         self,
-        side: SideName,
+        side: PairSide,
         entity: str,
         kind: MeterKind,
         size_bytes: int,
@@ -42,7 +42,7 @@ class Meters:
         return None if self.ledger is None else self.ledger.tally("primary", self._names["primary"], entity, "send")
 
     def send(
-        self, side: SideName, entity: str, payloads: Sequence[bytes], failure: Failure | None, cause: Cause
+        self, side: PairSide, entity: str, payloads: Sequence[bytes], failure: Failure | None, cause: Cause
     ) -> None:
         """Count one attempt, billed message by message."""
         if self.ledger is not None:
@@ -64,7 +64,7 @@ class Meters:
     def pairing(self, entity: str, count: int, outcome: str) -> None:
         self.count("secondary", entity, "management", 0, count=count, outcome=outcome, cause="pairing")
 
-    def syphon(self, side: SideName, entity: str, kind: str, count: int, size_bytes: int, outcome: str) -> None:
+    def syphon(self, side: PairSide, entity: str, kind: str, count: int, size_bytes: int, outcome: str) -> None:
         self.count(side, entity, cast(MeterKind, kind), size_bytes, count=count, outcome=outcome, cause="syphon")
 
     def receiver(self, entity: str) -> ReceiverMeter | None:

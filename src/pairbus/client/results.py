@@ -22,8 +22,8 @@ from pairbus.client.state import PairState
 from pairbus.ledger import Tally, tallied
 from pairbus.pairing.commands import Receipt, Unsent, Where
 from pairbus.pairing.events import MaybeDuplicated, Spooled
+from pairbus.pairing.plan import IN_PRIMARY, SenderState
 from pairbus.pairing.policy import Failure, Kind
-from pairbus.pairing.sending import IN_PRIMARY, SenderState
 from pairbus.sdk.failures import failure_of
 from pairbus.transport import Carrier
 

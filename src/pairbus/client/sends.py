@@ -1,6 +1,6 @@
 """Calls: each send is carried out as its plan says, attempt by attempt, until a place has stored the messages.
 
-The plan (`pairing/sending.py`) decides; this file performs its commands on the primary, a backlog queue and the spool.
+The plan (`pairing/plan.py`) decides; this file performs its commands on the primary, a backlog queue and the spool.
 All code here runs in the engine's event loop, so no locks are needed: decisions are taken between two awaits.
 """
 
@@ -40,8 +40,8 @@ from pairbus.pairing.commands import (
     Unsent,
     Where,
 )
+from pairbus.pairing.plan import SenderState, requesting, sending
 from pairbus.pairing.policy import Failure, Kind, Reaction
-from pairbus.pairing.sending import SenderState, requesting, sending
 from pairbus.sdk.failures import failure_of_transport
 from pairbus.spool.lanes import queueing
 from pairbus.telemetry import operations

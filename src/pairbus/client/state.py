@@ -15,7 +15,7 @@ from concurrent.futures import Future
 
 from pairbus import telemetry
 from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, SendAvailabilityBacklogError
-from pairbus.client.events import Events
+from pairbus.client.event_outbox import EventOutbox
 from pairbus.client.metering import Meters
 from pairbus.client.sides import Side
 from pairbus.errors import PairingError
@@ -24,12 +24,11 @@ from pairbus.host.switches import WORDS, read_switch
 from pairbus.ledger import Ledger
 from pairbus.pairing.events import Closed, Faulted, Paired, PairingCleared, SecondaryLost, Unpaired
 from pairbus.pairing.failover import HEALTHY, SendingEntity, State
-from pairbus.pairing.life import Life, Lives
-from pairbus.pairing.life import LifeSide as SideName
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, primary_name_of
 from pairbus.pairing.pair import Pair
+from pairbus.pairing.plan import SenderState
 from pairbus.pairing.policy import Reaction
-from pairbus.pairing.sending import SenderState
+from pairbus.pairing.side_states import PairSide, SideState, SideStates
 from pairbus.sdk.failures import failure_of
 from pairbus.spool.holder import SpoolHolder
 from pairbus.spool.lanes import Inflow
@@ -44,7 +43,7 @@ LEDGER_CLOSE_S = 2.0  # time for the last rows when a client is closed
 class LinkUsers:
     """Numbers of open senders by the link that they share: senders of one path with the same `client_identifier`.
 
-    A sender that is not closed counts as long as its client lives.
+    A sender that is not closed counts as long as its client side_states.
     """
 
     def __init__(self) -> None:
@@ -85,10 +84,10 @@ class PairState:
         self.counters = Counters(self.spool.depth)
         ledger = None if options.ledger is None else Ledger(options.ledger, client=self.primary_name)
         self.meters = Meters(ledger, primary.name, secondary.name)
-        self.events = Events(self.counters, ledger, options.on_event)
+        self.events = EventOutbox(self.counters, ledger, options.on_event)
         self.pair = Pair(options, self.events.publish, random.randrange)
         self.pair.enabled = not _is_disabled(primary.name)
-        self.lives = Lives()
+        self.side_states = SideStates()
         self.inflow = Inflow()
         self.link_users = LinkUsers()
         self.is_paired = False
@@ -138,7 +137,7 @@ class PairState:
     def ended(self) -> str:
         """The reason why every call raises, in few words; empty while the client can be used."""
         if self.is_faulted:
-            return f"faulted ({self.lives.first}: {self.lives.reason})"
+            return f"faulted ({self.side_states.first}: {self.side_states.reason})"
         return "closed" if self.is_closed else ""
 
     # ── may the client be used? ──
@@ -146,15 +145,15 @@ class PairState:
     @property
     def is_faulted(self) -> bool:
         """True when every call must raise. Where no syphon runs, the primary stays usable without its secondary."""
-        lives = self.lives
-        if not lives.faulted or self.options.enable_syphon:
-            return lives.faulted
-        return lives.of("primary") is Life.FAULTED
+        side_states = self.side_states
+        if not side_states.has_faulted or self.options.enable_syphon:
+            return side_states.has_faulted
+        return side_states.of("primary") is SideState.FAULTED
 
     def check(self) -> None:
         """Raise unless the client can be used."""
-        if self.lives.faulted and self.is_faulted:
-            raise PairedMessagingFactoryError(self.primary.name, self.secondary.name, self.lives.reason)
+        if self.side_states.has_faulted and self.is_faulted:
+            raise PairedMessagingFactoryError(self.primary.name, self.secondary.name, self.side_states.reason)
         if self.is_closed:
             raise ClientClosed(self.primary.name)
 
@@ -163,9 +162,9 @@ class PairState:
         if self.is_faulted:
             self.check()
 
-    def fault(self, side: SideName, reason: str) -> bool:
+    def fault(self, side: PairSide, reason: str) -> bool:
         """Declare one side unusable; True when it was not declared before."""
-        if not self.lives.ended(side, Life.FAULTED, reason):
+        if not self.side_states.end(side, SideState.FAULTED, reason):
             return False
         self.events.publish(Faulted(side, reason))
         if not self.is_faulted:
@@ -243,9 +242,9 @@ class PairState:
 
     def closed(self) -> None:
         """Tell that the client is closed: no engine is at work any more."""
-        sides: tuple[SideName, ...] = ("primary", "secondary")
+        sides: tuple[PairSide, ...] = ("primary", "secondary")
         for side in sides:
-            self.lives.ended(side, Life.CLOSED, "close() was called")
+            self.side_states.end(side, SideState.CLOSED, "close() was called")
         self.events.tell(Closed(self.primary.name, self.secondary.name))
 
     def after_loop(self) -> None:

@@ -13,13 +13,13 @@ from typing import Any, Self
 from azure.servicebus import ServiceBusMessageBatch
 
 from pairbus.client.engine import Engine
+from pairbus.client.engine_thread import T, Work
 from pairbus.client.errors import tell_outcome, tells_outcome
 from pairbus.client.face import Job, PairedClientFace, PairedSenderFace
 from pairbus.client.life import SyncLife
 from pairbus.client.outgoing import Outgoing
-from pairbus.client.thread import T, Work
 from pairbus.pairing.failover import State
-from pairbus.pairing.life import LifeSide as SideName
+from pairbus.pairing.side_states import PairSide
 from pairbus.sdk.sockets import break_socket
 
 
@@ -66,7 +66,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
             return super().states()
         return self._run(lambda engine: engine.call(engine.state.states))
 
-    def _fault(self, side: SideName, reason: str) -> None:
+    def _fault(self, side: PairSide, reason: str) -> None:
         if self._state.is_closed:
             return
         self._run(lambda engine: engine.call(partial(engine.fault, side, reason)))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pairbus.errors import ConfigError, EntityError, EntityNotFound, PairbusError
 from pairbus.pairing.policy import BUSY_WAIT_S, Kind
 from pairbus.transport import Carrier, TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 
 PATIENCE_S = 30.0  # time in which a verb that had reached the namespace tries again
 PAUSE_MIN_S, PAUSE_MAX_S = 0.2, 5.0

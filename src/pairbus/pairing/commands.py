@@ -1,4 +1,4 @@
-"""Values that a plan (`pairing/sending.py`) and its performer exchange: commands, their replies, and the end.
+"""Values that a plan (`pairing/plan.py`) and its performer exchange: commands, their replies, and the end.
 
 They are tuples, because one send makes several of them: a frozen dataclass takes three times as long to make.
 """

@@ -17,7 +17,7 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
 from pairbus.pairing.policy import Failure, Kind, kind_of_condition
 from pairbus.transport.errors import ConnectionLost, Refused, Timeout, TooLarge, TransportError
-from pairbus.transport.failures import failure_of as failure_on_wire
+from pairbus.transport.errors import failure_of as failure_on_wire
 from pairbus.transport.links.management import RequestRefused
 from pairbus.transport.tokens.cbs import TokenRefused
 

@@ -10,7 +10,7 @@ from pairbus.errors import ConfigError, EntityNotFound, PairbusError
 from pairbus.pairing.policy import BUSY_WAIT_S, Kind
 from pairbus.spark.options import Options
 from pairbus.transport import TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 
 PAUSE_MIN_S, PAUSE_MAX_S = 0.5, 10.0
 # Failures that may pass. All others mean a wrong entity, key or message.

@@ -30,6 +30,7 @@ from zlib import crc32
 from pairbus.errors import SpoolError, SpoolFull, SpoolInUse, SpoolOfAnotherPair
 from pairbus.host.forks import call_in_forked_child
 from pairbus.spool.commits import Ended, SpoolCommits, SpoolWrite
+from pairbus.spool.disk_threads import DiskThreads
 from pairbus.spool.files import (
     COLUMN_NAMES,
     FILE_NAME,
@@ -47,7 +48,6 @@ from pairbus.spool.files import (
     spelled,
     spool_error,
 )
-from pairbus.spool.threads import DiskThreads
 
 logger = logging.getLogger("pairbus.spool")
 

@@ -30,7 +30,7 @@ from pairbus.pairing.policy import MESSAGE_FAULTS, Failure, Kind
 from pairbus.spool import Spool, SpoolEntry
 from pairbus.spool.lanes import AT_ONCE, MISSING_GRACE_S, PAUSE_MAX_S, PRIMARY, Lane, Verdict, Way, wrapped
 from pairbus.transport import Carrier, TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 
 logger = logging.getLogger("pairbus.spool.forwarder")
 

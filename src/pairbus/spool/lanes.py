@@ -19,8 +19,8 @@ from pairbus.amqp.errors import ProtocolError
 from pairbus.backlog.envelope import Away, wrap
 from pairbus.pairing.commands import Pause, Plan
 from pairbus.pairing.pair import Pair
+from pairbus.pairing.plan import RETRY_PAUSES_S, SenderState, sending
 from pairbus.pairing.policy import BUSY_WAIT_S, MESSAGE_FAULTS, Failure, Kind
-from pairbus.pairing.sending import RETRY_PAUSES_S, SenderState, sending
 
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0  # pause before a lane tries again; doubles from PAUSE_S to PAUSE_MAX_S
 MISSING_GRACE_S = 15 * 60.0  # how long an entity may be missing before its messages are refused: it may be redeployed

@@ -10,7 +10,7 @@ and `presence` knows whether the primary answers.
 """
 
 from pairbus.syphon.decide.settings import SyphonSettings
-from pairbus.syphon.pumps import Syphon, SyphonProgress, redrive
 from pairbus.syphon.shared import Meter
+from pairbus.syphon.syphon import Syphon, SyphonProgress, redrive
 
 __all__ = ["Meter", "Syphon", "SyphonProgress", "SyphonSettings", "redrive"]

@@ -21,8 +21,7 @@ from pairbus.pairing.events import Event, PrimaryReachable, PrimaryUnreachable
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.syphon.decide.pace import Pauses
 from pairbus.transport import Carrier
-from pairbus.transport.errors import TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import TransportError, failure_of
 
 logger = logging.getLogger("pairbus.syphon")
 

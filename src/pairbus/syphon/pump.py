@@ -24,14 +24,14 @@ from pairbus.pairing.events import NotCompleted, PumpPaused
 from pairbus.pairing.policy import BUSY_WAIT_S, Kind
 from pairbus.syphon.decide.batch import Opened, open_batch
 from pairbus.syphon.decide.pace import CHANCE_S, PASS_MAX_S, BatchSize, Pauses
-from pairbus.syphon.link import MeteredLink
+from pairbus.syphon.metered_link import MeteredLink
 from pairbus.syphon.order import LaneOrder
 from pairbus.syphon.receive import LINGER_S, Intake, first_of
 from pairbus.syphon.send import AHEAD, Loads, Sending
 from pairbus.syphon.settle import Settling
 from pairbus.syphon.shared import Batch, Held, LaneKeeper, Pass, SyphonState, count_of
 from pairbus.transport import ReceivedMessage, TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
 

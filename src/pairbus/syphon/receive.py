@@ -1,7 +1,7 @@
 """Step 1, receive: the links over which one pump receives from its queue, and the long poll on them.
 
 A link is opened, replaced when it is lost or has too many held messages, and ended with no message left locked. The
-messages go to the pump, which has `decide/batch.py` decide about them; `link.py` has the law of what is locked.
+messages go to the pump, which has `decide/batch.py` decide about them; `metered_link.py` has the law of what is locked.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeVar
 
 from pairbus.pairing.policy import Kind
 from pairbus.syphon.decide.pace import BatchSize
-from pairbus.syphon.link import MeteredLink
+from pairbus.syphon.metered_link import MeteredLink
 from pairbus.syphon.shared import SyphonState
 from pairbus.transport import ReceivedMessage, TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
 

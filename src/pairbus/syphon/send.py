@@ -1,7 +1,7 @@
 """Step 3, send: messages that were received together depart as a load; each destination gets its part in chunks.
 
 `Loads` gathers messages while earlier loads are on their way: otherwise few messages of a queue with many destinations
-could share a send. `Sending` brings a load home: it hands accepted messages to `settle.py`, others to `failures.py`.
+could share a send. `Sending` brings a load home: accepted messages go to `settle.py`, others to `failed_sends.py`.
 
 Laws of this file.
  1. A destination gets the messages of a queue in their order: a load begins there when the load before it is sent,
@@ -21,11 +21,11 @@ from pairbus.pairing.policy import MESSAGE_FAULTS, Kind
 from pairbus.syphon.decide.batch import Chunk, Item, by_destination, rounds
 from pairbus.syphon.decide.destinations import key_of
 from pairbus.syphon.decide.pace import BatchSize
-from pairbus.syphon.failures import Failures
+from pairbus.syphon.failed_sends import FailedSends
 from pairbus.syphon.settle import Settling, meter_send
 from pairbus.syphon.shared import Batch, SyphonState
 from pairbus.transport import Sender, TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 
 AHEAD = 2  # loads under way at once
 LOAD_BYTES = 4 << 20
@@ -132,7 +132,7 @@ class Sending:
         self._shared = shared
         self._queue = queue
         self.settling = settling
-        self.failures = Failures(shared, queue, settling)
+        self.failures = FailedSends(shared, queue, settling)
         self.clock = shared.clock
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._turns: dict[str, _Turn] = {}

@@ -20,10 +20,10 @@ from pairbus.pairing.policy import Kind
 from pairbus.syphon.decide.at_home import HomeIdentity
 from pairbus.syphon.decide.batch import Item, identity_of
 from pairbus.syphon.decide.destinations import key_of
-from pairbus.syphon.link import LOCK_LOST
+from pairbus.syphon.metered_link import LOCK_LOST
 from pairbus.syphon.shared import Batch, Held, SyphonState
 from pairbus.transport import Refused, TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
 

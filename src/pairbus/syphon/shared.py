@@ -17,7 +17,7 @@ from pairbus.syphon.presence import Presence
 from pairbus.transport import Carrier, ReceivedMessage
 
 if TYPE_CHECKING:
-    from pairbus.syphon.link import MeteredLink
+    from pairbus.syphon.metered_link import MeteredLink
     from pairbus.syphon.receive import Intake
     from pairbus.syphon.send import Sending
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Self
 
 from pairbus.errors import PairbusError
-from pairbus.pairing.policy import Silence
+from pairbus.pairing.policy import Failure, Kind, Silence, kind_of_condition
 
 
 class TransportError(PairbusError):
@@ -110,3 +110,21 @@ def leaves_open(condition: str) -> bool:
 
 class TooLarge(Refused):
     """The message or batch is larger than the link allows, and was not sent."""
+
+
+def failure_of(error: TransportError) -> Failure:
+    """Convert an error of the transport into a failure of the pairing core."""
+    return Failure(_kind_of(error), str(error), error.outcome_unknown, error, error.silence)
+
+
+def _kind_of(error: TransportError) -> Kind:
+    if isinstance(error, Refused):
+        return kind_of_condition(error.condition)
+    if isinstance(error, Timeout):
+        return Kind.TIMEOUT
+    if isinstance(error, ConnectionLost) and error.condition is not None:
+        # A close is about the connection, not about the entity or the message: a fresh connection is tried. Only
+        # after throttling, or without the right, the send must not be repeated at once.
+        kind = kind_of_condition(error.condition)
+        return kind if kind in (Kind.BUSY, Kind.UNAUTHORIZED) else Kind.COMMUNICATION
+    return Kind.COMMUNICATION

@@ -29,7 +29,7 @@ from pairbus.pairing.policy import Kind
 from pairbus.pairing.rotation import queue_index, queue_path
 from pairbus.syphon.decide.at_home import sequence_number_of
 from pairbus.transport import Carrier, TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 from pairbus.transport.threads import in_thread
 
 PAGE = 100  # messages of one peek; × 256 KB × AT_ONCE = 100 MB at the very worst

@@ -17,8 +17,7 @@ from pairbus.pairing.policy import Kind
 from pairbus.pairing.rotation import primary_of, queue_index, queue_path
 from pairbus.syphon.decide.redriving import WINDOW_MAX_S
 from pairbus.transport import Carrier, TransportError
-from pairbus.transport.errors import Refused
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import Refused, failure_of
 
 QUEUES_TRIED = 10
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pairbus.amqp.message import Message
 from pairbus.pairing.policy import Kind
 from pairbus.transport import Carrier, TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 
 COUNT_MAX = 1000  # messages that are counted one by one
 PAGE = 100

@@ -15,7 +15,7 @@ from pairbus.spark.connections import Borrowed, Secret, run
 from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.syphon.decide.at_home import sequence_number_of
 from pairbus.transport import Carrier, Refused, TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 
 logger = logging.getLogger("pairbus.spark")
 

@@ -33,7 +33,7 @@ from pairbus.spark.syphon_job.shares import TaskPlan
 from pairbus.spark.syphon_job.task_pumps import drain
 from pairbus.spark.syphon_job.watch import QueueWatch
 from pairbus.transport import Carrier, Refused, TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 
 FORMAT = "pairbus-syphon"
 SLEEP_S = 0.25

@@ -8,7 +8,7 @@
 | `RefusedByDestination` | its destination will never accept it | the table `FATES`, below |
 | `DestinationMissing` | its destination is missing for longer than its grace | `ruling_on`, below |
 
-The first rows are found when a batch is opened (`decide/batch.py`), the others when a send fails (`failures.py`).
+The first rows are found when a batch is opened (`decide/batch.py`), the others when a send fails (`failed_sends.py`).
 `settle.py` dead-letters the messages.
 """
 

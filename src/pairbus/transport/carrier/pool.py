@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pairbus.transport.connection.client_connection import ClientConnection
-from pairbus.transport.connection.shared import Shared
+from pairbus.transport.connection.shared_work import SharedWork
 from pairbus.transport.connection.steps import Hearing
 from pairbus.transport.errors import ConnectionLost, TransportError
 from pairbus.transport.links.sender import Sender
@@ -42,7 +42,7 @@ class Pool:
         self._retired: list[ClientConnection] = []
         self._left: list[Sender] = []
         "Links that were replaced while sends were in flight on them, or in their line."
-        self._opening = Shared[None](where)
+        self._opening = SharedWork[None](where)
         self._endings = Tasks()
         self._look: asyncio.TimerHandle | None = None
         self._closed = False
@@ -110,7 +110,7 @@ class Pool:
     ) -> T:
         """Open a link on a connection with room; once more when an old connection turns out to be over, or full.
 
-        `silence_s` and `hearing` as in `Shared.run`.
+        `silence_s` and `hearing` as in `SharedWork.run`.
         """
         place = partial(self.place, path, deadline, fresh=fresh, silence_s=silence_s, hearing=hearing)
         loop = asyncio.get_running_loop()

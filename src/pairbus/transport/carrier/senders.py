@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pairbus.transport.carrier.pool import Pool
 from pairbus.transport.connection.client_connection import ClientConnection
-from pairbus.transport.connection.shared import Shared
+from pairbus.transport.connection.shared_work import SharedWork
 from pairbus.transport.connection.steps import Hearing
 from pairbus.transport.errors import TransportError
 from pairbus.transport.links.sender import Sender
@@ -55,7 +55,7 @@ class Senders:
         self._timeout_s = timeout_s
         self._order_from = links_max // 2
         "Number of links from which on the order of their use is kept."
-        self._opening = Shared[tuple[Key, bool]](where)
+        self._opening = SharedWork[tuple[Key, bool]](where)
         "Openings under way, by (key, True for a fresh connection)."
         self._waiting: dict[tuple[Key, bool], list[PendingStart]] = {}
         "(key, True for a fresh connection) → sends that wait for the link, in their order."

@@ -29,7 +29,7 @@ from pairbus.errors import ConfigError
 from pairbus.pairing.policy import Silence
 from pairbus.transport.connection.dial import Ssl, context_for, dial
 from pairbus.transport.connection.endpoint import Endpoint, open_properties
-from pairbus.transport.connection.shared import Shared
+from pairbus.transport.connection.shared_work import SharedWork
 from pairbus.transport.connection.steps import Hearing, Steps
 from pairbus.transport.connection.wire import Wire
 from pairbus.transport.errors import ConnectionLost, Refused, Timeout, TransportError
@@ -128,7 +128,7 @@ class ClientConnection:
         "True: the peer left the last opening of a link unanswered, and may open no more links on this connection."
         self._managements: dict[str, Management] = {}
         self._where = f"{endpoint.host}:{endpoint.port}"
-        self._opening = Shared[str](self._where)
+        self._opening = SharedWork[str](self._where)
         self._attaching = asyncio.Semaphore(ATTACHES_MAX)
         self._answered_at = -math.inf
         "Time of the last answer to an attach."

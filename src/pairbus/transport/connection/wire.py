@@ -36,7 +36,7 @@ from pairbus.amqp.events import (
 )
 from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.sasl import SaslClient
-from pairbus.transport.connection.progress import WriteProgress
+from pairbus.transport.connection.write_progress import WriteProgress
 from pairbus.transport.errors import ConnectionLost, Refused, TransportError
 
 if TYPE_CHECKING:

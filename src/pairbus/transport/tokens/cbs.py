@@ -21,7 +21,7 @@ from pairbus.amqp.errors import DETACH_FORCED, NOT_FOUND, RESOURCE_LIMIT_EXCEEDE
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Timestamp
 from pairbus.pairing.policy import Silence
-from pairbus.transport.connection.shared import Shared
+from pairbus.transport.connection.shared_work import SharedWork
 from pairbus.transport.connection.steps import Hearing, Steps
 from pairbus.transport.errors import Refused, Timeout, TransportError
 from pairbus.transport.links.requests import Requests, open_requests
@@ -85,9 +85,9 @@ class Tokens:
         self._slots = asyncio.Semaphore(PUTS_MAX)
         self._users: dict[str, int] = {}
         self._tokens: dict[str, Token] = {}
-        self._puts = Shared[str]("$cbs")
+        self._puts = SharedWork[str]("$cbs")
         "Puts under way, by audience."
-        self._once = Shared[str]("$cbs")
+        self._once = SharedWork[str]("$cbs")
         "The opening of the links, and the call of a credential whose token serves all audiences."
         self._renewals: dict[str, asyncio.TimerHandle] = {}
         self._answered_at = -math.inf

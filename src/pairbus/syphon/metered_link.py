@@ -21,7 +21,7 @@ from pairbus.ledger.rows import alike
 from pairbus.syphon.decide.pace import LOCK_S
 from pairbus.syphon.shared import SyphonState
 from pairbus.transport import ReceivedMessage, Receiver, Refused, TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
 

@@ -18,13 +18,13 @@ from pairbus.syphon.presence import was_silent
 from pairbus.syphon.settle import Settling
 from pairbus.syphon.shared import Batch, SyphonState
 from pairbus.transport import TransportError
-from pairbus.transport.failures import failure_of
+from pairbus.transport.errors import failure_of
 
 logger = logging.getLogger("pairbus.syphon")
 
 
-class Failures:
-    """Failures of the sends of one queue."""
+class FailedSends:
+    """Failed sends of messages of one queue."""
 
     def __init__(self, shared: SyphonState, queue: str, settling: Settling) -> None:
         self._shared = shared

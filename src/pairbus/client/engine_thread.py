@@ -27,7 +27,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.client.engine import Engine
 from pairbus.client.errors import ClientClosed, tell_outcome
-from pairbus.client.events import Listener, call_listener
+from pairbus.client.event_outbox import Listener, call_listener
 from pairbus.client.outgoing import ANY_PLACE, Outgoing
 from pairbus.client.state import PairState
 from pairbus.errors import PairbusError

@@ -1,4 +1,4 @@
-"""Events of a paired client: noted during a decision, told afterwards, in order.
+"""The events of a paired client: noted during a decision, told afterwards, in order.
 
 Code that decides calls `publish`, and `deliver` when the decision is complete, so that a listener may call the client.
 Telling an event means: log it, count it, write it into the ledger, hand it to the listeners.
@@ -47,7 +47,7 @@ DETAILS = (kinds.Diverted, kinds.Moved, kinds.PingSent, kinds.SpoolForwarded)
 Listener = Callable[[Event], None]
 
 
-class Events:
+class EventOutbox:
     """The outbox of one paired client."""
 
     def __init__(self, counters: Counters, ledger: Ledger | None, listener: Listener | None) -> None:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 
-class Shared(Generic[K]):
+class SharedWork(Generic[K]):
     """Tasks by key. A caller that gives up, by deadline or cancellation, leaves the task to the others."""
 
     def __init__(self, where: str) -> None:

@@ -12,11 +12,11 @@ import pytest
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus import PairedServiceBusClient
-from pairbus.client import thread as threads
+from pairbus.client import engine_thread as engine_threads
 from pairbus.client.engine import Engine
+from pairbus.client.engine_thread import EngineThread, ListenerThread
 from pairbus.client.errors import ClientClosed
 from pairbus.client.outgoing import Outgoing
-from pairbus.client.thread import EngineThread, ListenerThread
 from pairbus.errors import PairbusError
 from pairbus.pairing.events import BacklogQueueBack, Event
 
@@ -52,7 +52,7 @@ def interrupted(thread: EngineThread, monkeypatch: pytest.MonkeyPatch, when: thr
         if when is None or when.is_set():
             raise Interrupted
 
-    monkeypatch.setattr(threads, "SLICE_S", 0.01)
+    monkeypatch.setattr(engine_threads, "SLICE_S", 0.01)
     monkeypatch.setattr(thread, "_look", look)
 
 
@@ -123,7 +123,7 @@ def test_an_interrupted_call_that_waits_never_begins(
 
 def test_a_call_does_not_outlive_its_thread(engine_thread: EngineThread, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that the thread never began says that its outcome is not known."""
-    monkeypatch.setattr(threads, "SLICE_S", 0.01)
+    monkeypatch.setattr(engine_threads, "SLICE_S", 0.01)
     monkeypatch.setattr(engine_thread._loop, "call_soon_threadsafe", lambda *work: None, raising=False)
     monkeypatch.setattr(EngineThread, "is_usable", property(lambda self: False))
 
@@ -138,8 +138,8 @@ def test_a_call_does_not_wait_for_an_engine_that_is_stuck(
     engine_thread: EngineThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A deadline holds also when the event loop is too busy to cancel the call; nothing further is attempted."""
-    monkeypatch.setattr(threads, "SLICE_S", 0.01)
-    monkeypatch.setattr(threads, "LATE_S", 0.0)
+    monkeypatch.setattr(engine_threads, "SLICE_S", 0.01)
+    monkeypatch.setattr(engine_threads, "LATE_S", 0.0)
     let_go, outgoing = threading.Event(), a_message()
 
     async def block(engine: Engine) -> None:
@@ -227,8 +227,8 @@ def test_a_listener_far_behind_loses_the_oldest_events(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Memory is bounded; one warning tells of it."""
-    assert threads.EVENTS_MAX == 10_000
-    monkeypatch.setattr(threads, "EVENTS_MAX", 10)
+    assert engine_threads.EVENTS_MAX == 10_000
+    monkeypatch.setattr(engine_threads, "EVENTS_MAX", 10)
     held, let_go, heard = threading.Event(), threading.Event(), list[str]()
 
     def listen(event: Event) -> None:
