@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.ledger import Ledger, MeterKind, billable_operations, operations_by_cause, read, tallied
-from pairbus.ledger.rows import Author, alike
+from pairbus.ledger.rows import Author, billing_groups
 from pairbus.pairing.events import DeadLettered, Diverted, FailedOver, Faulted, Moved, PingSent
 from tests.ledger.world import FLUSH_S, HOST, NOON_S, Clock, ids_of, rows_of, send
 
@@ -207,7 +207,7 @@ def test_messages_are_metered_in_groups_that_are_billed_one_by_one(
     sizes: list[int], groups: list[tuple[int, int]], tmp_path: Path
 ) -> None:
     """A meter that is told a number and a sum comes to the same bill as one that is told every size."""
-    assert alike(sizes) == groups
+    assert billing_groups(sizes) == groups
     ledger = Ledger(tmp_path, client="c", clock=Clock())
     for count, size_bytes in groups:
         ledger.meter("primary", HOST, "orders", "send", size_bytes, count)
@@ -254,7 +254,7 @@ def test_a_tally_counts_as_a_meter_does(tmp_path: Path) -> None:
         began = 0.5 + number / 50
         clock.now_s = NOON_S + number / 50
         if began >= tally.until:
-            tally.turn(began)
+            tally.begin_second(began)
         tally.total += tallied(200, 2)
     send(ledger)
     assert ledger.close(FLUSH_S)
@@ -270,7 +270,7 @@ def test_what_a_tally_holds_is_written_without_another_send(tmp_path: Path) -> N
     """The writer asks for it, once a second."""
     ledger = Ledger(tmp_path, client="c", flush_interval_s=0.01)
     tally = ledger.tally("primary", HOST, "orders", "send")
-    tally.turn(time.monotonic())
+    tally.begin_second(time.monotonic())
     tally.total += tallied(100, 1)
     deadline = time.monotonic() + FLUSH_S
     while not list(tmp_path.glob("*.jsonl")):

@@ -33,11 +33,11 @@ def assumed(**other: Any) -> Assumptions:
 
 
 def operations(made: Estimate) -> dict[str, int]:
-    return {line.what: line.operations for line in made.lines}
+    return {line.kind: line.operations for line in made.lines}
 
 
 def money(made: Estimate) -> dict[str, Decimal]:
-    return {line.what: line.money for line in made.lines}
+    return {line.kind: line.money for line in made.lines}
 
 
 # ── published numbers ──

@@ -67,7 +67,7 @@ class Results:
             return
         now = time.monotonic()
         if now >= tally.until:
-            tally.turn(now)
+            tally.begin_second(now)
         tally.total += tallied(size_bytes, len(outgoing))
 
     def stored(self, origin: Origin, outgoing: Outgoing, receipt: Receipt) -> None:

@@ -1,5 +1,8 @@
 """The ledger: append-only JSON lines about every operation on either namespace, its cost, and every event.
 
+`book` takes operations and events from any thread, `files` writes them, `room` bounds the folder; `reader` reads `rows`
+back, `prices` and `estimate` make money of them, and `table` is the ledger as a table of Spark.
+
     ledger = Ledger("ledger", client="orders-api")
     ledger.meter("primary", "contoso.servicebus.windows.net", "orders", "send", 812)
     ledger.close(2.0)

@@ -127,7 +127,7 @@ class Ledger:
 
     # ── callers ──
 
-    def meter(  # noqa: PLR0913, PLR0917 - each is a setting of its own
+    def meter(
         self,
         side: SideName | None,
         namespace: str,
@@ -158,7 +158,7 @@ class Ledger:
             now_s = self._clock()  # under the lock, so that seconds never go back from one thread to another
             second = int(now_s)
             if second != self._second:
-                self._turn(second)
+                self._begin_second(second)
             if kind == "ping":
                 self._enqueue(now_s, {key: [count, billable, size_bytes]}, 1)
                 return
@@ -188,18 +188,18 @@ class Ledger:
             at_s = getattr(event, "at_s", 0.0) or self._clock()
         with self._lock:
             if (second := int(self._clock())) != self._second:
-                self._turn(second)
+                self._begin_second(second)
             self._enqueue(at_s, event, len(getattr(event, "message_ids", ())) or 1)
 
     def flush(self, timeout_s: float) -> bool:
-        """Write all rows given so far. True when all are in the files, False when the disk fails or is too slow.
+        """Write all rows up to now. Return True when all are in the files, False when the disk fails or is too slow.
 
         A second that is not over yet gets further rows later; readers add them up.
         """
         with self._lock:
-            self._tell()
+            self._queue_tallies()
             if self._sums:
-                self._turn(self._second)
+                self._begin_second(self._second)
             wanted, failed_before = self._accepted_rows, self._failed_writes
             if self._written_rows < wanted:
                 self._hurry = True
@@ -215,12 +215,12 @@ class Ledger:
         flushed = self.flush(timeout_s)
         with self._lock:
             if self._sums:
-                self._turn(self._second)
-            already, self._closed = self._closed, True
+                self._begin_second(self._second)
+            was_closed, self._closed = self._closed, True
             self._work.notify()
             unwritten_rows = self._pending_rows
         atexit.unregister(self._at_exit)
-        if not flushed and not already:
+        if not flushed and not was_closed:
             log.warning("ledger %s closes with %d rows not written", self.folder, unwritten_rows)
         if self._thread is not None:
             self._thread.join(max(0.0, ends_s - time.monotonic()))
@@ -228,7 +228,7 @@ class Ledger:
 
     # ── under the lock ──
 
-    def _turn(self, second: int) -> None:
+    def _begin_second(self, second: int) -> None:
         """Queue the sums of the second that is over, and start the thread if it does not run."""
         over_s, self._second = self._second, second
         sums, self._sums = self._sums, {}
@@ -237,18 +237,18 @@ class Ledger:
         if not self._closed and (self._thread is None or not self._thread.is_alive()):
             self._start_thread()
 
-    def _tell(self) -> None:
+    def _queue_tallies(self) -> None:
         for tally in self._tallies.values():
-            tally.tell()
+            tally.enqueue()
 
-    def _enqueue(self, at_s: float, what: object, rows: int, queue: list[tuple[float, object]] | None = None) -> None:
+    def _enqueue(self, at_s: float, entry: object, rows: int, queue: list[tuple[float, object]] | None = None) -> None:
         if self._closed:
             return
         before, after = self._pending_rows, self._pending_rows + rows
         if after > PENDING_ROWS_MAX:
-            self._lost.add(at_s, what, rows)
+            self._lost.add(at_s, entry, rows)
             return
-        (self._queue if queue is None else queue).append((at_s, what))
+        (self._queue if queue is None else queue).append((at_s, entry))
         self._pending_rows = after
         self._accepted_rows += rows
         if before < PENDING_ROWS_MAX // 2 <= after:
@@ -281,19 +281,19 @@ class Ledger:
                     self._work.wait(self._flush_interval_s)
                 self._hurry, closed = False, self._closed
                 if (second := int(self._clock())) != self._second:
-                    self._turn(second)
-                self._tell()
-                taken, self._tallied, self._queue = self._tallied + self._queue, [], []
-            unwritten += (line for at_s, what in taken for line in self._lines(at_s, what))
+                    self._begin_second(second)
+                self._queue_tallies()
+                entries, self._tallied, self._queue = self._tallied + self._queue, [], []
+            unwritten += (line for at_s, entry in entries for line in self._lines(at_s, entry))
             unwritten = self._write(files, unwritten)
         files.close()
 
-    def _lines(self, at_s: float, what: object) -> Iterator[BookLine]:
+    def _lines(self, at_s: float, entry: object) -> Iterator[BookLine]:
         day = day_of(at_s)
-        if not isinstance(what, dict):
-            yield from ((day, line) for line in event_lines(self._author, what, at_s))
+        if not isinstance(entry, dict):
+            yield from ((day, line) for line in event_lines(self._author, entry, at_s))
             return
-        for (side, namespace, entity, kind, outcome, cause), (count, billable, size_bytes) in what.items():
+        for (side, namespace, entity, kind, outcome, cause), (count, billable, size_bytes) in entry.items():
             row = self._author.row(
                 at_s,
                 kind,
@@ -310,17 +310,17 @@ class Ledger:
 
     def _write(self, files: Files, lines: list[BookLine]) -> list[BookLine]:
         """Write lines and, when all were written, the row about lost rows; return the lines that are left."""
-        given = len(lines)
-        left = _append(files, lines)
-        if not left:
-            lost = self._lost_line(files)
-            given += len(lost)
-            left = _append(files, lost)
-        if given:
-            self._settle(given - len(left), files.error)
-        return left
+        count = len(lines)
+        unwritten = _append(files, lines)
+        if not unwritten:
+            lost = self._lost_lines(files)
+            count += len(lost)
+            unwritten = _append(files, lost)
+        if count:
+            self._note_written(count - len(unwritten), files.error)
+        return unwritten
 
-    def _settle(self, written: int, failure: OSError | None) -> None:
+    def _note_written(self, written: int, failure: OSError | None) -> None:
         with self._lock:
             self._pending_rows -= written
             self._written_rows += written
@@ -332,11 +332,11 @@ class Ledger:
         elif was_failing and failure is None:
             log.warning("ledger %s is written again", self.folder)
 
-    def _lost_line(self, files: Files) -> list[BookLine]:
-        removed, files.removed = files.removed, []
+    def _lost_lines(self, files: Files) -> list[BookLine]:
+        removals, files.removed = files.removed, []
         with self._lock:
-            for one in removed:
-                self._lost.add_removed(one)
+            for removed in removals:
+                self._lost.add_removed(removed)
             if not self._lost:
                 return []
             lost, self._lost = self._lost, _Lost()
@@ -355,7 +355,7 @@ class Tally:
     """Successful operations of one entity and kind. Each operation is billed as one: none is larger than 64 KB.
 
         if (now := time.monotonic()) >= tally.until:
-            tally.turn(now)
+            tally.begin_second(now)
         tally.total += tallied(size_bytes, count)
 
     Between two sends the caches of the processor are lost, so that a call of `meter` costs ten times as much as in a
@@ -363,34 +363,35 @@ class Tally:
     one thread. The writer only reads; bytes and messages are one number, so that it never reads one without the other.
     """
 
-    __slots__ = ("_key", "_ledger", "_second", "_told", "total", "until")
+    __slots__ = ("_enqueued", "_key", "_ledger", "_second", "total", "until")
 
     def __init__(self, ledger: Ledger, key: CountKey) -> None:
         self._ledger = ledger
         self._key = key
         self._second = 0
-        self._told = 0
+        self._enqueued = 0
+        "Part of `total` that is in the ledger's queue, or left it."
         self.total = 0
         "Sum of all `tallied` numbers since the start; it only grows."
         self.until = float("-inf")
         "End of the second to which the next operation belongs, on the caller's clock."
 
-    def turn(self, now: float) -> None:
+    def begin_second(self, now: float) -> None:
         """Begin another second: operations that were added before belong to the last one."""
         ledger = self._ledger
         with ledger._lock:
-            self.tell()
+            self.enqueue()
             now_s = ledger._clock()
             self._second = int(now_s)
             self.until = now + self._second + 1 - now_s
             if self._second != ledger._second:
-                ledger._turn(self._second)
+                ledger._begin_second(self._second)
 
-    def tell(self) -> None:
+    def enqueue(self) -> None:
         """Queue the operations that were added since the last call. Callers hold the ledger's lock."""
-        new = self.total - self._told
+        new = self.total - self._enqueued
         if new:
-            self._told += new
+            self._enqueued += new
             count = new & _COUNT_MAX
             self._ledger._enqueue(
                 self._second, {self._key: [count, count, new >> _COUNT_BITS]}, 1, self._ledger._tallied
@@ -398,7 +399,7 @@ class Tally:
 
     def forget(self) -> None:
         """Skip the operations that a parent process will write itself; for a child of `fork`."""
-        self._told, self.until = self.total, float("-inf")
+        self._enqueued, self.until = self.total, float("-inf")
 
 
 _COUNT_BITS = 64
@@ -421,11 +422,11 @@ class _Lost:
     def __bool__(self) -> bool:
         return bool(self.rows or self.files)
 
-    def add(self, at_s: float, what: object, rows: int) -> None:
+    def add(self, at_s: float, entry: object, rows: int) -> None:
         self.since = self.since if self.rows else time_text(at_s)
         self.rows += rows
-        if isinstance(what, dict):
-            for (_, _, _, kind, _, _), (count, billable, size_bytes) in what.items():
+        if isinstance(entry, dict):
+            for (_, _, _, kind, _, _), (count, billable, size_bytes) in entry.items():
                 self.count += count
                 self.billable += billable
                 self.size_bytes += size_bytes

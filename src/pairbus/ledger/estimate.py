@@ -61,7 +61,7 @@ class CostLine:
 
     part: str
     "Part of the bill, as in the report: application, idle, during or after."
-    what: str
+    kind: str
     operations: int
     money: Decimal
 
@@ -136,38 +136,38 @@ class Estimate:
         return None if self.geo is None or not self.paired.money else self.geo / self.paired.money
 
 
-def estimate(given: Assumptions) -> Estimate:
+def estimate(assumptions: Assumptions) -> Estimate:
     """Estimate operations and cost; ValueError, with the name of the field, for assumptions that make no sense."""
-    _check(given)
-    messages = _ceil(given.messages_per_second * given.days * 24 * _HOUR_S)
+    _check(assumptions)
+    messages = _ceil(assumptions.messages_per_second * assumptions.days * 24 * _HOUR_S)
     failed_over_s = 0
-    if given.outage_s > given.failover_interval_s:
-        failed_over_s = given.outage_s - given.failover_interval_s + given.ping_interval_s
-    diverted = min(_ceil(given.messages_per_second * failed_over_s), messages)
-    pings = given.clients * given.entities * (failed_over_s // given.ping_interval_s)
-    crossing = 2 * diverted * given.size_bytes
-    alone_operations, counts = _operations(given, messages, diverted, pings)
-    alone_peaks, paired_peaks = _peaks(given, failed_over_s)
-    alone = _bill(given, alone_operations, 0, alone_peaks, namespaces=1)
-    paired = _bill(given, sum(count for _, _, count in counts), crossing, paired_peaks, namespaces=2)
-    lines = tuple(CostLine(part, what, count, _share(paired, count)) for part, what, count in counts)
+    if assumptions.outage_s > assumptions.failover_interval_s:
+        failed_over_s = assumptions.outage_s - assumptions.failover_interval_s + assumptions.ping_interval_s
+    diverted = min(_ceil(assumptions.messages_per_second * failed_over_s), messages)
+    pings = assumptions.clients * assumptions.entities * (failed_over_s // assumptions.ping_interval_s)
+    crossing = 2 * diverted * assumptions.size_bytes
+    alone_operations, counts = _operations(assumptions, messages, diverted, pings)
+    alone_peaks, paired_peaks = _peaks(assumptions, failed_over_s)
+    alone = _bill(assumptions, alone_operations, 0, alone_peaks, namespaces=1)
+    paired = _bill(assumptions, sum(count for _, _, count in counts), crossing, paired_peaks, namespaces=2)
+    lines = tuple(CostLine(part, kind, count, _share(paired, count)) for part, kind, count in counts)
     return Estimate(
         messages=messages,
         failed_over_s=failed_over_s,
-        failed=_ceil(given.messages_per_second * min(given.outage_s, given.failover_interval_s)),
+        failed=_ceil(assumptions.messages_per_second * min(assumptions.outage_s, assumptions.failover_interval_s)),
         diverted=diverted,
         pings=pings,
-        backlog_bytes=diverted * given.size_bytes,
+        backlog_bytes=diverted * assumptions.size_bytes,
         crossing_bytes=crossing,
-        drain_s=_ceil(diverted / given.budget_per_second),
+        drain_s=_ceil(diverted / assumptions.budget_per_second),
         connections_alone=alone_peaks[0],
         connections_peak=max(paired_peaks),
         lines=lines,
         alone=alone,
         paired=paired,
-        geo=_geo(given, messages),
-        idle=_idle_table(given),
-        notes=tuple(_notes(given, diverted)),
+        geo=_geo(assumptions, messages),
+        idle=_idle_table(assumptions),
+        notes=tuple(_notes(assumptions, diverted)),
     )
 
 
@@ -187,25 +187,27 @@ _RANGES: dict[str, tuple[int, int | None]] = {
 }
 
 
-def _check(given: Assumptions) -> None:
+def _check(assumptions: Assumptions) -> None:
     for name, (least, most) in _RANGES.items():
-        value = getattr(given, name)
+        value = getattr(assumptions, name)
         if isinstance(value, float):
             raise TypeError(f"{name} is the float {value!r}; it must be exact")
         if value < least or (most is not None and value > most):
             raise ValueError(f"{name} is {value}; it must be " + (f"{least} … {most}" if most else f"at least {least}"))
-    if not given.budget_per_second:
+    if not assumptions.budget_per_second:
         raise ValueError("budget_per_second is 0; nothing would come home")
-    if given.outage_s > given.days * 24 * _HOUR_S:
-        raise ValueError(f"outage_s is {given.outage_s}; it must not be longer than the {given.days} days")
+    if assumptions.outage_s > assumptions.days * 24 * _HOUR_S:
+        raise ValueError(f"outage_s is {assumptions.outage_s}; it must not be longer than the {assumptions.days} days")
 
 
-def _operations(given: Assumptions, messages: int, diverted: int, pings: int) -> tuple[int, list[tuple[str, str, int]]]:
+def _operations(
+    assumptions: Assumptions, messages: int, diverted: int, pings: int
+) -> tuple[int, list[tuple[str, str, int]]]:
     """Return operations without pairing, and (part, kind, operations) with pairing. Each message is received once."""
-    each = billable_operations([given.size_bytes])
-    polls = POLLS_PER_HOUR * 24 * given.days * given.backlog_queue_count * given.syphons
-    settled = messages if given.counting == "strict" else 0
-    settled_away = diverted if given.counting == "strict" else 0
+    each = billable_operations([assumptions.size_bytes])
+    polls = POLLS_PER_HOUR * 24 * assumptions.days * assumptions.backlog_queue_count * assumptions.syphons
+    settled = messages if assumptions.counting == "strict" else 0
+    settled_away = diverted if assumptions.counting == "strict" else 0
     counts = [
         ("application", "sends to the primary", (messages - diverted) * each),
         ("application", "receives from the primary", messages * each),
@@ -220,33 +222,37 @@ def _operations(given: Assumptions, messages: int, diverted: int, pings: int) ->
     return 2 * messages * each + settled, counts
 
 
-def _peaks(given: Assumptions, failed_over_s: int) -> tuple[list[int], list[int]]:
+def _peaks(assumptions: Assumptions, failed_over_s: int) -> tuple[list[int], list[int]]:
     """Return the peak of open connections in each hour, without pairing and with it.
 
     The SDK opens one connection for each sender. A sender that is failed over has another one to its backlog queue, its
     client has one for pings, and a syphon has one to the secondary and, while it moves messages, one to the primary.
     """
-    hours = given.days * 24
-    senders = given.clients * given.entities
-    quiet = senders + given.syphons
-    busy = 2 * senders + given.clients + 2 * given.syphons
+    hours = assumptions.days * 24
+    senders = assumptions.clients * assumptions.entities
+    quiet = senders + assumptions.syphons
+    busy = 2 * senders + assumptions.clients + 2 * assumptions.syphons
     touched = min(-(-failed_over_s // _HOUR_S) + 1, hours) if failed_over_s else 0  # the first is a part of an hour
     return [senders] * hours, [busy] * touched + [quiet] * (hours - touched)
 
 
-def _bill(given: Assumptions, operations: int, crossing: int, peaks: list[int], namespaces: int) -> EstimatedBill:
-    sheet = given.sheet
+def _bill(assumptions: Assumptions, operations: int, crossing: int, peaks: list[int], namespaces: int) -> EstimatedBill:
+    sheet = assumptions.sheet
     return EstimatedBill(
         operations=operations,
-        operations_money=sheet.charge(_before(given), operations),
+        operations_money=sheet.charge(_before(assumptions), operations),
         bandwidth_money=sheet.bandwidth(crossing),
         connections_money=sheet.connections(peaks),
-        base_money=sheet.base(given.days * 24, namespaces, given.units),
+        base_money=sheet.base(assumptions.days * 24, namespaces, assumptions.units),
     )
 
 
-def _before(given: Assumptions) -> int:
-    return given.sheet.included_operations if given.operations_before is None else given.operations_before
+def _before(assumptions: Assumptions) -> int:
+    return (
+        assumptions.sheet.included_operations
+        if assumptions.operations_before is None
+        else assumptions.operations_before
+    )
 
 
 def _share(bill: EstimatedBill, operations: int) -> Decimal:
@@ -254,41 +260,43 @@ def _share(bill: EstimatedBill, operations: int) -> Decimal:
     return bill.operations_money * operations / bill.operations if bill.operations else Decimal(0)
 
 
-def _geo(given: Assumptions, messages: int) -> Decimal | None:
-    if given.geo.currency != given.sheet.currency:
+def _geo(assumptions: Assumptions, messages: int) -> Decimal | None:
+    if assumptions.geo.currency != assumptions.sheet.currency:
         return None
-    capacity = given.geo.capacity(given.days * 24, given.units, REPLICATED_REGIONS)
-    return capacity + given.geo.replication(messages * given.size_bytes)
+    capacity = assumptions.geo.capacity(assumptions.days * 24, assumptions.units, REPLICATED_REGIONS)
+    return capacity + assumptions.geo.replication(messages * assumptions.size_bytes)
 
 
-def _idle_table(given: Assumptions) -> tuple[IdleCost, ...]:
+def _idle_table(assumptions: Assumptions) -> tuple[IdleCost, ...]:
     rows = []
-    for queues, syphons in dict.fromkeys([(10, 1), (given.backlog_queue_count, given.syphons)]):
+    for queues, syphons in dict.fromkeys([(10, 1), (assumptions.backlog_queue_count, assumptions.syphons)]):
         hour = POLLS_PER_HOUR * queues * syphons
-        money = given.sheet.charge(_before(given), hour * 24 * 30)
+        money = assumptions.sheet.charge(_before(assumptions), hour * 24 * 30)
         rows.append(IdleCost(queues, syphons, hour, hour * 24, hour * 24 * 30, money))
     return tuple(rows)
 
 
-def _notes(given: Assumptions, diverted: int) -> Iterator[str]:
-    sheet = given.sheet
-    if given.outage_s and not diverted:
+def _notes(assumptions: Assumptions, diverted: int) -> Iterator[str]:
+    sheet = assumptions.sheet
+    if assumptions.outage_s and not diverted:
         yield "Nothing is diverted: the outage ends before the failover interval does, or nothing is sent."
-    if given.operations_before is None and sheet.included_operations:
+    if assumptions.operations_before is None and sheet.included_operations:
         yield f"The {_spaced(sheet.included_operations)} operations included in a month are taken to be used up."
-    at_primary = given.clients * given.entities + given.clients + given.syphons
+    at_primary = assumptions.clients * assumptions.entities + assumptions.clients + assumptions.syphons
     if at_primary > NAMESPACE_CONNECTIONS_MAX:
         most = _spaced(NAMESPACE_CONNECTIONS_MAX)
         yield f"{_spaced(at_primary)} connections are open at the primary; a namespace takes {most}."
-    moved_per_second = given.budget_per_second if diverted else 0
-    needed = _ceil(2 * billable_operations([given.size_bytes]) * (given.messages_per_second + moved_per_second))
+    moved_per_second = assumptions.budget_per_second if diverted else 0
+    needed = _ceil(
+        2 * billable_operations([assumptions.size_bytes]) * (assumptions.messages_per_second + moved_per_second)
+    )
     if sheet.tiers and needed > NAMESPACE_OPERATIONS_PER_SECOND:
         yield (
             f"Live traffic and the way home need {_spaced(needed)} operations a second at the primary;"
             f" Basic and Standard give a namespace {_spaced(NAMESPACE_OPERATIONS_PER_SECOND)}."
         )
-    if given.geo.currency != sheet.currency:
-        yield f"Geo-replication is left out: its prices are in {given.geo.currency}, not in {sheet.currency}."
+    if assumptions.geo.currency != sheet.currency:
+        yield f"Geo-replication is left out: its prices are in {assumptions.geo.currency}, not in {sheet.currency}."
 
 
 def _ceil(value: Decimal) -> int:

@@ -1,4 +1,4 @@
-"""The files of one process: created once, appended to, never rewritten. Only the writer's thread uses this module.
+"""The files of one process: created once, appended to, never rewritten. Only the writer's thread calls this module.
 
 A file holds rows of one day (UTC), so that a day can be compacted or deleted as a whole. After a failed write the file
 is not used again, because it may end in half a line; the next row starts a new file. So only the last line of a file
@@ -44,7 +44,7 @@ class Files:
         self.error = None
         written = 0
         try:
-            self._follow_the_folder()
+            self._close_if_moved()
             while written < len(lines) and self.error is None:
                 self._make_room(day, len(lines[written]))
                 chunk = self._chunk(lines, written)
@@ -52,7 +52,7 @@ class Files:
         except OSError as error:
             self.error = error
         if self.error is not None:
-            self._leave()
+            self._abandon()
         return written
 
     def close(self) -> None:
@@ -62,25 +62,25 @@ class Files:
                 os.close(self._fd)
             self._fd = -1
 
-    def _leave(self) -> None:
+    def _abandon(self) -> None:
         """Stop using the file; delete it when it is empty, because a full disk would collect many empty files."""
-        unused = self._fd >= 0 and self._size == 0
+        is_empty = self._fd >= 0 and self._size == 0
         self.close()
-        if unused:
+        if is_empty:
             with suppress(OSError):
                 self._path.unlink()
 
-    def _follow_the_folder(self) -> None:
+    def _close_if_moved(self) -> None:
         """Close a file that was deleted or moved away; the next row starts a new file."""
         if self._fd < 0:
             return
         try:
-            there = os.stat(self._path)
+            named = os.stat(self._path)
         except FileNotFoundError:
             self.close()
             return
-        mine = os.fstat(self._fd)
-        if (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
+        opened = os.fstat(self._fd)
+        if (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
             self.close()
 
     def _make_room(self, day: str, line_bytes: int) -> None:

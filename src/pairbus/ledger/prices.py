@@ -115,10 +115,10 @@ def load(name_or_path: str | PathLike[str]) -> PriceSheet:
         return _parsed(_folder() / f"{text}.toml", text)
     path = Path(name_or_path)
     try:
-        is_there = path.is_file()
+        is_file = path.is_file()
     except OSError as error:  # its folder cannot be read, or the name is too long
         raise _unreadable(text, error) from None
-    if not is_there:
+    if not is_file:
         raise ConfigError(f"There is no price sheet {text!r}: give a file, or one of {', '.join(names())}.")
     return _parsed(path, text)
 

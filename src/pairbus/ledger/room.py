@@ -40,9 +40,9 @@ class Removed:
 
     def add(self, other: Removed) -> None:
         self.files |= other.files
-        self.began(other.since)
+        self.note_time(other.since)
 
-    def began(self, time: str) -> None:
+    def note_time(self, time: str) -> None:
         self.since = min(filter(None, (self.since, time)), default="")
 
 
@@ -51,7 +51,7 @@ def sums_of(path: Path, names_max: int) -> Removed:
 
     At most `names_max` earlier files keep their names; the sums of further ones belong to this file.
     """
-    found = Removed()
+    removed = Removed()
     size = rows = count = billable = size_bytes = settlements = 0
     with path.open("rb") as file:
         for line in file:
@@ -67,18 +67,19 @@ def sums_of(path: Path, names_max: int) -> Removed:
                 settlements += int(sums[2]) if _SETTLED in line else 0
                 if sums[4] is not None:  # rows that were lost before
                     rows += int(sums[4]) - 1
-                    found.began(sums[5].decode())
-                    found.files |= _named_in(line)
-                    settlements += int(told[1]) if (told := _SETTLEMENTS.search(line)) is not None else 0
-            if not found.since and (time := _TIME.search(line)) is not None:
-                found.began(time[1].decode())
-    found.files = dict(list(found.files.items())[-names_max:])
+                    removed.note_time(sums[5].decode())
+                    removed.files |= _named_in(line)
+                    settled = _SETTLEMENTS.search(line)
+                    settlements += 0 if settled is None else int(settled[1])
+            if not removed.since and (time := _TIME.search(line)) is not None:
+                removed.note_time(time[1].decode())
+    removed.files = dict(list(removed.files.items())[-names_max:])
     own = RemovedFile(size, rows, count, billable, size_bytes, settlements)
-    for earlier in found.files.values():
+    for earlier in removed.files.values():
         own = own.minus(earlier)
     if own.rows:
-        found.files[path.name] = own
-    return found
+        removed.files[path.name] = own
+    return removed
 
 
 def _named_in(line: bytes) -> dict[str, RemovedFile]:
@@ -93,26 +94,26 @@ def _named_in(line: bytes) -> dict[str, RemovedFile]:
 def make_room(folder: Path, max_bytes: int, run: str, keep: Path) -> Removed:
     """Delete the oldest files until the others have at most `max_bytes` together; `keep` is never deleted."""
     removed = Removed()
-    found = _files(folder)
-    total = sum(file.size_bytes for file in found)
+    files = _files(folder)
+    total = sum(file.size_bytes for file in files)
     if total <= max_bytes:
         return removed
-    last_of = {file.run: file.path for file in sorted(found, key=lambda file: file.number)}
+    last_of = {file.run: file.path for file in sorted(files, key=lambda file: file.number)}
     writing = {other for other, last in last_of.items() if other != run and is_in_use(last)}
-    for file in sorted(found, key=lambda file: (file.path.name[:10], file.changed_ns)):
+    for file in sorted(files, key=lambda file: (file.path.name[:10], file.changed_ns)):
         if total <= max_bytes:
             break
         if file.path == keep or file.run in writing:
             continue
         try:
-            one = sums_of(file.path, max(1, max_bytes // NAME_SHARE_BYTES))
+            sums = sums_of(file.path, max(1, max_bytes // NAME_SHARE_BYTES))
             file.path.unlink()
         except FileNotFoundError:  # another process was faster, and has its sums
             total -= file.size_bytes
             continue
         except OSError:  # another user's file
             continue
-        removed.add(one)
+        removed.add(sums)
         total -= file.size_bytes
     return removed
 
@@ -127,11 +128,11 @@ class _File:
 
 
 def _files(folder: Path) -> list[_File]:
-    found = []
+    files = []
     for path in folder.iterdir():
         match = _NAME.fullmatch(path.name)
         if match is not None:
             with suppress(FileNotFoundError):  # another process compacts the ledger, or makes room too
                 status = path.stat()
-                found.append(_File(path, match["run"], int(match["number"]), status.st_size, status.st_mtime_ns))
-    return found
+                files.append(_File(path, match["run"], int(match["number"]), status.st_size, status.st_mtime_ns))
+    return files

@@ -47,7 +47,7 @@ def billable_operations(sizes: Iterable[int]) -> int:
     return sum(max(1, -(-size // BILLING_UNIT_BYTES)) for size in sizes)
 
 
-def alike(sizes: Iterable[int]) -> list[tuple[int, int]]:
+def billing_groups(sizes: Iterable[int]) -> list[tuple[int, int]]:
     """Return (messages, bytes) of groups that `Ledger.meter` bills exactly: up to 64 KB together, larger ones alone."""
     small_count = small_bytes = 0
     groups: list[tuple[int, int]] = []
@@ -115,11 +115,11 @@ class RemovedFile(NamedTuple):
 def removed_files(details: Mapping[str, Any] | None) -> dict[str, RemovedFile]:
     """Return the removed files that a row of lost rows stands for, by name. Rows of releases before 0.4 name none."""
     named = (details or {}).get("removed")
-    found = {}
+    files = {}
     for name, sums in named.items() if isinstance(named, dict) else ():
-        if isinstance(sums, list) and 5 <= len(sums) <= 6 and all(type(one) is int for one in sums):
-            found[name] = RemovedFile(*sums)
-    return found
+        if isinstance(sums, list) and 5 <= len(sums) <= 6 and all(type(number) is int for number in sums):
+            files[name] = RemovedFile(*sums)
+    return files
 
 
 def lost_details(files: Mapping[str, RemovedFile], settlements: int) -> dict[str, Any] | None:
@@ -129,7 +129,7 @@ def lost_details(files: Mapping[str, RemovedFile], settlements: int) -> dict[str
 
 
 def lost_settlements(details: Mapping[str, Any] | None) -> int:
-    """Return the settlements among the operations of a row of lost rows; 0 where the row does not tell."""
+    """Return the settlements among the operations of a row of lost rows; 0 where the row has no such number."""
     settlements = (details or {}).get(SETTLEMENTS)
     return settlements if type(settlements) is int and settlements > 0 else 0
 
@@ -201,12 +201,14 @@ def encode(row: Row) -> bytes:
 
 def decode(line: bytes) -> Row:
     """Decode a line; ValueError when it is not a whole row, LedgerNewer when a newer version wrote it."""
-    read = json.loads(line)
-    if not isinstance(read, dict) or not isinstance(read.get("schema"), int):
+    values = json.loads(line)
+    if not isinstance(values, dict) or not isinstance(values.get("schema"), int):
         raise ValueError("not a row of a ledger")
-    if read["schema"] > SCHEMA:
-        raise LedgerNewer(f"a row has schema {read['schema']}, and this version of Pairbus knows {SCHEMA}: upgrade it")
-    present = {name: read[name] for name in _names() if read.get(name) is not None}
+    if values["schema"] > SCHEMA:
+        raise LedgerNewer(
+            f"a row has schema {values['schema']}, and this version of Pairbus knows {SCHEMA}: upgrade it"
+        )
+    present = {name: values[name] for name in _names() if values.get(name) is not None}
     for name, value in present.items():
         if not isinstance(value, _types()[name]) or isinstance(value, bool):
             raise ValueError(f"{name} is {value!r}")

@@ -23,7 +23,7 @@ from azure.servicebus import aio as sdk_aio
 from azure.servicebus._pyamqp.error import AMQPException
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from pairbus.ledger.rows import BILLING_UNIT_BYTES, alike
+from pairbus.ledger.rows import BILLING_UNIT_BYTES, billing_groups
 from pairbus.sdk.encoding import encode
 from pairbus.sdk.failures import failure_of
 from pairbus.sdk.messages import body_size
@@ -78,7 +78,7 @@ def _tell_received(meter: ReceiverMeter, messages: Messages) -> None:
         return
     if not messages:
         meter("empty receive", 1, 0, "ok")
-    for count, size_bytes in alike(map(_size_of, messages)):
+    for count, size_bytes in billing_groups(map(_size_of, messages)):
         meter("receive", count, size_bytes, "ok")
 
 

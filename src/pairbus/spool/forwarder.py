@@ -24,7 +24,7 @@ from typing import Literal, Protocol, TypeVar
 from pairbus.backlog.envelope import Away
 from pairbus.backlog.filing import together
 from pairbus.errors import ConfigError, SpoolError
-from pairbus.ledger.rows import alike
+from pairbus.ledger.rows import billing_groups
 from pairbus.pairing.events import Event, MaybeDuplicated, SpoolForwarded, SpoolRefused
 from pairbus.pairing.policy import MESSAGE_FAULTS, Failure, Kind
 from pairbus.spool import Spool, SpoolEntry
@@ -394,7 +394,7 @@ class Forwarder:
             side: Literal["primary", "secondary"] = "primary" if way == PRIMARY else "secondary"
             outcome = "ok" if failure is None else failure.kind.value
             namespace = carrier.endpoint.authority.lower()
-            for count, size_bytes in alike(map(len, payloads)):
+            for count, size_bytes in billing_groups(map(len, payloads)):
                 self._meter(side, namespace, target, "send", size_bytes, count, outcome, cause="spool")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from pairbus.amqp.link import ranges
-from pairbus.ledger.rows import alike
+from pairbus.ledger.rows import billing_groups
 from pairbus.syphon.decide.pace import LOCK_S
 from pairbus.syphon.shared import SyphonState
 from pairbus.transport import ReceivedMessage, Receiver, Refused, TransportError
@@ -88,7 +88,7 @@ class MeteredLink:
         if received:
             locked_until = self._shared.clock() + lock_s
             self.unsettled.update(dict.fromkeys([message.delivery_id for message in received], locked_until))
-            for count, size_bytes in alike([len(message.payload) for message in received]):
+            for count, size_bytes in billing_groups([len(message.payload) for message in received]):
                 self._shared.meter("secondary", self._queue, "receive", count, size_bytes, "ok")
         return received
 

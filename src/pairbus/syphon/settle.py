@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 
 from pairbus import telemetry
 from pairbus.backlog.envelope import Spoiled
-from pairbus.ledger.rows import alike
+from pairbus.ledger.rows import billing_groups
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, MaybeDuplicated, Moved, Stayed
 from pairbus.pairing.policy import Kind
 from pairbus.syphon.decide.at_home import HomeIdentity
@@ -199,5 +199,5 @@ class Settling:
 
 
 def meter_send(shared: SyphonState, path: str, items: list[Item], outcome: str) -> None:
-    for count, size_bytes in alike([len(item.payload) for item in items]):
+    for count, size_bytes in billing_groups([len(item.payload) for item in items]):
         shared.meter("primary", path, "send", count, size_bytes, outcome)

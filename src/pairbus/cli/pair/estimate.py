@@ -168,7 +168,7 @@ def _show(given: Assumptions, made: Estimate) -> None:
     typer.echo(f"Prices: {sheet.name}, {sheet.currency}, {sheet.date}; {given.counting} counting.\n")
     _table("The outage", ("what", "amount", "unit"), _outage_rows(given, made))
     columns = ("part", "what", "operations", sheet.currency)
-    lines = [[line.part, line.what, line.operations, line.money] for line in made.lines if line.operations]
+    lines = [[line.part, line.kind, line.operations, line.money] for line in made.lines if line.operations]
     _table("Operations", columns, [*lines, ["total", "", made.paired.operations, made.paired.operations_money]])
     _table("The bill", ("what", "alone", "with pairing", "added"), _bill_rows(made))
     idle = [[i.queues, i.syphons, i.per_hour, i.per_day, i.per_30_days, i.money] for i in made.idle]

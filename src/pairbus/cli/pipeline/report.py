@@ -83,7 +83,7 @@ def report(
     """
     # Imported when needed: other commands should not wait for it.
     from pairbus.ledger.prices import load
-    from pairbus.ledger.table.listing import is_here
+    from pairbus.ledger.table.listing import is_local
     from pairbus.report.passes.sources import LARGE_CONF, find_sources
 
     sheet, geo = load(prices), load(GEO)
@@ -93,7 +93,7 @@ def report(
         raise ConfigError(f"--parquet {parquet}: the folder {parquet.parent} does not exist")
     # Before Spark is started, which takes seconds; but only Spark finds files that are not on this machine.
     where = spark_place(None, remote)
-    are_here = where.remote is None and all(is_here(None, name) for name in ledgers)
+    are_here = where.remote is None and all(is_local(None, name) for name in ledgers)
     sources = find_sources(ledgers) if are_here else None
     conf = LARGE_CONF if sources is None else sources.session_conf()
     with progress() as told, spark_session(told, "pairbus report", where, conf) as spark:

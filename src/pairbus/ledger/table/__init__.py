@@ -1,5 +1,8 @@
 """Ledgers as a table of Spark: compaction of lines into rows by day, and views on them in SQL.
 
+A run lists the files (`listing`), reads the lines that the manifest does not know yet (`compaction`, `lines`), and adds
+each row once (`table`), also after a kill; sums of removed files are not counted beside their rows (`lost`).
+
     from pairbus.ledger.table import compact_ledgers, register_views
 
     compact_ledgers(spark, ["ledger"], "/data/ledger-table")

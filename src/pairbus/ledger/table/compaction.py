@@ -27,15 +27,15 @@ from typing import TYPE_CHECKING, Any
 
 from pairbus.errors import ConfigError, LedgerNewer
 from pairbus.host.locks import FolderInUse, FolderLock
+from pairbus.ledger.room import SUFFIX
 from pairbus.ledger.rows import RemovedFile
 from pairbus.ledger.table.lines import NAMES, fields_of
 from pairbus.ledger.table.listing import (
-    SUFFIX,
     LedgerFile,
     address,
-    find_here,
-    find_there,
-    is_here,
+    find_local,
+    find_with_spark,
+    is_local,
     literally,
     whole_files,
 )
@@ -85,7 +85,7 @@ def compact_ledgers(
     place = _absolute(spark, fspath(location))
     files = _find(spark, [fspath(each) for each in ledgers])
     _check_format(spark, place, format)
-    before = read_manifest(spark, place) or _first(spark, place, format)
+    before = read_manifest(spark, place) or _new_manifest(spark, place, format)
     if before.format != format:
         raise ConfigError(f"{place} is a table of format {before.format}, not {format}")
     shrunk = {key for key, file in files.items() if file.size < before.position(key)}
@@ -95,12 +95,12 @@ def compact_ledgers(
         if key not in shrunk and (key not in before.files or file.size != before.files[key].size)
     }
     unchanged = len(files) - len(grown) - len(shrunk)
-    told = tuple(sorted(files[key].path for key in shrunk))
+    shrunk_paths = tuple(sorted(files[key].path for key in shrunk))
     if not grown:
         if before.pending:
             with _only_run(spark, place, before):
                 _close(spark, place, before, {})
-        return CompactedLedgers(0, 0, unchanged, 0, told)
+        return CompactedLedgers(0, 0, unchanged, 0, shrunk_paths)
     with whole_files(spark, grown.values()):
         read = _read(spark, grown, before)
         marks, lost = _marks(read)
@@ -115,14 +115,15 @@ def compact_ledgers(
             _close(spark, place, opened, {**entries, **removed})
     finally:
         read.unpersist()
-    return CompactedLedgers(rows, len(grown), unchanged, sum(mark["damaged"] for mark in marks.values()), told)
+    damaged = sum(mark["damaged"] for mark in marks.values())
+    return CompactedLedgers(rows, len(grown), unchanged, damaged, shrunk_paths)
 
 
 @contextmanager
 def _only_run(spark: SparkSession, place: str, before: Manifest) -> Iterator[None]:
     """Keep other runs away while this one writes. ConfigError when one is under way, or has been since `before`."""
     with ExitStack() as stack:
-        if is_here(spark, place):
+        if is_local(spark, place):
             folder = Path(place) / FOLDER
             try:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -152,20 +153,19 @@ def _close(spark: SparkSession, place: str, state: Manifest, entries: Mapping[st
 
 
 def _absolute(spark: SparkSession, location: str) -> str:
-    return str(Path(location).absolute()) if is_here(spark, location) else location.rstrip("/")
+    return str(Path(location).absolute()) if is_local(spark, location) else location.rstrip("/")
 
 
 def _find(spark: SparkSession, ledgers: Sequence[str]) -> dict[str, LedgerFile]:
     """Return the files of the ledgers, by their keys."""
     files: dict[str, LedgerFile] = {}
     for name in ledgers:
-        if is_here(spark, name):
-            found = [
-                LedgerFile(str(path.absolute()), path.stat().st_size) for path in find_here(name) if path.is_file()
-            ]
+        if is_local(spark, name):
+            paths = [path for path in find_local(name) if path.is_file()]
+            listed = [LedgerFile(str(path.absolute()), path.stat().st_size) for path in paths]
         else:
-            found = find_there(spark, name)
-        files |= {source_key(file.path): file for file in found if file.path.endswith(SUFFIX)}
+            listed = find_with_spark(spark, name)
+        files |= {source_key(file.path): file for file in listed if file.path.endswith(SUFFIX)}
     if not files:
         raise ConfigError(f"There is no file of a ledger in {', '.join(ledgers)}: they end in {SUFFIX}")
     return files
@@ -188,15 +188,15 @@ def _check_format(spark: SparkSession, place: str, format: str) -> None:
             raise
 
 
-def _first(spark: SparkSession, place: str, format: str) -> Manifest:
-    """Return a new manifest for a location. It has no table yet, or one of a release that wrote whole days."""
+def _new_manifest(spark: SparkSession, place: str, format: str) -> Manifest:
+    """Return a manifest for a location that has no table yet, or the table of a release that wrote whole days."""
     from pyspark.errors import AnalysisException
 
     try:
-        found = set(spark.read.format(format).load(place).columns)
+        columns = set(spark.read.format(format).load(place).columns)
     except AnalysisException:
         return Manifest(format=format)  # the location does not exist
-    if found != {*NAMES, "day"}:
+    if columns != {*NAMES, "day"}:
         raise ConfigError(f"{place} has a table that `pairbus ledger compact` did not make: name another location")
     return Manifest(format=format, adopted=True)
 
@@ -221,11 +221,11 @@ def _rows_of(known: Mapping[str, tuple[int, int]]) -> Callable[[Batches], Batche
         path = None
         for batch in batches:
             rows: list[dict[str, Any]] = []
-            for here, line in zip(*(batch.column(name).to_pylist() for name in ("path", "value")), strict=True):
-                if file is None or here != path:
+            for line_path, line in zip(*(batch.column(name).to_pylist() for name in ("path", "value")), strict=True):
+                if file is None or line_path != path:
                     rows += [] if file is None else [file.mark()]
-                    key = source_key(address(here))
-                    path, file = here, _File(key, *known[key])
+                    key = source_key(address(line_path))
+                    path, file = line_path, _File(key, *known[key])
                 rows += file.rows(line)
             yield _batch(rows)
         yield _batch([] if file is None else [file.mark()])
@@ -249,15 +249,15 @@ class _File:
             return []
         self._end = self._offset
         try:
-            read = fields_of(line)
+            fields = fields_of(line)
         except ValueError as error:
             self._damaged += 1
             self._newer += str(error).startswith(NEWER)
             return []
-        self._sums = self._sums.plus(sums_of_row(read))
-        details = read.get("details")
+        self._sums = self._sums.plus(sums_of_row(fields))
+        details = fields.get("details")
         text = None if details is None else json.dumps(details, separators=(",", ":"))
-        return [read | {"details": text, "source": self._key, "position": begin, "day": read["time"][:10]}]
+        return [fields | {"details": text, "source": self._key, "position": begin, "day": fields["time"][:10]}]
 
     def mark(self) -> dict[str, Any]:
         sums = json.dumps(self._sums)
@@ -278,12 +278,12 @@ def _marks(read: DataFrame) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
     LedgerNewer when a line has a later version: it must not be left out.
     """
-    found = [row.asDict() for row in read.where(f"end is not null or ({NAMES_FILES})").collect()]
-    marks = {row["source"]: row for row in found if row["end"] is not None}
+    rows = [row.asDict() for row in read.where(f"end is not null or ({NAMES_FILES})").collect()]
+    marks = {row["source"]: row for row in rows if row["end"] is not None}
     for row in marks.values():
         if row["newer"]:
             raise LedgerNewer(f"{row['source']}: {row['newer']} rows are of a later version of Pairbus: upgrade it")
-    return marks, [row for row in found if row["end"] is None]
+    return marks, [row for row in rows if row["end"] is None]
 
 
 def _entry(file: LedgerFile, before: ManifestEntry | None, mark: Any) -> ManifestEntry:

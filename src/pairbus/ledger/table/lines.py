@@ -87,7 +87,7 @@ def fields_of(line: bytes) -> dict[str, Any]:
         return _slowly(line)
     if b"\\ud" in line or b"\\uD" in line:  # an escaped surrogate
         return _slowly(line)
-    if end != len(text) or type(read) is not dict or not _is_fine(read):
+    if end != len(text) or type(read) is not dict or not _is_valid(read):
         return _slowly(line)
     return read
 
@@ -97,8 +97,8 @@ def _slowly(line: bytes) -> dict[str, Any]:
     return {name: value for name in NAMES if (value := getattr(row, name)) is not None}
 
 
-def _is_fine(read: dict[str, Any]) -> bool:
-    """Tell whether fields are certainly valid: False means that `usable` must decide."""
+def _is_valid(read: dict[str, Any]) -> bool:
+    """Return True when fields are certainly valid; otherwise `usable` must decide."""
     for name, value in read.items():
         kind = _TYPES.get(name)
         if type(value) is not kind and kind is not None:

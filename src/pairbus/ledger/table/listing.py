@@ -1,4 +1,4 @@
-"""Files of ledgers, found where the driver of Spark is.
+"""Lists of the files of ledgers, made where the driver of Spark is.
 
 In a session of this process, names without a scheme are files on this machine's disk. Spark itself finds names such as
 `abfss://…`, and all names in a session of Spark Connect, whose driver may be on any machine.
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from pairbus.errors import ConfigError
+from pairbus.ledger.room import SUFFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SUFFIX = ".jsonl"
 TABLE_SUFFIX = ".parquet"
 LEDGER = "ledger"
 "Folder of the ledger's table within a location that the syphon on Spark compacts."
@@ -39,31 +39,31 @@ class LedgerFile:
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Tell whether a session is one of Spark Connect."""
+    """Return True for a session of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def is_here(spark: SparkSession | None, name: str) -> bool:
-    """Tell whether a name is on this machine's disk; without a session it is, unless it has a scheme."""
+def is_local(spark: SparkSession | None, name: str) -> bool:
+    """Return True for a name on this machine's disk; without a session it is there, unless it has a scheme."""
     return _SCHEME.match(name) is None and (spark is None or not is_remote(spark))
 
 
-def find_here(name: str) -> list[Path]:
+def find_local(name: str) -> list[Path]:
     """Find the files of a folder, name or pattern on this machine. ConfigError when there is none."""
     path = Path(name)
     if path.is_dir():
-        found = [*path.glob(f"*{SUFFIX}"), *_tables(path), *_tables(path / LEDGER)]
+        paths = [*path.glob(f"*{SUFFIX}"), *_tables(path), *_tables(path / LEDGER)]
     elif path.exists() or path.is_symlink():
-        found = [path]
+        paths = [path]
     elif has_magic(name):
-        found = [Path(match) for match in glob(name)]
+        paths = [Path(match) for match in glob(name)]
     else:
         raise ConfigError(f"There is no ledger {name}")
-    return sorted(_some(found, name))
+    return sorted(_not_empty(paths, name))
 
 
-def find_there(spark: SparkSession, name: str) -> list[LedgerFile]:
-    """Find the files of a folder, name or pattern with Spark, which alone can read them. ConfigError when none."""
+def find_with_spark(spark: SparkSession, name: str) -> list[LedgerFile]:
+    """Find the files of a folder, name or pattern that only Spark can read. ConfigError when there is none."""
     from pyspark.errors import AnalysisException
 
     files = spark.read.format("binaryFile")
@@ -73,9 +73,9 @@ def find_there(spark: SparkSession, name: str) -> list[LedgerFile]:
         rows = files.load(name).select("path", "length").collect()
     except AnalysisException as error:
         raise ConfigError(f"There is no ledger {name}: {str(error).splitlines()[0]}") from None
-    every = [LedgerFile(address(row["path"]), row["length"]) for row in rows]
-    of_ledger = [each for each in every if has_magic(name) or _belongs(each.path, name)]
-    return sorted(_some(of_ledger, name), key=lambda each: each.path)
+    listed = [LedgerFile(address(row["path"]), row["length"]) for row in rows]
+    of_ledger = [file for file in listed if has_magic(name) or _is_of_ledger(file.path, name)]
+    return sorted(_not_empty(of_ledger, name), key=lambda file: file.path)
 
 
 def address(uri: str) -> str:
@@ -103,8 +103,8 @@ def whole_files(spark: SparkSession, files: Iterable[LedgerFile]) -> Iterator[No
         spark.conf.unset(NUMBER_CONF)
 
 
-def _belongs(path: str, name: str) -> bool:
-    """Tell whether a file below `name` belongs to a ledger: a file of the folder itself, or of a table in it."""
+def _is_of_ledger(path: str, name: str) -> bool:
+    """Return True when a file below `name` is of a ledger: a file of the folder itself, or of a table in it."""
     file, root = PurePosixPath(path), PurePosixPath(address(name))
     if file == root:
         return True
@@ -114,10 +114,10 @@ def _belongs(path: str, name: str) -> bool:
     return is_table and file.parent.parent in (root, root / LEDGER)
 
 
-def _some(found: list[T], name: str) -> list[T]:
-    if not found:
+def _not_empty(files: list[T], name: str) -> list[T]:
+    if not files:
         raise ConfigError(f"There is no file of a ledger in {name}: they end in {SUFFIX}")
-    return found
+    return files
 
 
 def _tables(folder: Path) -> Iterable[Path]:

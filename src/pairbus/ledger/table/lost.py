@@ -29,7 +29,7 @@ def settlements_of(values: Mapping[str, Any]) -> int:
 
 
 def sums_of_row(values: Mapping[str, Any]) -> RemovedFile:
-    """Return the sums that a row adds to those of its file, should that be removed: without the files that it names."""
+    """Return the sums that a row adds to those of its file; the sums of removed files that it names are left out."""
     sums = _sums(values)
     sums = sums._replace(rows=sums.rows or 1)
     if values["kind"] == SETTLED:
@@ -47,14 +47,14 @@ def _details(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
     details = values.get("details")
     if values.get("kind") != LOST_ROWS or details is None:
         return None
-    found: Mapping[str, Any] = json.loads(details) if isinstance(details, str) else details
-    return found
+    parsed: Mapping[str, Any] = json.loads(details) if isinstance(details, str) else details
+    return parsed
 
 
-def without(values: Mapping[str, Any], there: Mapping[str, RemovedFile]) -> dict[str, Any] | None:
-    """Return a row of lost rows without the sums in `there`, by file; None when nothing is left of the row."""
+def without(values: Mapping[str, Any], in_table: Mapping[str, RemovedFile]) -> dict[str, Any] | None:
+    """Return a row of lost rows without the sums of files that are in a table; None when nothing is left of the row."""
     named = files_named(values)
-    both = {name: there[name] for name in named if name in there}
+    both = {name: in_table[name] for name in named if name in in_table}
     if not both:
         return dict(values)
     left = _sums(values)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from pairbus.errors import LedgerNewer
 from pairbus.ledger.rows import RemovedFile
-from pairbus.ledger.table.listing import address, is_here
+from pairbus.ledger.table.listing import address, is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,36 +91,36 @@ def line_of(manifest: Manifest) -> str:
 
 
 def _read(spark: SparkSession | None, folder: str) -> list[Manifest]:
-    found = []
-    for line in _lines_here(folder) if spark is None or is_here(spark, folder) else _lines_there(spark, folder):
+    manifests = []
+    for line in _local_lines(folder) if spark is None or is_local(spark, folder) else _lines(spark, folder):
         try:
-            found.append(_manifest(json.loads(line)))
+            manifests.append(_manifest(json.loads(line)))
         except json.JSONDecodeError:
             continue  # cut by a kill: the other slot has the state
-    return found
+    return manifests
 
 
-def _manifest(read: dict[str, Any]) -> Manifest:
-    if read["version"] > VERSION:
+def _manifest(values: dict[str, Any]) -> Manifest:
+    if values["version"] > VERSION:
         raise LedgerNewer(
-            f"a table has version {read['version']}, and this version of Pairbus knows {VERSION}: upgrade it"
+            f"a table has version {values['version']}, and this version of Pairbus knows {VERSION}: upgrade it"
         )
-    files = {key: _entry(**entry) for key, entry in read["files"].items()}
-    ahead = {key: RemovedFile(*sums) for key, sums in read.get("ahead", {}).items()}
-    others = {name: read[name] for name in ("adopted", "origin") if name in read}
-    return Manifest(read["round"], read["format"], files, tuple(read["pending"]), ahead, **others)
+    files = {key: _entry(**entry) for key, entry in values["files"].items()}
+    ahead = {key: RemovedFile(*sums) for key, sums in values.get("ahead", {}).items()}
+    others = {name: values[name] for name in ("adopted", "origin") if name in values}
+    return Manifest(values["round"], values["format"], files, tuple(values["pending"]), ahead, **others)
 
 
 def _entry(*, sums: list[int] | None = None, **facts: Any) -> ManifestEntry:
     return ManifestEntry(**facts, sums=None if sums is None else RemovedFile(*sums))
 
 
-def _lines_here(folder: str) -> list[str]:
+def _local_lines(folder: str) -> list[str]:
     parts = sorted(Path(address(folder)).glob("part-*"))
     return [line for part in parts for line in part.read_text(encoding="utf-8").splitlines() if line]
 
 
-def _lines_there(spark: SparkSession, folder: str) -> list[str]:
+def _lines(spark: SparkSession, folder: str) -> list[str]:
     from pyspark.errors import AnalysisException
 
     try:

@@ -35,11 +35,11 @@ def read_table(spark: SparkSession, place: str, format: str) -> DataFrame | None
     if format == PARQUET:
         rows = rows.schema(TABLE_DDL.replace("day string", "day date"))
     try:
-        found = rows.load(place).select(*TABLE_NAMES)
-        _ = found.schema  # over Connect, the place is looked up when a frame is asked for something
+        table = rows.load(place).select(*TABLE_NAMES)
+        _ = table.schema  # over Connect, the place is looked up when a frame is asked for something
     except AnalysisException:
         return None
-    return found
+    return table
 
 
 def add_rows(
@@ -61,8 +61,8 @@ def add_rows(
     fresh = [key for key in reached if key not in before.files] if before.adopted else []
     table = read_table(spark, place, before.format) if interrupted or fresh or lost else None
     if table is not None and interrupted:
-        there = table.where(F.col("source").isin(interrupted)).select("source", "position")
-        rows = rows.join(there, ["source", "position"], "left_anti")
+        present = table.where(F.col("source").isin(interrupted)).select("source", "position")
+        rows = rows.join(present, ["source", "position"], "left_anti")
     if table is not None and fresh:
         rows = _without_adopted(rows, table, fresh)
     if lost:
@@ -83,8 +83,8 @@ def rows_ahead(spark: SparkSession, place: str, state: Manifest, keys: Collectio
         return {}
     own = table.where(F.col("source").isin(list(keys)))
     ends = own.groupBy("source").agg(F.max("position").alias("last")).collect()
-    found = [row["source"] for row in ends if row["last"] >= state.position(row["source"])]
-    return _sums_of(own, found) if found else {}
+    sources = [row["source"] for row in ends if row["last"] >= state.position(row["source"])]
+    return _sums_of(own, sources) if sources else {}
 
 
 def _without_adopted(rows: DataFrame, table: DataFrame, fresh: Sequence[str]) -> DataFrame:
@@ -104,8 +104,8 @@ def _without_adopted(rows: DataFrame, table: DataFrame, fresh: Sequence[str]) ->
     known = table.where("source is null").join(days, "day", "left_semi").select(text.alias("text"))
     known = known.withColumn("turn", F.row_number().over(alike.orderBy("text")))
     numbered = mine.withColumn("turn", F.row_number().over(alike.orderBy("source", "position")))
-    there = numbered.join(known, ["text", "turn"], "left_semi").select("source", "position")
-    return rows.join(there, ["source", "position"], "left_anti")
+    present = numbered.join(known, ["text", "turn"], "left_semi").select("source", "position")
+    return rows.join(present, ["source", "position"], "left_anti")
 
 
 # ── rows that name removed files ──
@@ -124,15 +124,15 @@ def _without_known(
     reached: Mapping[str, ManifestEntry],
     lost: Sequence[Mapping[str, Any]],
 ) -> DataFrame:
-    """Return the rows to add, the sums of removed files that are in the table taken out of them."""
+    """Return the rows to add, without the sums of removed files whose rows are in the table."""
     files = {**before.files, **reached}
     removed = named(lost)
-    there = {name: sums for name, sums in removed.items() if name in files and files[name].position >= sums.size}
-    in_table = {*files, *before.pending, *before.ahead}
-    parts = [name for name in removed if name not in there and name in in_table]
-    if parts:
-        there |= _sums_of(rows if table is None else rows.unionByName(table), parts)
-    changed = [(row["source"], row["position"], without(row, there)) for row in lost]
+    in_table = {name: sums for name, sums in removed.items() if name in files and files[name].position >= sums.size}
+    known = {*files, *before.pending, *before.ahead}
+    in_parts = [name for name in removed if name not in in_table and name in known]
+    if in_parts:
+        in_table |= _sums_of(rows if table is None else rows.unionByName(table), in_parts)
+    changed = [(row["source"], row["position"], without(row, in_table)) for row in lost]
     places = spark.createDataFrame([place[:2] for place in changed], "source string, position bigint")
     kept = [new for *_, new in changed if new is not None]
     if not kept:
@@ -151,5 +151,5 @@ def _sums_of(rows: DataFrame, names: Sequence[str]) -> dict[str, RemovedFile]:
     amounts = [
         F.sum(F.coalesce(F.expr(each), F.lit(0))) for each in ("`count`", "billable_operations", "bytes", _SETTLED)
     ]
-    sums = own.groupBy("source").agg(F.count("*").alias("found"), *amounts).collect()
+    sums = own.groupBy("source").agg(F.count("*").alias("rows"), *amounts).collect()
     return {row["source"]: RemovedFile(0, *row[1:]) for row in sums}

@@ -7,7 +7,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING
 
 from pairbus.errors import ConfigError
-from pairbus.ledger.table.listing import is_here
+from pairbus.ledger.table.listing import is_local
 from pairbus.ledger.table.manifest import read_manifest
 from pairbus.ledger.table.table import read_table
 
@@ -127,7 +127,7 @@ def register_views(spark: SparkSession, location: str | PathLike[str]) -> dict[s
     place = fspath(location)
     manifest = read_manifest(spark, place)
     if manifest is None:
-        where = "on this machine" if is_here(spark, place) else "where the session is"
+        where = "on this machine" if is_local(spark, place) else "where the session is"
         raise ConfigError(f"There is no table of a ledger in {place} {where}: `pairbus ledger compact` makes one")
     table = read_table(spark, place, manifest.format)
     if table is None:

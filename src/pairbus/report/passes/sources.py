@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pairbus.ledger.rows import RemovedFile
 from pairbus.ledger.table.lines import NAMES
-from pairbus.ledger.table.listing import LEDGER, TABLE_SUFFIX, LedgerFile, find_here, find_there, is_here
+from pairbus.ledger.table.listing import LEDGER, TABLE_SUFFIX, LedgerFile, find_local, find_with_spark, is_local
 from pairbus.ledger.table.manifest import Manifest, read_manifest
 from pairbus.ledger.table.names import source_key
 from pairbus.report.model import EMPTY, LEFT_OUT, Damage
@@ -88,11 +88,11 @@ def find_sources(ledgers: Sequence[str | PathLike[str]], spark: SparkSession | N
     files: dict[str, LedgerFile] = {}
     damage: dict[str, Damage] = {}
     for name in plain:
-        if spark is not None and not is_here(spark, name):
-            for file in find_there(spark, name):
+        if spark is not None and not is_local(spark, name):
+            for file in find_with_spark(spark, name):
                 _sort_in(file.path, file, "" if file.size else EMPTY, files, damage)
         else:
-            for path in find_here(name):
+            for path in find_local(name):
                 _sort_in(str(path.resolve()), *_looked_at(path.absolute()), files, damage)
     taken = {key: entry.position for manifest in manifests for key, entry in manifest.files.items()}
     known = ((key, entry.sums) for manifest in manifests for key, entry in manifest.files.items())

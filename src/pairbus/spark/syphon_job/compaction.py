@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pairbus.errors import ConfigError, LedgerNewer
+from pairbus.ledger.room import SUFFIX
 from pairbus.ledger.table import compact_ledgers
-from pairbus.ledger.table.listing import LEDGER, SUFFIX
+from pairbus.ledger.table.listing import LEDGER
 from pairbus.ledger.table.manifest import Manifest, ManifestEntry, read_manifest, write_manifest
 from pairbus.ledger.table.table import PARQUET, read_table
 from pairbus.spark.storage.locations import is_url
