@@ -97,6 +97,7 @@ GENERATED = {"test_the_command_page_is_not_stale", "test_the_state_diagram_is_no
 # The same keys → why no test runs the blocks.
 NOT_RUN: dict[tuple[str, str], str] = {
     ("ARCHITECTURE.md", "text"): "a drawing",
+    ("docs/decisions/0032-four-steps-of-a-syphon.md", "text"): "a drawing",
     ("docs/failover.md", " application"): "a drawing",
     ("docs/spool.md", "text"): "a drawing",
     ("CONTRIBUTING.md", "make setup"): "CI runs all three",
