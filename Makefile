@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Where this is set, hundreds of processes of the tests compile all of Pairbus again, which takes half of their time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test durations deep azure package-test spark-matrix quick sim nemesis docs check fix coverage dist sbom release-check bench clean
+.PHONY: help setup demo test durations deep azure package-test spark-matrix quick sim nemesis docs check fix coverage dist sbom release-check bench bench-guard clean
 
 help:
 	@echo "make setup   .venv with everything"
@@ -28,6 +28,7 @@ help:
 	@echo "make coverage   branches of seven parts that tests reach without Java; fails below tests/coverage.toml"
 	@echo "make dist    wheel and sdist in dist/; make sbom: their bill of materials; make release-check TAG=v0.4.0"
 	@echo "make bench   every benchmark; results in bench/results/"
+	@echo "make bench-guard   this tree compared with the last release, or with BASE=commit, in ten minutes; fails when it is slower"
 
 setup: $(STAMP)
 
@@ -108,6 +109,9 @@ release-check: setup
 
 bench: setup
 	$(BIN)/python -m bench
+
+bench-guard: setup
+	$(BIN)/python -m bench.guard --base "$(BASE)"
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .coverage-data dist bench/results site

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import sys
 import time
 from typing import Any
 
@@ -17,6 +18,8 @@ from rich.console import Console
 
 from bench.brokers import RESULTS
 from bench.sections import SECTIONS
+
+PIPED_WIDTH = 200  # where no terminal says how wide it is; no table is wider
 
 
 def main() -> None:
@@ -29,7 +32,7 @@ def main() -> None:
     wanted = options.only or SECTIONS
     if unknown := set(wanted) - set(SECTIONS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
     results: dict[str, Any] = {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": f"{os.cpu_count()} CPUs, Python {platform.python_version()}, {platform.system()}",

@@ -64,21 +64,21 @@ async def _in_turns(connection_string: str, count: int) -> dict[str, list[float]
         senders = [await connection.sender(QUEUE) for _ in range(TOGETHER)]
         with tempfile.TemporaryFile(dir=RESULTS) as file:
             for _ in range(count // BLOCK):
-                appended += [_append(file.fileno(), message) for _ in range(BLOCK)]
-                alone += [await _timed(senders[0], message) for _ in range(BLOCK)]
+                appended += [append_s(file.fileno(), message) for _ in range(BLOCK)]
+                alone += [await timed_send_s(senders[0], message) for _ in range(BLOCK)]
                 for _ in range(BLOCK // TOGETHER + 1):
-                    together += await asyncio.gather(*(_timed(sender, message) for sender in senders))
+                    together += await asyncio.gather(*(timed_send_s(sender, message) for sender in senders))
     return {"append + fdatasync": appended, "send, one at a time": alone, f"send, {TOGETHER} at once": together}
 
 
-def _append(fd: int, data: bytes) -> float:
+def append_s(fd: int, data: bytes) -> float:
     began = time.perf_counter()
     os.write(fd, data)
     os.fdatasync(fd)
     return time.perf_counter() - began
 
 
-async def _timed(sender: Sender, message: bytes) -> float:
+async def timed_send_s(sender: Sender, message: bytes) -> float:
     began = time.perf_counter()
     await sender.send(message)
     return time.perf_counter() - began
@@ -144,7 +144,7 @@ async def _send_steadily(connection_string: str, queue: str, is_enough: Callable
         print("ready", flush=True)
         while not is_enough():
             began = time.perf_counter()
-            times.append(Timed(began, await _timed(sender, message)))
+            times.append(Timed(began, await timed_send_s(sender, message)))
             await asyncio.sleep(0.001)
     return times
 

@@ -18,7 +18,6 @@ from bench.footprint import Deep, Start, measure_deep, measure_start
 from bench.latency import latency_table, measure_latency
 from bench.metering import measure_metering, metering_tables
 from bench.namespace import deletion_table, many_table, measure_deletion, measure_many
-from bench.release import measure_release, release_table
 from bench.report import measure_report, report_table
 from bench.sessions import measure_sessions, sessions_table
 from bench.shared_sender import measure_shared, shared_table
@@ -54,13 +53,6 @@ def _throughput(options: Namespace) -> Shown:
     note = f"RabbitMQ {rabbitmq.version()}" if reason is None else f"RabbitMQ was not measured: {reason}"
     results = {"throughput": [asdict(rate) for rate in rates], "rabbitmq": note}
     return Shown(results, [_throughput_table(rates), note])
-
-
-def _release(options: Namespace) -> Shown:
-    release = measure_release(options.count // 20, 4 * options.rounds)
-    return Shown(
-        {"release": asdict(release)}, [release_table(release), release.note] if release.rows else [release.note]
-    )
 
 
 def _latency(options: Namespace) -> Shown:
@@ -126,7 +118,6 @@ def _metering(options: Namespace) -> Shown:
 SECTIONS: dict[str, Callable[[Namespace], Shown]] = {
     "start": _start,
     "throughput": _throughput,
-    "release": _release,
     "latency": _latency,
     "deep": _deep,
     "fanout": _fanout,
