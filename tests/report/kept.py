@@ -126,7 +126,7 @@ def _partly_compacted(spark: SparkSession, folder: Path) -> list[Path]:
 
     ledger, table = folder / "ledger", folder / "table"
     RandomWorld(5).write(ledger)
-    whole = {path: _known(path.read_bytes()) for path in sorted(ledger.glob("*.jsonl"))}
+    whole = {path: without_newer(path.read_bytes()) for path in sorted(ledger.glob("*.jsonl"))}
     for number, (path, lines) in enumerate(whole.items()):
         path.write_bytes(b"".join(lines[: len(lines) if number == 0 else len(lines) * number // len(whole)]))
     compact_ledgers(spark, [ledger], table)
@@ -154,7 +154,7 @@ def _earlier_table(spark: SparkSession, folder: Path) -> list[Path]:
     return [ledger, table]
 
 
-def _known(content: bytes) -> list[bytes]:
+def without_newer(content: bytes) -> list[bytes]:
     """Return the lines without those of a later version, which would stop a compaction."""
     return [line for line in content.splitlines(keepends=True) if not _is_newer(line)]
 

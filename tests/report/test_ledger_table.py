@@ -23,6 +23,7 @@ from pairbus.ledger.table.names import source_key
 from pairbus.ledger.table.table import ROW_DDL, add_rows
 from pairbus.pairing import events
 from tests.report.conftest import BEFORE, NOW_S
+from tests.report.kept import without_newer
 from tests.report.worlds import BROKEN, NOON_S, ODD_BUT_WHOLE, RandomWorld, Writer, hand_ledger
 
 if TYPE_CHECKING:
@@ -327,8 +328,7 @@ def test_views_tell_what_the_report_tells(spark: SparkSession, sheet: PriceSheet
 
     RandomWorld(3).write(tmp_path / "ledger")
     for file in (tmp_path / "ledger").glob("*.jsonl"):  # rows of a later version would stop the compaction
-        lines = [line for line in file.read_bytes().splitlines(keepends=True) if not is_newer(line)]
-        file.write_bytes(b"".join(lines))
+        file.write_bytes(b"".join(without_newer(file.read_bytes())))
     made = report_of(spark, sheet, tmp_path / "ledger")
     done = compact_ledgers(spark, [tmp_path / "ledger"], tmp_path / "table")
     assert done.damaged > 0
@@ -420,14 +420,6 @@ def outages_of(report: Report) -> list[tuple[object, ...]]:
         (each.entity, *(time and ms(time) for time in (each.begins, each.failed_over, each.recovered)))
         for each in report.availability.outages
     ]
-
-
-def is_newer(line: bytes) -> bool:
-    try:
-        usable(line)
-    except ValueError as error:
-        return str(error).startswith("unknown version")
-    return False
 
 
 def ms(text: str) -> int:

@@ -22,8 +22,9 @@ TABLE_NAMES = (*NAMES, "source", "position", "day")
 NAMES_FILES = f"kind = '{LOST_ROWS}' and details like '%\"removed\":%'"
 "Condition of rows that name removed files."
 
-_SETTLED = f"""case kind when '{SETTLED}' then billable_operations
-    when '{LOST_ROWS}' then try_cast(get_json_object(details, '$.{SETTLEMENTS}') as bigint) end"""
+LOST_SETTLEMENTS = f"try_cast(get_json_object(details, '$.{SETTLEMENTS}') as bigint)"
+"Settlements among the operations of a row of lost rows."
+_SETTLED = f"case kind when '{SETTLED}' then billable_operations when '{LOST_ROWS}' then {LOST_SETTLEMENTS} end"
 "Settlements among the billable operations of a row."
 
 

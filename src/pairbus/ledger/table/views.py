@@ -7,9 +7,10 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING
 
 from pairbus.errors import ConfigError
+from pairbus.ledger.rows import LOST_ROWS, SETTLED
 from pairbus.ledger.table.listing import is_local
 from pairbus.ledger.table.manifest import read_manifest
-from pairbus.ledger.table.table import read_table
+from pairbus.ledger.table.table import LOST_SETTLEMENTS, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,13 +25,26 @@ _PLACE = "file, time_without_file, source, position"
 "Order in which a process wrote its rows; by time when not all of them have the number of their file."
 _STARTS, _ENDS = "('Suspected', 'FailedOver')", "('Recovered', 'PairingCleared')"
 
+_SETTLED = f"least(greatest(coalesce({LOST_SETTLEMENTS}, 0), 0), billable_operations)"
+"Settlements that a row of lost rows stands for; they are operations of their own, because not every counting has them."
+_METERED = f"SELECT *, CASE WHEN kind = '{LOST_ROWS}' THEN {_SETTLED} ELSE 0 END AS settled FROM {ROWS}"
+
 _OPERATIONS = f"""
-SELECT {_TIME} AS time, day, client, run, lower(namespace) AS namespace, side, lower(entity) AS entity, kind, cause,
-       outcome, coalesce(`count`, 0) AS `count`, billable_operations, coalesce(bytes, 0) AS bytes,
-       CASE WHEN cause = 'pairing' OR (kind = 'empty receive' AND cause = 'syphon') THEN 'idle'
+WITH metered AS (
+  {_METERED} WHERE billable_operations IS NOT NULL
+), counted AS (
+  SELECT *, kind AS counted_as, greatest(coalesce(`count`, 0) - settled, 0) AS counted,
+         billable_operations - settled AS billed, coalesce(bytes, 0) AS counted_bytes
+  FROM metered
+  UNION ALL
+  SELECT *, '{SETTLED}', settled, settled, 0 FROM metered WHERE settled > 0
+)
+SELECT {_TIME} AS time, day, client, run, lower(namespace) AS namespace, side, lower(entity) AS entity,
+       counted_as AS kind, cause, outcome, counted AS `count`, billed AS billable_operations, counted_bytes AS bytes,
+       CASE WHEN cause = 'pairing' OR (counted_as = 'empty receive' AND cause = 'syphon') THEN 'idle'
             WHEN cause = 'failover' OR (cause = 'spool' AND side = 'secondary') THEN 'during'
             WHEN cause = 'syphon' THEN 'after' ELSE 'application' END AS part
-FROM {ROWS} WHERE billable_operations IS NOT NULL
+FROM counted
 """
 
 _BILL_LINES = """
