@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import asdict, dataclass
 
 from bench.load import STALL_S, payload
-from pairbus.backlog.envelope import Away, wrap
+from pairbus.backlog.envelope import Envelope, wrap
 from pairbus.pairing.events import Event, Moved
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier, connect
@@ -40,7 +40,7 @@ class SyphonWork:
 
 async def fill(work: SyphonWork) -> dict[str, float]:
     """Send backlog messages of 1 KB, as diverted sends do, the same number to each queue."""
-    messages = [wrap(payload(), Away(destination)) for destination in work.destinations]
+    messages = [wrap(payload(), Envelope(destination)) for destination in work.destinations]
     async with await connect(work.secondary) as connection:
         for queue in work.queues:
             sender = await connection.sender(queue)

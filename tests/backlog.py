@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from azure.servicebus import ServiceBusMessage
 
-from pairbus.backlog.envelope import Away, wrap
+from pairbus.backlog.envelope import Envelope, wrap
 from pairbus.sdk.encoding import encode
 from pairbus.sdk.messages import ensure_message_id
 from pairbus.transport import connect
@@ -18,7 +18,7 @@ BATCH = 500
 
 def diverted(message: ServiceBusMessage, path: str) -> bytes:
     """Encode a message as it lies in a backlog queue."""
-    return wrap(encode(ensure_message_id(message)), Away(path))
+    return wrap(encode(ensure_message_id(message)), Envelope(path))
 
 
 async def put_diverted(secondary: str, queue: str, path: str, messages: Sequence[ServiceBusMessage]) -> None:

@@ -28,7 +28,7 @@ from tests.brokers import BrokerProcess
 import pairbus
 from pairbus.aio import PairedServiceBusClient
 from pairbus.amqp.message import Message, Properties
-from pairbus.backlog.envelope import Away, wrap
+from pairbus.backlog.envelope import Envelope, wrap
 from pairbus.pairing.rotation import queue_path
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.testing import BrokerThread
@@ -103,7 +103,7 @@ async def walk_home() -> list[str]:
     """A message that a syphon brings home; files of the syphon and of the decisions about a backlog message."""
     with _pair() as broker:
         places = broker.connection_string("contoso"), broker.connection_string("fabrikam")
-        backlog, diverted = queue_path("contoso", 0), wrap(BOOK.encode(), Away(QUEUE))
+        backlog, diverted = queue_path("contoso", 0), wrap(BOOK.encode(), Envelope(QUEUE))
         with broker.admin("fabrikam") as admin:
             admin.create_queue(backlog)
         recorder = Recorder()

@@ -92,7 +92,7 @@ class TopicWorld:
         for number, (name, description) in enumerate(self._subscriptions.items(), TOPIC_ID + 1):
             last_seq = last_seqs.get(number, 0)
             subscription = Subscription(number, description, parts, now_ms=self.now, last_seq=last_seq)
-            self.topic.audience.add(subscription)
+            self.topic.index.add(subscription)
             for at, (found, action) in enumerate(self._rules.get(name, [(TrueFilter(), None)])):
                 subscription.put_rule(Rule(0, RuleDescription("prices", name, f"rule{at}", found, action)))
 

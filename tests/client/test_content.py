@@ -18,7 +18,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.amqp.message import Message
 from pairbus.backlog.aliases import RESERVED
-from pairbus.backlog.envelope import Away, overhead
+from pairbus.backlog.envelope import Envelope, overhead
 from pairbus.client.errors import BacklogMessageTooLarge, PartlySent, ReservedPropertyError
 from pairbus.pairing.failover import State
 from tests.client.messages import id_of, of_every_kind, senders_part
@@ -237,7 +237,7 @@ async def test_message_that_fits_only_the_primary_warns_and_cannot_divert(
     async with away(world, client, sender):
         error = await sender.error(brim)
         assert isinstance(error, BacklogMessageTooLarge) and isinstance(error, MessageSizeExceededError)
-        assert error.overhead_bytes >= overhead(Away(queue))
+        assert error.overhead_bytes >= overhead(Envelope(queue))
         assert str(error.overhead_bytes) in str(error)
         smaller = ServiceBusMessage(bytes(room - error.overhead_bytes), message_id="y")
         await sender.send(smaller)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from azure.servicebus.exceptions import ServiceBusAuthorizationError
 
-from pairbus.backlog.envelope import Away, overhead
+from pairbus.backlog.envelope import Envelope, overhead
 from pairbus.client.errors import (
     BacklogMessageTooLarge,
     ClientClosed,
@@ -174,7 +174,7 @@ async def test_a_message_made_smaller_by_the_overhead_that_was_named_fits(
     fits = 262_144 - 500
     error = await sender.error(message("x" * 262_000, **usual))
     assert isinstance(error, BacklogMessageTooLarge)
-    assert error.overhead_bytes >= overhead(Away(queue, 1, "0" * 32, 1) if ordered else Away(queue, 1))
+    assert error.overhead_bytes >= overhead(Envelope(queue, 1, "0" * 32, 1) if ordered else Envelope(queue, 1))
     assert f"needs up to {error.overhead_bytes} bytes more" in str(error)
     await sender.send(message("x" * (fits - error.overhead_bytes), **usual))
     assert world.in_backlog() == 1

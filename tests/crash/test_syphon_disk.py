@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.backlog.envelope import Away, wrap
+from pairbus.backlog.envelope import Envelope, wrap
 from pairbus.pairing.events import Event
 from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier
@@ -35,7 +35,7 @@ async def test_a_full_disk_of_the_secondary_multiplies_nothing(disk: Disk, tmp_p
         ):
             sender = await secondary.sender(BACKLOG)
             for number in range(COUNT):
-                await sender.send(wrap(message(number), Away("orders")))
+                await sender.send(wrap(message(number), Envelope("orders")))
             disk.fill()
             events: list[Event] = []
             syphon = Syphon(primary, secondary, [BACKLOG], settings=SyphonSettings(), publish=events.append)

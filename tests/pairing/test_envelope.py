@@ -23,7 +23,7 @@ from pairbus.backlog.envelope import (
     NO_DESTINATION,
     SERVICE_OWNED,
     UNDECODABLE,
-    Away,
+    Envelope,
     Home,
     Spoiled,
     Wrapper,
@@ -40,7 +40,7 @@ from tests.amqp.test_types import text
 SCHEDULED_TIME = Symbol("x-opt-scheduled-enqueue-time")
 NOW_MS = 1_800_000_000_000
 aways = st.builds(
-    Away,
+    Envelope,
     text.filter(lambda path: path.strip("/") and "$" not in path),
     first_attempt_ms=st.none() | st.integers(0, 1 << 42),
     sender=st.none() | text,
@@ -79,8 +79,8 @@ def as_delivered(payload: bytes, delivery_count: int = 0) -> bytes:
 
 
 @given(messages, aways, st.none() | st.integers(0, 1 << 42))
-@example(Message(header=Header(), annotations={}, properties=Properties(), application_properties={}), Away("q"), 5)
-def test_a_message_comes_home_byte_for_byte(message: Message, away: Away, scheduled_ms: int | None) -> None:
+@example(Message(header=Header(), annotations={}, properties=Properties(), application_properties={}), Envelope("q"), 5)
+def test_a_message_comes_home_byte_for_byte(message: Message, away: Envelope, scheduled_ms: int | None) -> None:
     """Every type, every kind of body, every section there or not: nothing is encoded a second time."""
     if message.header is not None:
         message.header = replace(message.header, delivery_count=None)  # only the service counts deliveries
@@ -99,7 +99,7 @@ def test_a_message_comes_home_byte_for_byte(message: Message, away: Away, schedu
 @given(message=messages, path=text, first_ms=st.none() | st.integers(0, 2**40))
 def test_wrapping_many_gives_the_same_bytes_as_wrapping_each(message: Message, path: str, first_ms: int | None) -> None:
     """The wrapper remembers forms of messages; a form of one message must not be used for another."""
-    away = Away(path, first_ms)
+    away = Envelope(path, first_ms)
     wrapper = Wrapper(away)
     properties = message.properties or Properties()
     family = [
@@ -115,7 +115,7 @@ def test_wrapping_many_gives_the_same_bytes_as_wrapping_each(message: Message, p
 
 def test_a_wrapper_remembers_few_of_many_forms() -> None:
     """A wrapper lives as long as its client sends, and a correlation id of its own gives every message another form."""
-    away = Away("orders")
+    away = Envelope("orders")
     wrapper = Wrapper(away)
     for number in range(2000):
         payload = Message(
@@ -134,7 +134,7 @@ def test_wrapped_message_has_no_session_time_to_live_or_schedule() -> None:
         application_properties={"own": Int(1)},
         data=[b"body"],
     ).encode()
-    away = Message.decode(wrap(payload, Away("Orders/New", first_attempt_ms=5, sender="me", counter=9)))
+    away = Message.decode(wrap(payload, Envelope("Orders/New", first_attempt_ms=5, sender="me", counter=9)))
     assert away.header == Header()
     assert away.annotations == {"x-opt-partition-key": "s1"}
     assert away.properties == Properties(message_id="m1", subject="label")
@@ -159,7 +159,7 @@ def test_wrapped_message_has_no_session_time_to_live_or_schedule() -> None:
 def test_what_the_service_added_stays_behind(delivery_count: int) -> None:
     """Sequence numbers and lock times of the secondary mean nothing at home."""
     payload = Message(properties=Properties(message_id="m1"), data=[b"body"]).encode()
-    home = opened(as_delivered(wrap(payload, Away("orders")), delivery_count))
+    home = opened(as_delivered(wrap(payload, Envelope("orders")), delivery_count))
     assert home.payload == payload
     assert (home.enqueued_ms, home.locked_until_ms) == (NOW_MS, NOW_MS + 60_000)
 
@@ -172,7 +172,7 @@ def test_the_senders_annotations_come_home_among_the_services() -> None:
         value=Described(Symbol("any"), [Int(1)]),
         has_value=True,
     ).encode()
-    delivered = Message.decode(as_delivered(wrap(payload, Away("orders"))))
+    delivered = Message.decode(as_delivered(wrap(payload, Envelope("orders"))))
     assert delivered.annotations is not None
     delivered.annotations |= {Symbol(name.decode()): Long(1) for name in SERVICE_OWNED}
     delivered.delivery_annotations = {Symbol("x-opt-lock-token"): b"token"}
@@ -181,7 +181,7 @@ def test_the_senders_annotations_come_home_among_the_services() -> None:
 
 def test_a_time_to_live_that_the_backlog_queue_gave_does_not_travel() -> None:
     """A queue with a default of its own writes it into every header; the sender's was unlimited."""
-    delivered = Message.decode(wrap(Message(data=[b"x"]).encode(), Away("orders")))
+    delivered = Message.decode(wrap(Message(data=[b"x"]).encode(), Envelope("orders")))
     delivered.header = Header(ttl=UInt(5000), delivery_count=UInt(0))
     assert opened(delivered.encode()).payload == Message(data=[b"x"]).encode()
 
@@ -190,7 +190,7 @@ def test_a_time_to_live_that_the_backlog_queue_gave_does_not_travel() -> None:
 def test_annotation_that_sets_no_time_is_left_alone(annotation: tuple[Symbol, Any]) -> None:
     """The scheduled time is null, or its name is a value of the user: home must not wait for it."""
     payload = Message(annotations=dict([annotation]), data=[b"x"]).encode()
-    wrapped = wrap(payload, Away("orders"))
+    wrapped = wrap(payload, Envelope("orders"))
     assert Message.decode(wrapped).application_properties == {"x-ms-path": "orders"}
     home = opened(wrapped)
     assert (home.payload, home.scheduled_ms) == (payload, None)
@@ -244,9 +244,9 @@ def test_wide_forms_stay_wide() -> None:
     wide_header = b"\xd0\x00\x00\x00\x08\x00\x00\x00\x03\x40\x40\x52\x64"
     payload = section(0x70, wide_header) + section(0x73, wide_list) + section(0x74, wide_map) + section(0x75, b"\xa0\0")
     assert Message.decode(payload).application_properties == {"a": 1}
-    assert opened(wrap(payload, Away("orders"))).payload == payload
+    assert opened(wrap(payload, Envelope("orders"))).payload == payload
     by_symbol = b"\x00\xa3\x14amqp:properties:list" + wide_list + b"\x00\x53\x75\xa0\x00"
-    assert opened(wrap(by_symbol, Away("orders"))).payload == by_symbol
+    assert opened(wrap(by_symbol, Envelope("orders"))).payload == by_symbol
 
 
 def sdk_bytes(message: ServiceBusMessage | AmqpAnnotatedMessage) -> bytes:
@@ -280,7 +280,7 @@ SDK_MESSAGES: dict[str, ServiceBusMessage | AmqpAnnotatedMessage] = {
 def test_what_the_genuine_sdk_encodes_comes_home_byte_for_byte(name: str) -> None:
     """The SDK's habits, of narrow and wide forms and of the order of annotations, are the ones that matter."""
     payload = sdk_bytes(SDK_MESSAGES[name])
-    assert opened(wrap(payload, Away("orders", 5, "me", 1))).payload == payload
+    assert opened(wrap(payload, Envelope("orders", 5, "me", 1))).payload == payload
 
 
 # ── what cannot go home ──
@@ -320,7 +320,7 @@ def test_an_alias_that_is_missing_or_wrong_spoils_the_message(payload: bytes, re
     "payload",
     [
         b"\xff",
-        wrap(Message(data=[b"x"]).encode(), Away("q"))[:-1],
+        wrap(Message(data=[b"x"]).encode(), Envelope("q"))[:-1],
         section(0x74, b"\xc1\x05\x02\xa1\x01a\x54") + section(0x75, b"\xa0\x00"),
         section(0x74, encode(["a list"])),
         section(0x74, b"\xc1\x0f\x02\xa1\x09x-ms-path\xa1\x01\xff"),
@@ -336,7 +336,7 @@ def test_bytes_that_are_no_message_are_spoiled_and_raise_nothing(payload: bytes)
 def test_no_bytes_make_unwrap_raise(noise: bytes, message: Message, data: st.DataObject) -> None:
     """A backlog message may have been damaged on its way."""
     assert isinstance(unwrap(noise), Home | Spoiled)
-    wrapped = bytearray(wrap(message.encode(), Away("orders")))
+    wrapped = bytearray(wrap(message.encode(), Envelope("orders")))
     wrapped[data.draw(st.integers(0, len(wrapped) - 1))] = data.draw(st.integers(0, 255))
     assert isinstance(unwrap(bytes(wrapped)), Home | Spoiled)
 
@@ -362,7 +362,7 @@ def test_every_way_to_say_a_time_to_live_is_understood(ttl: Any, header: Header 
 
 def wrapped_with_ttl(**away: Any) -> Home:
     payload = Message(header=Header(ttl=UInt(30_000)), data=[b"x"]).encode()
-    return opened(as_delivered(wrap(payload, Away("orders", **away))))
+    return opened(as_delivered(wrap(payload, Envelope("orders", **away))))
 
 
 def test_restored_the_time_to_live_starts_again() -> None:
@@ -380,7 +380,7 @@ def test_deducted_the_time_away_counts_and_what_is_over_is_spoiled() -> None:
     assert isinstance(earlier, bytes) and Message.decode(earlier).header == Header(ttl=UInt(15_000))
     late = home_payload(home, "deduct", NOW_MS + 30_000)
     assert isinstance(late, Spoiled) and late.reason == EXPIRED and "30 s" in late.description
-    endless = opened(as_delivered(wrap(Message(data=[b"x"]).encode(), Away("orders"))))
+    endless = opened(as_delivered(wrap(Message(data=[b"x"]).encode(), Envelope("orders"))))
     assert home_payload(endless, "deduct", NOW_MS + 10**12) == endless.payload
 
 
@@ -389,7 +389,7 @@ def test_a_scheduled_message_begins_to_age_at_its_time() -> None:
     payload = Message(
         header=Header(ttl=UInt(30_000)), annotations={SCHEDULED_TIME: Timestamp(NOW_MS + 60_000)}, data=[b"x"]
     ).encode()
-    home = opened(as_delivered(wrap(payload, Away("orders"))))
+    home = opened(as_delivered(wrap(payload, Envelope("orders"))))
     early = home_payload(home, "deduct", NOW_MS + 50_000)
     assert isinstance(early, bytes) and Message.decode(early).header == Header(ttl=UInt(30_000))
     assert isinstance(home_payload(home, "deduct", NOW_MS + 90_000), Spoiled)

@@ -46,8 +46,8 @@ def test_an_outage_from_its_first_failure_to_the_ping_that_ends_it() -> None:
     assert pair.next_due() == 60.0
     assert pair.route(orders, 59.9) is Route.PRIMARY
     pair.tick(60.0)
-    assert pair.route(orders, 60.0) is Route.AWAY
-    pair.stored_away(orders, "b/0", ("1", "2"), outcome_unknown=False)
+    assert pair.route(orders, 60.0) is Route.DIVERTED
+    pair.note_diverted(orders, "b/0", ("1", "2"), outcome_unknown=False)
     assert pair.next_due() == 90.0
     assert pair.pings.due(90.0) == [orders]
     pair.ping_ended(orders, LOST, 95.0)
@@ -98,8 +98,8 @@ def test_a_probe_earns_a_trial_for_one_send_and_no_more() -> None:
     pair.failed(orders, LOST, 0.0)
     pair.pings.due(10.0)
     pair.ping_ended(orders, None, 10.0, probe=True)
-    assert pair.is_away(orders, 11.0)
-    assert [pair.route(orders, 11.0), pair.route(orders, 11.0)] == [Route.TRIAL, Route.AWAY]
+    assert pair.is_diverted(orders, 11.0)
+    assert [pair.route(orders, 11.0), pair.route(orders, 11.0)] == [Route.TRIAL, Route.DIVERTED]
     assert pair.next_due() == 20.0, "the next probe earns the next trial"
     pair.accepted(orders, 12.0, trial=True)
     assert orders.state is State.HEALTHY
@@ -117,7 +117,7 @@ def test_late_success_does_not_bring_a_failed_over_entity_back() -> None:
 def test_an_operators_failover_is_not_pinged_away() -> None:
     world = World()
     world.pair.force_failover("ORDERS", 0.0)
-    assert world.pair.route(world.orders, 0.0) is Route.AWAY
+    assert world.pair.route(world.orders, 0.0) is Route.DIVERTED
     assert world.pair.next_due() is None
     world.pair.force_healthy("orders", 1.0)
     assert world.pair.route(world.orders, 1.0) is Route.PRIMARY
@@ -159,4 +159,4 @@ def test_with_neither_queue_nor_spool_there_is_no_away() -> None:
     assert world.orders.state is State.FAILED_OVER
     assert world.pair.route(world.orders, 1.0) is Route.PRIMARY
     world.pair.paired_with(["b/0"])
-    assert world.pair.route(world.orders, 1.0) is Route.AWAY
+    assert world.pair.route(world.orders, 1.0) is Route.DIVERTED

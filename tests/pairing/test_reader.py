@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pairbus.amqp.message import Header, Message, Properties, sections
 from pairbus.amqp.types import Int, Symbol, UInt
 from pairbus.backlog import reader
-from pairbus.backlog.envelope import Away, Home, Spoiled, unwrap, wrap
+from pairbus.backlog.envelope import Envelope, Home, Spoiled, unwrap, wrap
 from pairbus.backlog.reader import Reader
 from tests.amqp.test_message import messages
 from tests.pairing.test_envelope import NOW_MS, as_delivered
@@ -33,7 +33,7 @@ def delivered(
         application_properties={"own": Int(own)},
         data=[bytes([number % 256]) * size],
     ).encode()
-    received = as_delivered(wrap(payload, Away(path)), delivery_count)
+    received = as_delivered(wrap(payload, Envelope(path)), delivery_count)
     return with_token(received, number) if token else received
 
 
@@ -55,8 +55,8 @@ def with_token(received: bytes, number: int) -> bytes:
             own=st.integers(0, 1),
             token=st.booleans(),
         )
-        | messages.map(lambda message: as_delivered(wrap(message.encode(), Away("orders"))))
-        | messages.map(lambda message: wrap(message.encode(), Away("orders", 5, "me", 1)))
+        | messages.map(lambda message: as_delivered(wrap(message.encode(), Envelope("orders"))))
+        | messages.map(lambda message: wrap(message.encode(), Envelope("orders", 5, "me", 1)))
         | st.binary(max_size=20),
         max_size=12,
     ),
@@ -122,7 +122,7 @@ def test_long_properties_and_short_bodies_are_known_too(looked: list[bytes]) -> 
             application_properties={"own": "x" * 300},
             data=[b"y" * number],
         ).encode()
-        home = queue.unwrap(as_delivered(wrap(payload, Away("orders"))))
+        home = queue.unwrap(as_delivered(wrap(payload, Envelope("orders"))))
         assert isinstance(home, Home) and home.payload == payload
     assert len(looked) == 1
 
@@ -167,7 +167,7 @@ def test_unusual_or_large_message_is_not_learned_from(message: Message, looked: 
     """Memory of a reader is bounded by its number of messages and by their size."""
     queue, payload = Reader(), message.encode()
     for _ in range(3):
-        home = queue.unwrap(as_delivered(wrap(payload, Away("orders"))))
+        home = queue.unwrap(as_delivered(wrap(payload, Envelope("orders"))))
         assert isinstance(home, Home) and home.payload == payload
     assert len(looked) == 3 and not queue._known
 
@@ -200,5 +200,5 @@ def test_sessions_and_times_to_live_are_never_mixed_up() -> None:
         payload = Message(
             header=Header(ttl=UInt(1000 + number)), properties=Properties(message_id="m", group_id=f"s{number}")
         ).encode()
-        home = queue.unwrap(as_delivered(wrap(payload, Away("orders"))))
+        home = queue.unwrap(as_delivered(wrap(payload, Envelope("orders"))))
         assert isinstance(home, Home) and (home.session_id, home.ttl_ms) == (f"s{number}", 1000 + number)

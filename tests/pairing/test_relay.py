@@ -13,7 +13,7 @@ from pairbus.amqp.types import Symbol
 from pairbus.backlog.envelope import Home
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.policy import Failure, Kind
-from pairbus.syphon.decide.batch import Item, by_destination, rounds
+from pairbus.syphon.decide.batch import Item, by_destination, waves
 from pairbus.syphon.decide.dead_letter import FATES, MISSING, REFUSED, Fate
 from pairbus.syphon.decide.destinations import MISSING_MEMORY_S, Destinations
 from pairbus.syphon.decide.lanes import LANE_MEMORY_S, LANES_LOOK, Lanes, Tide
@@ -129,11 +129,11 @@ def places(found: list[list[list[Item]]]) -> list[list[list[int]]]:
 def test_a_batch_has_one_session_and_fits_the_destination() -> None:
     """Partitioned entities refuse a batch of several sessions; a link says how much it takes."""
     items = [item(0), item(1, session_id="s"), item(2), item(3, session_id="t"), item(4, session_id="s")]
-    assert places(rounds(items, 0, in_batches=True)) == [[[0, 2], [1, 4], [3]]]
+    assert places(waves(items, 0, in_batches=True)) == [[[0, 2], [1, 4], [3]]]
     large = [item(place, size=100) for place in range(5)]
-    assert places(rounds(large, 250, in_batches=True)) == [[[0, 1], [2, 3], [4]]]
-    assert places(rounds(large, 50, in_batches=True)) == [[[0], [1], [2], [3], [4]]]
-    assert places(rounds(large, 0, in_batches=False)) == [[[0], [1], [2], [3], [4]]]
+    assert places(waves(large, 250, in_batches=True)) == [[[0, 1], [2, 3], [4]]]
+    assert places(waves(large, 50, in_batches=True)) == [[[0], [1], [2], [3], [4]]]
+    assert places(waves(large, 0, in_batches=False)) == [[[0], [1], [2], [3], [4]]]
 
 
 def test_a_batch_fits_with_what_stands_before_its_messages() -> None:
@@ -142,10 +142,10 @@ def test_a_batch_fits_with_what_stands_before_its_messages() -> None:
     message = Message(properties=Properties(message_id="m", group_id=session), data=[b"x" * 20]).encode()
     items = [Item(place, Home("orders", b"", session_id=session), message) for place in range(4)]
     for limit in range(300, 900):
-        for chunk in rounds(items, limit, in_batches=True)[0]:
+        for chunk in waves(items, limit, in_batches=True)[0]:
             encoded = encode_batch([one.payload for one in chunk])
             assert len(chunk) == 1 or len(encoded) <= limit
-    assert places(rounds(items, 900, in_batches=True)) == [[[0, 1, 2, 3]]]
+    assert places(waves(items, 900, in_batches=True)) == [[[0, 1, 2, 3]]]
 
 
 def test_a_batch_has_one_partition_key() -> None:
@@ -156,14 +156,14 @@ def test_a_batch_has_one_partition_key() -> None:
         return Item(place, Home("orders", b""), Message(annotations=annotations, data=[b"x"]).encode())
 
     items = [keyed(0, "a"), item(1), keyed(2, "b"), keyed(3, "a"), item(4)]
-    assert places(rounds(items, 0, in_batches=True)) == [[[0, 3], [1, 4], [2]]]
+    assert places(waves(items, 0, in_batches=True)) == [[[0, 3], [1, 4], [2]]]
 
 
 def test_the_next_batch_of_a_lane_waits_for_the_one_before() -> None:
     """If the first is refused as busy, a second that is accepted would have overtaken it."""
     items = [item(n, size=100, sender="me", counter=n, session_id="s") for n in range(3)]
-    assert places(rounds(items, 250, in_batches=True)) == [[[0, 1]], [[2]]]
-    assert places(rounds(items, 250, in_batches=False)) == [[[0]], [[1]], [[2]]]
+    assert places(waves(items, 250, in_batches=True)) == [[[0, 1]], [[2]]]
+    assert places(waves(items, 250, in_batches=False)) == [[[0]], [[1]], [[2]]]
 
 
 @given(
@@ -182,7 +182,7 @@ def test_the_next_batch_of_a_lane_waits_for_the_one_before() -> None:
 def test_every_message_is_sent_once_and_in_order_of_its_session(items: list[Item], in_batches: bool) -> None:
     """The order does not depend on the batches."""
     numbered = [one._replace(place=place) for place, one in enumerate(items)]
-    sent = [one for chunks in rounds(numbered, 500, in_batches=in_batches) for chunk in chunks for one in chunk]
+    sent = [one for chunks in waves(numbered, 500, in_batches=in_batches) for chunk in chunks for one in chunk]
     assert sorted(one.place for one in sent) == list(range(len(items)))
     for key in {(one.home.sender, one.home.session_id) for one in items}:
         lane = [one.place for one in sent if (one.home.sender, one.home.session_id) == key]
@@ -379,27 +379,27 @@ def test_all_batches_in_hand_can_be_moved_in_half_a_lock() -> None:
 def test_load_is_half_a_second_of_messages_at_least_a_batch() -> None:
     """The fewer messages a syphon has in hand, the sooner it can stop."""
     size = BatchSize(100)
-    assert size.load == 100
+    assert size.shipment == 100
     size.moved(600, 1.0)
-    assert size.load == 300
+    assert size.shipment == 300
     size.moved(1_000_000, 1.0)
-    assert size.load == 1000
+    assert size.shipment == 1000
 
 
 def test_a_load_is_never_more_than_may_be_in_hand() -> None:
     """Ten messages a second, four loads in hand, a lock of a minute."""
     size = BatchSize(100, batches=4)
     size.moved(10, 1.0)
-    assert size.next() == size.load == 75
+    assert size.next() == size.shipment == 75
 
 
 def test_load_is_at_most_a_quarter_second_of_budget() -> None:
     """Live traffic would wait behind a larger load, and so would an operator who stops the syphon."""
     size = BatchSize(100, batches=4)
     size.moved(10_000, 1.0)
-    assert size.next(allowed_per_s=800.0) == 100 and size.load == 200
-    assert size.next(allowed_per_s=20.0) == size.load == 5
-    assert size.next(allowed_per_s=0.001) == size.load == 1
+    assert size.next(allowed_per_s=800.0) == 100 and size.shipment == 200
+    assert size.next(allowed_per_s=20.0) == size.shipment == 5
+    assert size.next(allowed_per_s=0.001) == size.shipment == 1
 
 
 def test_a_delivery_that_comes_after_its_lock_has_no_time_left() -> None:

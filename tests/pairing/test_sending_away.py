@@ -168,8 +168,8 @@ def test_attempt_with_too_little_time_counts_for_nothing() -> None:
     """The caller has less time than any connection takes; every other send keeps the queue, or the entity."""
     late = Failure(Kind.TIMEOUT, "late", silence=Silence(0.3, 0.3))
     world = World(failover_interval=0)
-    for is_away in (False, True):
-        if is_away:
+    for is_diverted in (False, True):
+        if is_diverted:
             world.fail_over()
             world.sender.queue = "b/0"
         plan = sending(world.pair, world.sender, 0.4, world.now)
@@ -178,7 +178,7 @@ def test_attempt_with_too_little_time_counts_for_nothing() -> None:
         with pytest.raises(Unsent) as raised:
             plan.send(Reply(world.now + 0.3, late))
         assert raised.value.failure is late
-        assert (world.entity.state is State.HEALTHY, world.pair.rotation.is_whole) == (not is_away, True)
+        assert (world.entity.state is State.HEALTHY, world.pair.rotation.is_whole) == (not is_diverted, True)
 
 
 def test_a_receipt_names_the_first_queue_that_may_have_a_copy_too() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.pairing.side_states import GRACE_S, PairSide, SideState, SideStates, SideToFault
+from pairbus.pairing.side_states import OTHER_SIDE_S, PairSide, SideState, SideStates, SideToFault
 
 OPEN, CLOSED, FAULTED = SideState.OPEN, SideState.CLOSED, SideState.FAULTED
 
@@ -39,8 +39,8 @@ def test_the_side_that_is_still_open_after_the_grace_is_faulted(
 ) -> None:
     both = states_after(primary, secondary)
     assert both.side_to_fault(100.0) is None, "the grace begins when the syphon notices"
-    assert both.side_to_fault(100.0 + GRACE_S - 0.01) is None
-    fault = both.side_to_fault(100.0 + GRACE_S)
+    assert both.side_to_fault(100.0 + OTHER_SIDE_S - 0.01) is None
+    fault = both.side_to_fault(100.0 + OTHER_SIDE_S)
     assert (fault and fault.side) == faulted
 
 

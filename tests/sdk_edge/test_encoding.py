@@ -12,7 +12,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairbus.backlog.envelope import Away, Home, Wrapper, unwrap, wrap
+from pairbus.backlog.envelope import Envelope, Home, Wrapper, unwrap, wrap
 from pairbus.sdk.encoding import encode, plainly_encoded
 
 texts = st.none() | st.text(max_size=8) | st.sampled_from(["", "é" * 127, "é" * 128, "x" * 255, "x" * 256])
@@ -60,8 +60,8 @@ def test_our_encoder_writes_the_bytes_of_the_sdk(message: AmqpAnnotatedMessage) 
     plain = plainly_encoded(message)
     assert plain in (None, expected)
     if plain is not None:
-        wrapped = Wrapper(Away("orders")).wrap(plain)
-        assert wrapped == wrap(plain, Away("orders"))
+        wrapped = Wrapper(Envelope("orders")).wrap(plain)
+        assert wrapped == wrap(plain, Envelope("orders"))
         home = unwrap(wrapped)
         assert isinstance(home, Home) and home.path == "orders" and home.payload == plain
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.message import Message, Properties
-from pairbus.backlog.envelope import Away, wrap
+from pairbus.backlog.envelope import Envelope, wrap
 from pairbus.spark.connections import Secret
 from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.spark.syphon_job.journal import Location
@@ -70,7 +70,7 @@ class SyphonWorld:
                         await sender.ready()
                     answers.append(
                         sender.send_nowait(
-                            wrap(payload, Away(path, sender=orderer, counter=number if orderer else None))
+                            wrap(payload, Envelope(path, sender=orderer, counter=number if orderer else None))
                         )
                     )
                 await asyncio.gather(*answers)

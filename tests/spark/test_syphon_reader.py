@@ -32,13 +32,13 @@ from pairbus.spark.syphon_job.rounds import Quotas
 from pairbus.spark.syphon_job.source import SCHEMA, SyphonReader
 from pairbus.syphon import pump
 from pairbus.syphon.decide.dead_letter import Fate
-from pairbus.syphon.decide.pace import LOAD_MAX
+from pairbus.syphon.decide.pace import SHIPMENT_MAX
 from pairbus.syphon.decide.redriving import Redriving
 from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.syphon.send import AHEAD
 from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
 
-IN_FLIGHT_MAX = (AHEAD + 1) * LOAD_MAX  # messages of one pump: loads on their way, and one being filled
+IN_FLIGHT_MAX = (AHEAD + 1) * SHIPMENT_MAX  # messages of one pump: loads on their way, and one being filled
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from pairbus.ledger import Ledger
 from pairbus.pairing.events import Moved
 from pairbus.spark import compact, syphon
 from pairbus.spark.syphon_job.supervisor import SparkSyphon
-from pairbus.syphon.decide.pace import LOAD_MAX
+from pairbus.syphon.decide.pace import SHIPMENT_MAX
 from pairbus.syphon.send import AHEAD
 from tests.spark.processes import command_of, descendants
 from tests.spark.syphon_world import BACKLOG, SyphonWorld, syphon_world
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 WITHIN_S = 150.0  # for what takes ten seconds, on a machine that is busy with other things
-IN_FLIGHT_MAX = 2 * AHEAD * LOAD_MAX  # messages of two pumps in loads that were sent and not completed
+IN_FLIGHT_MAX = 2 * AHEAD * SHIPMENT_MAX  # messages of two pumps in loads that were sent and not completed
 DETECTS = {"requires_duplicate_detection": True}
 
 

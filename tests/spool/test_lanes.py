@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.backlog.envelope import Away
+from pairbus.backlog.envelope import Envelope
 from pairbus.backlog.filing import together
 from pairbus.pairing.commands import Pause, Plan, Reply, ToPrimary, ToSpool
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
@@ -168,5 +168,5 @@ def test_send_behind_a_moving_lane_waits_for_room(tmp_path: Path) -> None:
 
 def test_a_message_that_cannot_be_read_cannot_be_wrapped() -> None:
     """The message is not lost: it goes home as it is when the primary is back."""
-    failure = wrapped(b"\x00\x53", Away("orders"))
+    failure = wrapped(b"\x00\x53", Envelope("orders"))
     assert isinstance(failure, Failure) and failure.kind is Kind.INVALID

@@ -12,7 +12,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from pairbus.amqp.message import Header, Message, Properties
 from pairbus.amqp.types import Int, Long, Symbol, Timestamp, UInt
-from pairbus.backlog.envelope import EXPIRED, ORIGINAL_ID, REMEMBERED, Away, enqueued_ms_of, wrap
+from pairbus.backlog.envelope import EXPIRED, ORIGINAL_ID, REMEMBERED, Envelope, enqueued_ms_of, wrap
 from pairbus.broker import QueueDescription
 from pairbus.pairing.events import DeadLettered, MaybeDuplicated, Moved, Stayed
 from pairbus.syphon import redrive
@@ -74,7 +74,7 @@ async def test_each_message_comes_home_to_its_destination_in_queue_order() -> No
     """A batch has messages for several destinations, and there is more than one batch."""
     async with pair(ORDERS, BILLS) as world:
         payloads = [message(number) for number in range(250)]
-        await world.put(BACKLOG, [wrap(one, Away(("Orders", "bills")[n % 2])) for n, one in enumerate(payloads)])
+        await world.put(BACKLOG, [wrap(one, Envelope(("Orders", "bills")[n % 2])) for n, one in enumerate(payloads)])
         assert (await world.syphon().run_once()).moved == 250
         assert numbers(await world.arrived("orders", 125)) == list(range(0, 250, 2))
         assert numbers(await world.arrived("bills", 125)) == list(range(1, 250, 2))
@@ -84,12 +84,12 @@ async def test_each_message_comes_home_to_its_destination_in_queue_order() -> No
         assert world.metered("send") == world.metered("receive") == world.metered("complete") == 250
 
 
-@pytest.mark.timed  # loads are as large as can be moved in time
+@pytest.mark.timed  # shipments are as large as can be moved in time
 async def test_messages_of_one_destination_that_lie_apart_share_a_send() -> None:
-    """Twenty destinations: of a batch of a hundred each gets five, of a load of several batches more."""
+    """Twenty destinations: of a batch of a hundred each gets five, of a shipment of several batches more."""
     paths = [f"orders-{number}" for number in range(20)]
     async with pair(*map(QueueDescription, paths)) as world:
-        await world.put(BACKLOG, [wrap(message(number), Away(paths[number % 20])) for number in range(4000)])
+        await world.put(BACKLOG, [wrap(message(number), Envelope(paths[number % 20])) for number in range(4000)])
         assert (await world.syphon().run_once()).moved == 4000
         sends = [event for event in world.told(Moved) if event.path == paths[0]]
         assert max(event.count for event in sends) > 5

@@ -10,7 +10,7 @@ import pytest
 
 from pairbus.amqp.message import Header, Message, Properties
 from pairbus.amqp.types import UInt
-from pairbus.backlog.envelope import EXPIRED, Away, wrap
+from pairbus.backlog.envelope import EXPIRED, Envelope, wrap
 from pairbus.pairing.events import DeadLettered, PumpPaused
 from pairbus.syphon import pump
 from pairbus.syphon.decide.pace import LOCK_S
@@ -106,7 +106,7 @@ async def test_lanes_that_could_not_be_given_back_are_waited_for() -> None:
     skew_s = 0.0
     async with pair(ORDERS) as world, Server(Script(settlement=None)) as server:
         world.secondary = Carrier(server.connection_string)
-        server.put(BACKLOG, wrap(message(1), Away("orders", sender="me", counter=1)))
+        server.put(BACKLOG, wrap(message(1), Envelope("orders", sender="me", counter=1)))
         syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
         async with running(syphon):
             await until(lambda: (this := syphon._pumps[0]._this) is not None and this.too_early)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Timestamp
 from pairbus.backlog.aliases import MISSING_SINCE
-from pairbus.backlog.envelope import Away, Home, redriven, unwrap, wrap
+from pairbus.backlog.envelope import Envelope, Home, redriven, unwrap, wrap
 from pairbus.broker import QueueDescription
 from pairbus.syphon.decide.dead_letter import MISSING
 from tests.syphon.world import BACKLOG, DISABLED, QUICK, World, bare, message, numbers, pair, running, until
@@ -115,7 +115,7 @@ async def test_every_queue_keeps_its_own_mark() -> None:
 
 def test_a_mark_is_read_and_a_redriven_message_has_none() -> None:
     """Null means no mark; a dead letter that goes back to its backlog queue gets a whole grace."""
-    marked = Message.decode(wrap(message(1), Away("orders")))
+    marked = Message.decode(wrap(message(1), Envelope("orders")))
     assert marked.application_properties is not None
     for value, read in ((Timestamp(5), 5), (None, None)):
         marked.application_properties[MISSING_SINCE] = value

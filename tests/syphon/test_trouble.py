@@ -16,7 +16,7 @@ from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import Accepted, Error, Rejected
 from pairbus.amqp.types import Symbol
 from pairbus.auth.sas import SharedAccessKey
-from pairbus.backlog.envelope import INVALID_ALIAS, NO_DESTINATION, UNDECODABLE, Away, wrap
+from pairbus.backlog.envelope import INVALID_ALIAS, NO_DESTINATION, UNDECODABLE, Envelope, wrap
 from pairbus.broker import QueueDescription
 from pairbus.pairing.events import (
     DeadLettered,
@@ -345,7 +345,9 @@ async def test_messages_that_cannot_go_home_are_dead_lettered_with_a_reason() ->
     wrong = Message.decode(message(3))
     wrong.application_properties = {"x-ms-path": "orders", "x-ms-sessionid": 5}
     async with pair(QueueDescription("orders", max_message_size_kb=2)) as world:
-        await world.put(BACKLOG, [wrap(message(1), Away("orders")), no_path, wrong.encode(), wrap(big, Away("orders"))])
+        await world.put(
+            BACKLOG, [wrap(message(1), Envelope("orders")), no_path, wrong.encode(), wrap(big, Envelope("orders"))]
+        )
         await world.divert("orders", [message(4)])
         progress = await world.syphon().run_once()
         assert (progress.moved, progress.dead_lettered, progress.blocked) == (2, 3, 0)
@@ -368,7 +370,7 @@ async def test_messages_that_cannot_go_home_are_dead_lettered_with_a_reason() ->
 async def test_bytes_that_are_no_message_do_not_stop_the_pump() -> None:
     """Another broker may have accepted such bytes."""
     async with Server() as server, pair(ORDERS) as world:
-        server.put(BACKLOG, b"\x00\x53", wrap(message(1), Away("orders")))
+        server.put(BACKLOG, b"\x00\x53", wrap(message(1), Envelope("orders")))
         world.secondary = Carrier(server.connection_string)
         progress = await world.syphon().run_once(wait_s=0.1)
         assert (progress.moved, progress.dead_lettered) == (1, 1)
@@ -447,7 +449,7 @@ BUSY = Error("com.microsoft:server-busy", "slow down")
 async def test_a_secondary_that_is_busy_is_left_alone(script: Script) -> None:
     """The wait is ten seconds, as the service asks of every client; also after a pass that has moved messages."""
     async with pair(ORDERS) as world, Server(script) as server:
-        server.put(BACKLOG, wrap(message(1), Away("orders")))
+        server.put(BACKLOG, wrap(message(1), Envelope("orders")))
         world.secondary = Carrier(server.connection_string)
         async with running(world.syphon()):
             await until(lambda: bool(world.told(PumpPaused)))
@@ -555,7 +557,7 @@ async def test_lost_lock_ends_the_pass_and_messages_come_again() -> None:
     """Messages at home are not sent again. Most of the thousand were not sent at all."""
     lost = Rejected(error=Error("com.microsoft:message-lock-lost", "too late", {Symbol("x"): 1}))
     async with pair(ORDERS) as world, Server(Script(settlement=lost)) as server:
-        server.put(BACKLOG, *[wrap(message(number), Away("orders")) for number in range(1000)])
+        server.put(BACKLOG, *[wrap(message(number), Envelope("orders")) for number in range(1000)])
         world.secondary = Carrier(server.connection_string)
         syphon = world.syphon()
         progress = await syphon.run_once(wait_s=0.1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pairbus.amqp.performatives import Error, Rejected
-from pairbus.backlog.envelope import Away, wrap
+from pairbus.backlog.envelope import Envelope, wrap
 from pairbus.broker.refusal import Refusal
 from pairbus.pairing.events import Moved, NotCompleted, PumpPaused
 from pairbus.syphon.decide.at_home import AtHome
@@ -78,7 +78,7 @@ async def test_the_operator_is_told_once_and_pauses_grow(monkeypatch: pytest.Mon
 async def test_a_queue_that_has_proven_nothing_gets_one_message_home() -> None:
     """A restarted syphon, or one from cron, knows nothing: it copies one message at the most."""
     async with pair(ORDERS) as world, Server(Script(settlement=Rejected(error=Error("amqp:internal-error")))) as server:
-        server.put(BACKLOG, *[wrap(message(number), Away("orders")) for number in range(500)])
+        server.put(BACKLOG, *[wrap(message(number), Envelope("orders")) for number in range(500)])
         world.secondary = Carrier(server.connection_string)
         progress = await world.syphon(proven=False).run_once(wait_s=0.1)
         assert (progress.moved, progress.uncompleted) == (1, 1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from pairbus.amqp.message import PROPERTIES, Message, Properties, sections
-from pairbus.backlog.envelope import Away, wrap
+from pairbus.backlog.envelope import Envelope, wrap
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.broker.namespace import Namespace
 from pairbus.pairing.events import Event
@@ -102,7 +102,7 @@ class World:
 
     async def divert(self, path: str, payloads: list[bytes], queue: str = BACKLOG, **away: Any) -> None:
         """Into the backlog, as a failed-over sender does."""
-        await self.put(queue, [wrap(payload, Away(path, **away)) for payload in payloads])
+        await self.put(queue, [wrap(payload, Envelope(path, **away)) for payload in payloads])
 
     async def put(self, queue: str, payloads: list[bytes]) -> None:
         sender = await self.secondary.sender(queue)

@@ -1,4 +1,4 @@
-"""A message away from home: `wrap` makes it a backlog message, `unwrap` restores it. Both work on encoded bytes.
+"""Backlog messages: `wrap` makes one of a message, `unwrap` restores the message. Both work on encoded bytes.
 
 | original                                 | in the backlog message                                        |
 | ---------------------------------------- | ------------------------------------------------------------- |
@@ -66,7 +66,7 @@ from pairbus.settings.durations import UNLIMITED_MS
 
 __all__ = [
     "COUNTER", "FIRST_ATTEMPT", "FORM", "PATH", "RESERVED", "SCHEDULED", "SENDER", "SESSION_ID", "TIME_TO_LIVE",
-    "Away", "Home", "Memory", "Spoiled", "Wrapper", "aliases_alone", "enqueued_ms_of",
+    "Envelope", "Home", "Memory", "Spoiled", "Wrapper", "aliases_alone", "enqueued_ms_of",
     "home_payload", "overhead", "redriven", "unwrap", "wrap",
 ]  # fmt: skip
 
@@ -94,8 +94,8 @@ _UINT_MAX = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
-    """The facts that a backlog message carries about itself."""
+class Envelope:
+    """The aliases that `wrap` adds to a message beside those of its own fields."""
 
     path: str
     "The entity of the primary for which the message was sent."
@@ -137,12 +137,12 @@ class Spoiled:
     "The message in the form in which it would have gone home, when it is too late for that."
 
 
-# ── away ──
+# ── to a backlog queue ──
 
 
-def wrap(payload: bytes, away: Away) -> bytes:
+def wrap(payload: bytes, envelope: Envelope) -> bytes:
     """Return the backlog message. ProtocolError when `payload` is not a message; the caller must check names."""
-    aliases, own, slot, at = [_KEYS[PATH], encode_string(away.path)], None, 0, 0
+    aliases, own, slot, at = [_KEYS[PATH], encode_string(envelope.path)], None, 0, 0
     out: list[bytes] = []
     for code, start, value_at, end in sections(payload):
         if code >= APPLICATION_PROPERTIES:
@@ -164,7 +164,7 @@ def wrap(payload: bytes, away: Away) -> bytes:
                 aliases += (_KEYS[SCHEDULED], cut[_SCHEDULED_TIME])
                 out += (payload[at:value_at], map_value(kept, count, wide=is_wide(payload, value_at)))
                 at = end
-    aliases += _own_aliases(away)
+    aliases += _own_aliases(envelope)
     out.append(payload[at : slot if own is None else own.start])
     out.append(_with_aliases(payload, own, aliases))
     out.append(payload[slot if own is None else own.end :])
@@ -178,13 +178,13 @@ class Wrapper:
     properties first, and the id first in them; other messages are wrapped one by one.
     """
 
-    __slots__ = ("_aliases", "_away", "_known", "_pairs", "_section")
+    __slots__ = ("_aliases", "_envelope", "_known", "_pairs", "_section")
 
-    def __init__(self, away: Away) -> None:
-        aliases = [_KEYS[PATH], encode_string(away.path), *_own_aliases(away)]
-        self._away = away
+    def __init__(self, envelope: Envelope) -> None:
+        aliases = [_KEYS[PATH], encode_string(envelope.path), *_own_aliases(envelope)]
+        self._envelope = envelope
         self._aliases, self._pairs = b"".join(aliases), len(aliases)
-        self._section = aliases_alone(away)
+        self._section = aliases_alone(envelope)
         self._known: dict[bytes, int] = {}
         "Form → code of the section behind the properties, 0 when the message needs `wrap`."
 
@@ -192,7 +192,7 @@ class Wrapper:
         """Return the backlog message, as the function `wrap` does."""
         payload = bytes(encoded)
         if payload[:4] != _SHORT_PROPERTIES or payload[6] != _SHORT_STRING:
-            return wrap(payload, self._away)
+            return wrap(payload, self._envelope)
         end = 5 + payload[4]
         form = payload[5:6] + payload[8 + payload[7] : end + 3]
         following = self._known.get(form)
@@ -208,7 +208,7 @@ class Wrapper:
             if size <= 0xFF and count <= 0xFF and stop < len(payload):
                 own = payload[end + 6 : stop] + self._aliases
                 return payload[: end + 4] + bytes((size, count)) + own + payload[stop:]
-        return wrap(payload, self._away)
+        return wrap(payload, self._envelope)
 
 
 _FORMS_MAX = 256  # forms that a wrapper remembers; with correlation ids every message has another form
@@ -222,9 +222,9 @@ def _following(payload: bytes, end: int) -> int:
     return payload[end + 2]
 
 
-def aliases_alone(away: Away) -> bytes:
+def aliases_alone(envelope: Envelope) -> bytes:
     """Return the section of application properties for a message that has none, and no fields to move into aliases."""
-    pairs = [_KEYS[PATH], encode_string(away.path), *_own_aliases(away)]
+    pairs = [_KEYS[PATH], encode_string(envelope.path), *_own_aliases(envelope)]
     return section(APPLICATION_PROPERTIES, map_value(b"".join(pairs), len(pairs)))
 
 
@@ -233,12 +233,12 @@ def _long(encoded_uint: bytes) -> bytes:
     return value
 
 
-def _own_aliases(away: Away) -> list[bytes]:
+def _own_aliases(envelope: Envelope) -> list[bytes]:
     pairs = []
-    if away.first_attempt_ms is not None:
-        pairs += [_KEYS[FIRST_ATTEMPT], encode(Timestamp(away.first_attempt_ms))]
-    if away.sender is not None and away.counter is not None:
-        pairs += [_KEYS[SENDER], encode_string(away.sender), _KEYS[COUNTER], encode_long(away.counter)]
+    if envelope.first_attempt_ms is not None:
+        pairs += [_KEYS[FIRST_ATTEMPT], encode(Timestamp(envelope.first_attempt_ms))]
+    if envelope.sender is not None and envelope.counter is not None:
+        pairs += [_KEYS[SENDER], encode_string(envelope.sender), _KEYS[COUNTER], encode_long(envelope.counter)]
     return pairs
 
 
@@ -255,9 +255,9 @@ def _with_aliases(payload: bytes, own: Span | None, aliases: list[bytes]) -> byt
     return payload[own.start : own.value_at] + encoded
 
 
-def overhead(away: Away) -> int:
+def overhead(envelope: Envelope) -> int:
     """Return the number of bytes that `wrap` adds at most."""
-    pairs = [_KEYS[PATH], encode_string(away.path), *_own_aliases(away)]
+    pairs = [_KEYS[PATH], encode_string(envelope.path), *_own_aliases(envelope)]
     moved = sum(len(_KEYS[name]) for name in (SESSION_ID, TIME_TO_LIVE, SCHEDULED, FORM))
     return sum(map(len, pairs)) + moved + _HEADS_MAX
 
@@ -339,16 +339,17 @@ def _remembered_text(path: str, left_ms: int) -> str:
 
 
 def home_payload(home: Home, ttl_policy: TtlPolicy, now_ms: int) -> bytes | Spoiled:
-    """Return the payload to send. With `deduct`, time away counts from the time when it could have been received."""
+    """Return the payload to send. With `deduct`, its time in the backlog is taken off its time to live: from
+    the moment on at which it could have been received."""
     sent_ms = home.first_attempt_ms if home.first_attempt_ms is not None else home.enqueued_ms
     if ttl_policy == "restore" or home.ttl_ms is None or sent_ms is None:
         return home.payload
-    away_ms = max(now_ms - max(sent_ms, home.scheduled_ms or 0), 0)
-    if away_ms >= home.ttl_ms:
-        text = f"Its time to live of {home.ttl_ms / 1000:g} s ended while it was away for {away_ms / 1000:.1f} s."
+    delayed_ms = max(now_ms - max(sent_ms, home.scheduled_ms or 0), 0)
+    if delayed_ms >= home.ttl_ms:
+        text = f"Its time to live of {home.ttl_ms / 1000:g} s ended during {delayed_ms / 1000:.1f} s in the backlog."
         return Spoiled(EXPIRED, text, home.message_id, home)
     parts = _Parts(home.payload)
-    parts.set_header(encode_uint(min(home.ttl_ms - away_ms, _UINT_MAX)))
+    parts.set_header(encode_uint(min(home.ttl_ms - delayed_ms, _UINT_MAX)))
     return parts.join()
 
 

@@ -213,7 +213,7 @@ class CatalogWriter:
             case Topic():
                 self._catalog.topics[path_key(entity.path)] = entity
             case Subscription():
-                self._catalog.topic(entity.description.topic).audience.add(entity)
+                self._catalog.topic(entity.description.topic).index.add(entity)
             case Rule():
                 rule = entity.description
                 self._catalog.subscription(rule.topic, rule.subscription).put_rule(entity)
@@ -306,7 +306,7 @@ class CatalogWriter:
                 self._catalog.topics.pop(path_key(entity.path), None)
             case Subscription():
                 topic = self._catalog.topic(entity.description.topic)
-                topic.audience.drop(entity.description.name.lower())
+                topic.index.drop(entity.description.name.lower())
                 topic.touch(entity.accessed_ms)  # uses of the subscription were uses of the topic
             case Rule():
                 rule = entity.description

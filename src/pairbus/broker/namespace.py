@@ -75,7 +75,7 @@ SWEEP_PAUSE_S = 1.0  # before the rows of deleted entities are tried again
 
 
 class Namespace:
-    """The entities of one namespace on one store. `now_ms` is the only clock of the entities (see clock.py).
+    """The entities of one namespace on one store. `now_ms` is the only clock of the entities (see kit/clock.py).
 
     `steady_ms`: a clock that nobody can set; None: nobody sets `now_ms` either.
     """

@@ -95,11 +95,13 @@ class Namespaces:
 
     def pair(self, primary: str | None, secondary: str | None) -> tuple[Side, Side]:
         """Read both namespaces of a pair, when no others are needed. ConfigError when they are one."""
-        home = self.side(primary, "--primary", "PAIRBUS_PRIMARY")
-        away = self.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
+        sides = (
+            self.side(primary, "--primary", "PAIRBUS_PRIMARY"),
+            self.side(secondary, "--secondary", "PAIRBUS_SECONDARY"),
+        )
         self.check()
-        check_two(home, away)
-        return home, away
+        check_two(*sides)
+        return sides
 
     def host(self, text: str, option: str) -> str:
         """Check that the text is the host of a namespace, and that there is a credential for it."""
@@ -136,7 +138,7 @@ class Namespaces:
             )
 
 
-def check_two(home: Side, away: Side) -> None:
+def check_two(primary: Side, secondary: Side) -> None:
     """Refuse a pair whose sides are the same namespace. ConfigError."""
-    if home.authority.lower() == away.authority.lower():
-        raise ConfigError(f"primary and secondary are the same namespace, {home.name}: a pair needs two")
+    if primary.authority.lower() == secondary.authority.lower():
+        raise ConfigError(f"primary and secondary are the same namespace, {primary.name}: a pair needs two")

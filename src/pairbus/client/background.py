@@ -118,7 +118,7 @@ class Background:
                     await self._changed.wait()
 
     async def _ping(self, entity: SendingEntity) -> None:
-        """Ping once, on the new connection of this round of pings."""
+        """Ping once, on the new connection that pings share."""
         state, timeout_s = self._state, self._state.pair.pings.timeout_s
         failure: Failure | None = None
         try:
@@ -165,9 +165,9 @@ class Background:
     async def _watch_sides(self) -> None:
         """Fault the open side five seconds after the other one was closed or faulted; only where the syphon runs."""
         while True:
-            fault = self._state.side_states.side_to_fault(time.monotonic())
-            if fault is not None:
-                self._state.fault(fault.side, fault.reason)
+            other = self._state.side_states.side_to_fault(time.monotonic())
+            if other is not None:
+                self._state.fault(other.side, other.reason)
             await asyncio.sleep(LOOK_S)
 
     # ── the spool ──
@@ -275,7 +275,7 @@ class SpoolWays:
         if route is Route.TRIAL:
             self._trials.add(entity.path)
         is_granted = entity.path in self._trials and entity.state is FAILED_OVER  # the trial, which is still to be made
-        if route is not Route.AWAY or is_granted:
+        if route is not Route.DIVERTED or is_granted:
             return PRIMARY
         queue, events = pair.rotation.pick(self._kept.get(entity.path), now)
         self._tell(events)

@@ -190,7 +190,7 @@ class Engine:
         if not state.is_paired:
             await self.pair()
         known = self._primary.batch_limit(origin.path)
-        if known or state.pair.is_away(origin.sender.entity, time.monotonic()):
+        if known or state.pair.is_diverted(origin.sender.entity, time.monotonic()):
             return known
         return await self._sends.batch_limit(origin, SEND_TIMEOUT_S)
 

@@ -20,7 +20,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.amqp.message import BATCH_FORMAT, encode_batch
-from pairbus.backlog.envelope import RESERVED, Away, Wrapper, wrap
+from pairbus.backlog.envelope import RESERVED, Envelope, Wrapper, wrap
 from pairbus.client.errors import ReservedPropertyError
 from pairbus.host.forks import call_in_forked_child
 from pairbus.ledger import billable_operations
@@ -98,10 +98,10 @@ class Outgoing:
     def wrapped(self, path: str, first_attempt_ms: int | None, order: Order | None) -> list[bytes]:
         """Return backlog copies of the messages that are left. A message that is wrapped again keeps its number."""
         if order is None:
-            wrapper = _usual_wrapper(path) if first_attempt_ms is None else Wrapper(Away(path, first_attempt_ms))
+            wrapper = _usual_wrapper(path) if first_attempt_ms is None else Wrapper(Envelope(path, first_attempt_ms))
             return list(map(wrapper.wrap, self.payloads))
         return [
-            wrap(payload, Away(path, first_attempt_ms, order.sender, counter))
+            wrap(payload, Envelope(path, first_attempt_ms, order.sender, counter))
             for payload, counter in zip(self.payloads, self._numbered(order), strict=True)
         ]
 
@@ -153,7 +153,7 @@ class Outgoing:
 @lru_cache(maxsize=256)
 def _usual_wrapper(path: str) -> Wrapper:
     """Return the wrapper of messages that no other place can have; it remembers their forms from call to call."""
-    return Wrapper(Away(path))
+    return Wrapper(Envelope(path))
 
 
 def sizes_of(payloads: Sequence[bytes]) -> tuple[int, int]:

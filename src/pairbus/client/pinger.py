@@ -1,4 +1,4 @@
-"""Pings on the wire: all pings of a round share one connection, which is opened for the round.
+"""Pings on the wire: pings that are due together share one connection, which is opened for them.
 
 A connection that is open already does not prove that a new one can be opened. One that was opened within the last two
 seconds does, for every entity that is pinged then.
@@ -15,7 +15,7 @@ from pairbus.amqp.message import Header, Message, Properties
 from pairbus.pairing.pings import CONTENT_TYPE, TIME_TO_LIVE_S
 from pairbus.transport import Carrier
 
-ROUND_S = 2.0  # age up to which the connection of a round takes the pings of more entities
+SHARED_S = 2.0  # age up to which a connection takes the pings of more entities
 CLOSE_S = 0.5
 
 
@@ -37,7 +37,7 @@ class Pinger:
         self._asks_broker = how == "auto"
         self.is_probe = how == "attach"
         "True: a ping only opens a link, which proves less than a message that was accepted."
-        self._round: _Round | None = None
+        self._shared: _SharedCarrier | None = None
 
     async def ping(self, path: str, timeout_s: float) -> None:
         """Ping an entity once; TransportError or TimeoutError when it did not accept the ping."""
@@ -51,21 +51,21 @@ class Pinger:
     @asynccontextmanager
     async def _join(self) -> AsyncIterator[Carrier]:
         now = asyncio.get_running_loop().time()
-        if self._round is None or now - self._round.began_at > ROUND_S:
-            self._round = _Round(self._new_carrier(), now)
-        joined = self._round
+        if self._shared is None or now - self._shared.began_at > SHARED_S:
+            self._shared = _SharedCarrier(self._new_carrier(), now)
+        joined = self._shared
         joined.pings += 1
         try:
             yield joined.carrier
         finally:
             joined.pings -= 1
             if not joined.pings:
-                if self._round is joined:
-                    self._round = None
+                if self._shared is joined:
+                    self._shared = None
                 await joined.carrier.close(CLOSE_S)
 
 
-class _Round:
+class _SharedCarrier:
     def __init__(self, carrier: Carrier, began_at: float) -> None:
         self.carrier = carrier
         self.began_at = began_at

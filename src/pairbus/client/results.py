@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.backlog.envelope import Away, overhead
+from pairbus.backlog.envelope import Envelope, overhead
 from pairbus.client.errors import (
     BacklogMessageTooLarge,
     ClientClosed,
@@ -83,7 +83,7 @@ class Results:
             origin.counts.sent += len(outgoing)
         elif receipt.where is Where.SPOOL:
             entity.spooled += len(outgoing)
-            state.pair.stored_away(entity, SPOOL, tuple(outgoing.ids), outcome_unknown=bool(outgoing.doubts))
+            state.pair.note_diverted(entity, SPOOL, tuple(outgoing.ids), outcome_unknown=bool(outgoing.doubts))
             waiting = state.spool.waiting if state.spool.is_open else len(outgoing)
             state.events.publish(Spooled(entity.path, len(outgoing), waiting))
         state.events.deliver()
@@ -94,7 +94,7 @@ class Results:
         untold, outgoing.untold = outgoing.untold, ()
         for queue, ids in untold:
             if state.events.is_heard:
-                state.pair.stored_away(entity, queue, ids, outcome_unknown=outcome_unknown)
+                state.pair.note_diverted(entity, queue, ids, outcome_unknown=outcome_unknown)
             else:
                 entity.diverted += len(ids)
                 state.counters.diverted(entity.path, queue, len(ids))
@@ -153,7 +153,7 @@ def ended_meanwhile(ended: ClientClosed | PairedMessagingFactoryError, path: str
 def overhead_of(path: str, ordered: bool) -> int:
     """Return the bytes that a backlog message needs at most, with the mark of an unknown outcome and a number."""
     order = ("0" * 32, COUNTER_MAX) if ordered else (None, None)
-    return overhead(Away(path, COUNTER_MAX, *order))
+    return overhead(Envelope(path, COUNTER_MAX, *order))
 
 
 def _partly_sent(path: str, outgoing: Outgoing, reason: str) -> PartlySent:

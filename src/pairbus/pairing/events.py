@@ -130,7 +130,7 @@ class PingRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class Diverted(Event):
-    """A message, or several of one send, were stored away from home."""
+    """A message, or several of one send, were stored in a backlog queue or in the spool."""
 
     path: str
     queue: str
@@ -223,8 +223,8 @@ class MaybeDuplicated(Event):
         return f"{self.path} message {self.message_id} may be there twice: {self.reason}"
 
     @classmethod
-    def late(cls, path: str, message_id: str, away_s: float) -> MaybeDuplicated:
-        return cls(path, message_id, f"it came home after {away_s:.0f}s")
+    def late(cls, path: str, message_id: str, late_s: float) -> MaybeDuplicated:
+        return cls(path, message_id, f"it came home after {late_s:.0f}s")
 
     @classmethod
     def unanswered(cls, path: str, message_id: str, queue: str) -> MaybeDuplicated:

@@ -73,7 +73,7 @@ class SendingEntity:
         self.failed_sends = 0
         "Counting failures since the last success."
         self.diverted = 0
-        "Messages stored away from home since the entity failed over."
+        "Messages that were diverted since the entity failed over."
         self.spooled = 0
         "Number of diverted messages that the local spool took."
         self.reason = ""

@@ -26,7 +26,7 @@ class Route(Enum):
     PRIMARY = "primary"
     TRIAL = "trial"
     "The primary, once: a probe succeeded, and this send shows whether the entity accepts messages."
-    AWAY = "away"
+    DIVERTED = "diverted"
     "A backlog queue, or the spool."
 
 
@@ -76,7 +76,7 @@ class Pair:
         """True when there is another place than the primary; without one, the primary gets all the time of a send."""
         return self.has_spool or (self.enabled and self.rotation.can_divert)
 
-    def is_away(self, entity: SendingEntity, now: float) -> bool:
+    def is_diverted(self, entity: SendingEntity, now: float) -> bool:
         """Return True when no send of this entity goes to the primary at this moment."""
         if entity.state is HEALTHY or not self.enabled:
             return False
@@ -89,12 +89,12 @@ class Pair:
 
     def route(self, entity: SendingEntity, now: float, *, may_try: bool = True) -> Route:
         """Return the destination of the entity's next send. A trial is granted once, not after a failure."""
-        if not self.is_away(entity, now):
+        if not self.is_diverted(entity, now):
             return Route.PRIMARY
         if may_try and entity.trial and entity.state is FAILED_OVER:
             entity.trial = False
             return Route.TRIAL
-        return Route.AWAY
+        return Route.DIVERTED
 
     def accepted(self, entity: SendingEntity, now: float, *, trial: bool = False) -> None:
         """Note an accepted send. One that went to the primary for lack of another place proves as much as a trial."""
@@ -108,7 +108,7 @@ class Pair:
         if self.enabled:
             self.failover.failed(entity, failure.text, now)
 
-    def stored_away(
+    def note_diverted(
         self, entity: SendingEntity, queue: str, message_ids: tuple[str, ...], *, outcome_unknown: bool
     ) -> None:
         """Note that messages are stored in a backlog queue, or in the spool."""

@@ -4,7 +4,7 @@ The first ping is sent one interval after the failover, each next one an interva
 never run at once. Several successes in a row can be required, against flapping.
 
 A ping may be a moment later than that, by a tenth of the interval and by a second at most: entities whose pings are due
-within this moment are pinged in one round, on one connection, and the rounds of clients that failed over together part
+within this moment are pinged together, on one connection, and the pings of clients that failed over together part
 by a random jitter.
 """
 
@@ -38,8 +38,8 @@ class Pings:
         self._interval_s = interval_s
         self._slack_s = min(interval_s * SLACK, SLACK_MAX_S)
         self._jitter = jitter
-        self._round_at = 0.0
-        "Time of the round that was planned last."
+        self._planned_at = 0.0
+        "Time of the pings that were planned last."
         self._required = required
         self._courses: dict[str, _Course] = {}
 
@@ -77,10 +77,10 @@ class Pings:
         return course.in_a_row >= self._required
 
     def _due_from(self, earliest: float) -> float:
-        """Return the time of the last planned round where it is a moment after the earliest time, or of a new one."""
-        if not earliest <= self._round_at <= earliest + self._slack_s:
-            self._round_at = earliest + self._slack_s * self._jitter()
-        return self._round_at
+        """Return the time of the pings that were planned last when it is near enough, or a new time."""
+        if not earliest <= self._planned_at <= earliest + self._slack_s:
+            self._planned_at = earliest + self._slack_s * self._jitter()
+        return self._planned_at
 
     def forget_running(self) -> None:
         """Forget the pings under way, because their process or loop is gone; the entities are pinged again."""

@@ -56,7 +56,7 @@ class _Call:
     """The clock and the memory of one send."""
 
     __slots__ = (
-        *("attempts", "away_failure", "deadline", "failure", "first_attempt_at", "is_request", "now"),
+        *("attempts", "backlog_failure", "deadline", "failure", "first_attempt_at", "is_request", "now"),
         *("primary_left_s", "unanswered"),
     )
 
@@ -71,7 +71,7 @@ class _Call:
         "Time of the first attempt that may have stored the message nevertheless, in either namespace."
         self.failure: Failure | None = None
         "The last failure of the primary."
-        self.away_failure: Failure | None = None
+        self.backlog_failure: Failure | None = None
         "The last failure of a backlog queue."
         self.unanswered: str | None = None
         "The first backlog queue that may have stored the message nevertheless."
@@ -84,9 +84,9 @@ class _Call:
         if failure.outcome_unknown and self.first_attempt_at is None:
             self.first_attempt_at = started
 
-    def remember_away(self, queue: str, failure: Failure, started: float) -> None:
+    def remember_backlog(self, queue: str, failure: Failure, started: float) -> None:
         self.remember(failure, started)
-        self.away_failure = failure
+        self.backlog_failure = failure
         if failure.outcome_unknown and self.unanswered is None:
             self.unanswered = queue
 
@@ -112,13 +112,13 @@ def sending(pair: Pair, sender: SenderState, timeout_s: float, now: float, *, be
         return (yield from _to_spool(call))
     receipt = None
     if failure is not None:
-        receipt = yield from _refused_home(pair, entity, call, Reply(now, failure))
+        receipt = yield from _refused_by_primary(pair, entity, call, Reply(now, failure))
     while receipt is None:
         route = pair.route(entity, call.now, may_try=call.failure is None)
-        if route is Route.AWAY:
-            receipt = yield from _away(pair, sender, call)
+        if route is Route.DIVERTED:
+            receipt = yield from _attempt_on_backlog(pair, sender, call)
         else:
-            receipt = yield from _home(pair, entity, call, trial=route is Route.TRIAL)
+            receipt = yield from _attempt_on_primary(pair, entity, call, trial=route is Route.TRIAL)
     return receipt
 
 
@@ -130,9 +130,9 @@ def requesting(pair: Pair, sender: SenderState, timeout_s: float, now: float) ->
     call = _Call(pair, timeout_s, now, is_request=True)
     receipt = None
     while receipt is None:
-        if pair.is_away(sender.entity, call.now):
+        if pair.is_diverted(sender.entity, call.now):
             raise call.unsent(call.failure or Failure(Kind.COMMUNICATION, "the entity is failed over"), Where.BACKLOG)
-        receipt = yield from _home(pair, sender.entity, call)
+        receipt = yield from _attempt_on_primary(pair, sender.entity, call)
     return receipt
 
 
@@ -177,7 +177,7 @@ def _is_inconclusive(pair: Pair, failure: Failure) -> bool:
     return not silence.is_too_long or silence.lasted_s < min(CONCLUSIVE_S, pair.options.attempt_timeout)
 
 
-def _home(
+def _attempt_on_primary(
     pair: Pair, entity: SendingEntity, call: _Call, *, trial: bool = False
 ) -> Generator[Command, Reply, Receipt | None]:
     """Make one attempt on the primary. None: ask for the route again."""
@@ -189,10 +189,10 @@ def _home(
     if reply.failure is None:
         pair.accepted(entity, reply.now, trial=trial)
         return call.stored(Where.PRIMARY)
-    return (yield from _refused_home(pair, entity, call, reply))
+    return (yield from _refused_by_primary(pair, entity, call, reply))
 
 
-def _refused_home(
+def _refused_by_primary(
     pair: Pair, entity: SendingEntity, call: _Call, reply: Reply
 ) -> Generator[Command, Reply, Receipt | None]:
     """Decide what follows when the primary did not accept the message. None: ask for the route again."""
@@ -202,7 +202,7 @@ def _refused_home(
     call.primary_left_s -= call.now - started
     call.remember(failure, started)
     reaction = pair.reaction(entity, failure, call.now)
-    if failure.kind not in MESSAGE_FAULTS and pair.is_away(entity, call.now):
+    if failure.kind not in MESSAGE_FAULTS and pair.is_diverted(entity, call.now):
         return None  # failed over meanwhile, or this was the trial: this same call goes on to the backlog
     if reaction is Reaction.RAISE:
         raise call.unsent(failure, Where.PRIMARY)
@@ -219,7 +219,7 @@ def _refused_home(
         return None
     call.attempts = 0
     pair.failed(entity, failure, call.now)
-    if pair.is_away(entity, call.now):
+    if pair.is_diverted(entity, call.now):
         return None
     if pair.is_stranded(entity) and not call.is_request:
         text = f"the secondary was lost, and the primary does not take it either: {failure.text}"
@@ -234,7 +234,7 @@ def _tries_again(failure: Failure, call: _Call) -> bool:
     return RETRY_PAUSES_S[call.attempts - 1] < min(call.left_s, call.primary_left_s)
 
 
-def _away(pair: Pair, sender: SenderState, call: _Call) -> Generator[Command, Reply, Receipt | None]:
+def _attempt_on_backlog(pair: Pair, sender: SenderState, call: _Call) -> Generator[Command, Reply, Receipt | None]:
     """Try one backlog queue, a second time on a fresh connection; the spool when there is no queue or no time."""
     queue, events = pair.rotation.pick(sender.queue, call.now)
     _publish(pair, events)
@@ -250,17 +250,17 @@ def _away(pair: Pair, sender: SenderState, call: _Call) -> Generator[Command, Re
         if failure is None:
             _publish(pair, pair.rotation.accepted(queue))
             return call.stored(Where.BACKLOG, queue)
-        call.remember_away(queue, failure, started)
+        call.remember_backlog(queue, failure, started)
         if failure.kind in MESSAGE_FAULTS:
             raise call.unsent(failure, Where.BACKLOG)
         if not pair.rotation.has(queue):
             return None  # another send took it out of rotation meanwhile
         if failure.kind is not Kind.COMMUNICATION or call.left_s - reserve_s < LEAST_S:
             break
-    return (yield from _refused_away(pair, sender, call, attempt, reply))
+    return (yield from _refused_by_backlog(pair, sender, call, attempt, reply))
 
 
-def _refused_away(
+def _refused_by_backlog(
     pair: Pair, sender: SenderState, call: _Call, attempt: ToBacklog, reply: Reply
 ) -> Generator[Command, Reply, Receipt | None]:
     """Decide what follows when a backlog queue did not accept the message. None: ask for the route again."""
@@ -295,7 +295,7 @@ def _publish(pair: Pair, events: Iterable[Event]) -> None:
 
 def _no_queue(call: _Call, queue: str | None) -> Failure:
     text = "no backlog queue is in rotation" if queue is None else "no backlog queue took it in time"
-    last = call.away_failure
+    last = call.backlog_failure
     if last is None:
         return Failure(Kind.COMMUNICATION, text)
     return Failure(Kind.COMMUNICATION, f"{text}, the last one that was asked: {last.text}", error=last.error)

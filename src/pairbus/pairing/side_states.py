@@ -1,7 +1,7 @@
 """The states of the two sides: when one side of a pair is closed or faulted, the other side is faulted too.
 
 This happens only where the syphon runs: it notices that a side was closed or faulted, and when the other side is still
-open `GRACE_S` later, faults it. Losing a connection is never a fault.
+open `OTHER_SIDE_S` later, faults it. A lost connection faults no side.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Literal
 
 PairSide = Literal["primary", "secondary"]
-GRACE_S = 5.0
+OTHER_SIDE_S = 5.0
 
 
 class SideState(Enum):
@@ -64,12 +64,12 @@ class SideStates:
         return True
 
     def side_to_fault(self, now: float) -> SideToFault | None:
-        """Return the side to fault, when the grace is over. Its first call after a side has ended begins the grace."""
+        """Return the side to fault, `OTHER_SIDE_S` after the first call that finds the other one ended."""
         pairs: tuple[tuple[PairSide, PairSide], ...] = (("primary", "secondary"), ("secondary", "primary"))
         for side, other in pairs:
             if SUFFERS[self._states[side]] is None or self._states[other] is not SideState.OPEN:
                 continue
             noticed_at = self._noticed_at.setdefault(side, now)
-            if now >= noticed_at + GRACE_S:
+            if now >= noticed_at + OTHER_SIDE_S:
                 return SideToFault(other, f"the {side} is {self._states[side].value}: {self.reason}")
         return None

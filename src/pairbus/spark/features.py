@@ -3,7 +3,7 @@
 | a version lacks                        | then                                                                  |
 | -------------------------------------- | --------------------------------------------------------------------- |
 | a stream writer of Arrow batches (4.0) | the two writers that it has are inherited together                    |
-| filters that are pushed down (4.0)     | Spark filters the rows itself; `pushdown.py` is never imported        |
+| filters that are pushed down (4.0)     | Spark filters the rows itself; `source/pushdown.py` is never imported |
 | a start and a limit for the next batch | the reader remembers the start; Trigger.AvailableNow is one batch     |
 | (4.0, 4.1)                             | only, and `pairbus.spark.drain` repeats it until nothing is left      |
 | registering a format twice (4.0)       | the second time is left out                                           |

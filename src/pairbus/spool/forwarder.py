@@ -21,7 +21,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Literal, Protocol, TypeVar
 
-from pairbus.backlog.envelope import Away
+from pairbus.backlog.envelope import Envelope
 from pairbus.backlog.filing import together
 from pairbus.errors import ConfigError, SpoolError
 from pairbus.ledger.rows import billing_groups
@@ -344,7 +344,7 @@ class Forwarder:
         """Send the first messages of a batch together; return how many they were, and the failure."""
         payloads: list[bytes] = []
         for _, entry in batch[: 1 if lane.singly else len(batch)]:
-            payload = entry.payload if way == PRIMARY else wrapped(entry.payload, _away(entry))
+            payload = entry.payload if way == PRIMARY else wrapped(entry.payload, _envelope(entry))
             if isinstance(payload, Failure):
                 if payloads:
                     break
@@ -413,8 +413,8 @@ async def _is_set(event: asyncio.Event, timeout_s: float) -> bool:
         return False
 
 
-def _away(entry: SpoolEntry) -> Away:
-    return Away(entry.path, entry.first_attempt_ms, entry.sender, entry.counter)
+def _envelope(entry: SpoolEntry) -> Envelope:
+    return Envelope(entry.path, entry.first_attempt_ms, entry.sender, entry.counter)
 
 
 def _now_ms() -> int:

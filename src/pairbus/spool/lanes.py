@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pairbus.amqp.errors import ProtocolError
-from pairbus.backlog.envelope import Away, wrap
+from pairbus.backlog.envelope import Envelope, wrap
 from pairbus.pairing.commands import Pause, Plan
 from pairbus.pairing.pair import Pair
 from pairbus.pairing.plan import RETRY_PAUSES_S, SenderState, sending
@@ -133,10 +133,10 @@ class Lane:
         return now - self._missing_since >= self._missing_grace_s
 
 
-def wrapped(payload: bytes, away: Away) -> bytes | Failure:
+def wrapped(payload: bytes, envelope: Envelope) -> bytes | Failure:
     """Return the backlog message; a Failure when the message cannot be read: it can only go to the primary as it is."""
     try:
-        return wrap(payload, away)
+        return wrap(payload, envelope)
     except (ProtocolError, IndexError) as error:
         return Failure(Kind.INVALID, f"the message cannot be read: {error}", error=error)
 

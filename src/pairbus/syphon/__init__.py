@@ -4,9 +4,10 @@
     await syphon.run()                              # until `stop`
     await syphon.run_once()                         # or: only the messages that are there now
 
-`pumps` starts and stops pumps, and a `pump` makes passes over one queue. The way of a message has four steps:
-`receive` → `decide` → `send` → `settle`. Beside it, `failures` answers failed sends, `order` is for ordered=True only,
-and `presence` knows whether the primary answers.
+`syphon.py` starts and stops pumps, and a pump (`pump.py`) makes passes over one queue. The way of a message has four
+steps: `receive.py` → `decide/batch.py` → `send.py` → `settle.py`. Beside it, `failed_sends.py` answers failed sends
+(`decide/dead_letter.py` says which messages are dead-lettered), `order.py` is for ordered=True only, and `presence.py`
+knows whether the primary answers.
 """
 
 from pairbus.syphon.decide.settings import SyphonSettings

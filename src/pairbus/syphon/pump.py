@@ -27,7 +27,7 @@ from pairbus.syphon.decide.pace import CHANCE_S, PASS_MAX_S, BatchSize, Pauses
 from pairbus.syphon.metered_link import MeteredLink
 from pairbus.syphon.order import LaneOrder
 from pairbus.syphon.receive import LINGER_S, Intake, first_of
-from pairbus.syphon.send import AHEAD, Loads, Sending
+from pairbus.syphon.send import AHEAD, Sending, Shipments
 from pairbus.syphon.settle import Settling
 from pairbus.syphon.shared import Batch, Held, LaneKeeper, Pass, SyphonState, count_of
 from pairbus.transport import ReceivedMessage, TransportError
@@ -210,23 +210,23 @@ class Pump:
 
     async def _pass_from(self, received: list[ReceivedMessage]) -> Pass:
         self._this = this = Pass()
-        loads, began = Loads(self._sending, self._size), self._shared.clock()
+        shipments, began = Shipments(self._sending, self._size), self._shared.clock()
         try:
             while received:
-                await self._move(received, this, loads)
+                await self._move(received, this, shipments)
                 if this.over is not None or this.caught_up or self._stopping.is_set() or self._shared.presence.is_away:
                     break
                 long_s = CHANCE_S if this.skipped else PASS_MAX_S
                 if not this.too_early and self._shared.clock() - began >= long_s:
                     break
-                received = await self._receive_more(this, loads)
-            await loads.all_home()
+                received = await self._receive_more(this, shipments)
+            await shipments.all_home()
         finally:
-            await loads.cancel()
+            await shipments.cancel()
             await self._end_pass(this)
         return this
 
-    async def _move(self, received: list[ReceivedMessage], this: Pass, loads: Loads) -> None:
+    async def _move(self, received: list[ReceivedMessage], this: Pass, shipments: Shipments) -> None:
         """Take one batch through decision, sends and settlements."""
         shared, link = self._shared, self._intake.link  # read before the first await: a place is valid on this link
         assert link is not None
@@ -245,13 +245,13 @@ class Pump:
         if opened.at_home:
             await self._settling.complete_known(batch, opened.at_home)  # first: when this fails, no message is sent
         if opened.items:
-            await loads.add(batch, opened.items)
+            await shipments.add(batch, opened.items)
         if order is not None and lanes:
-            await loads.all_home()
+            await shipments.all_home()
             if not await order.send_in_order(self.queue, self._sending, batch, lanes, self._stopping.is_set):
                 this.out_of_turn = True
         if not this.delivered:
-            await loads.all_home()  # while no message can be delivered, receiving ahead would only cost operations
+            await shipments.all_home()  # while no message can be delivered, receiving ahead would only cost operations
 
     def _open(self, received: list[ReceivedMessage]) -> Opened:
         shared, queue = self._shared, self.queue
@@ -289,10 +289,10 @@ class Pump:
 
     # ── receiving more, and the end of a pass ──
 
-    async def _receive_more(self, this: Pass, loads: Loads) -> list[ReceivedMessage]:
+    async def _receive_more(self, this: Pass, shipments: Shipments) -> list[ReceivedMessage]:
         """Return the next messages of a pass; an empty list when it is over."""
         try:
-            received = await self._next(this, loads)
+            received = await self._next(this, shipments)
         except TransportError as error:
             this.over = this.over or str(error)
             this.busy = this.busy or failure_of(error).kind is Kind.BUSY
@@ -304,7 +304,7 @@ class Pump:
                 self._shared.order.read_to_end(self.queue)
         return received
 
-    async def _next(self, this: Pass, loads: Loads) -> list[ReceivedMessage]:
+    async def _next(self, this: Pass, shipments: Shipments) -> list[ReceivedMessage]:
         """Receive the next messages. When it is too early for lanes, wait until no message can be hidden."""
         intake = self._intake
         if this.too_early and not intake.may_hide:
@@ -312,7 +312,7 @@ class Pump:
         if this.held_on_link >= HELD_MAX:
             if fetched := await intake.rest():
                 return fetched  # releasing and receiving them again would be billed again
-            await loads.all_home()
+            await shipments.all_home()
             await intake.close()
             this.held_on_link = 0
         while True:

@@ -1,11 +1,12 @@
-"""Step 3, send: messages that were received together depart as a load; each destination gets its part in chunks.
+"""Step 3, send: messages that were received together depart as a shipment; each destination gets its part in chunks.
 
-`Loads` gathers messages while earlier loads are on their way: otherwise few messages of a queue with many destinations
-could share a send. `Sending` brings a load home: accepted messages go to `settle.py`, others to `failed_sends.py`.
+`Shipments` gathers messages while earlier ones are on their way: otherwise few messages of a queue with many
+destinations could share a send. `Sending` brings a shipment home: accepted messages go to
+`settle.py`, others to `failed_sends.py`.
 
 Laws of this file.
- 1. A destination gets the messages of a queue in their order: a load begins there when the load before it is sent,
-    answered or not.
+ 1. A destination gets the messages of a queue in their order: a shipment begins there when the one before it is
+    sent, answered or not.
  2. Until a queue has stored a completion, one message at a time goes to each destination.
  3. A message whose lock may have ended is not sent.
 """
@@ -18,7 +19,7 @@ from pairbus import telemetry
 from pairbus.amqp.message import BATCH_FORMAT, encode_batch
 from pairbus.errors import ConfigError
 from pairbus.pairing.policy import MESSAGE_FAULTS, Kind
-from pairbus.syphon.decide.batch import Chunk, Item, by_destination, rounds
+from pairbus.syphon.decide.batch import Chunk, Item, by_destination, waves
 from pairbus.syphon.decide.destinations import key_of
 from pairbus.syphon.decide.pace import BatchSize
 from pairbus.syphon.failed_sends import FailedSends
@@ -27,14 +28,14 @@ from pairbus.syphon.shared import Batch, SyphonState
 from pairbus.transport import Sender, TransportError
 from pairbus.transport.errors import failure_of
 
-AHEAD = 2  # loads under way at once
-LOAD_BYTES = 4 << 20
+AHEAD = 2  # shipments under way at once
+SHIPMENT_BYTES = 4 << 20
 AT_ONCE = 16  # destinations of one queue to which messages go at once
-TURNS_MAX = 1000  # destinations whose last load is remembered
+TURNS_MAX = 1000  # destinations whose last shipment is remembered
 
 
-class Loads:
-    """Loads of one pass: messages of one link, of one batch or of several."""
+class Shipments:
+    """Shipments of one pass: messages of one link, of one batch or of several."""
 
     def __init__(self, sending: Sending, size: BatchSize) -> None:
         self._sending = sending
@@ -47,16 +48,16 @@ class Loads:
 
     async def add(self, batch: Batch, items: list[Item]) -> None:
         """Add messages; return when there is room for more."""
-        if self._batch is None or len(self._items) + len(items) > self._size.load or not self._batch.join(batch):
+        if self._batch is None or len(self._items) + len(items) > self._size.shipment or not self._batch.join(batch):
             await self._depart()
             self._batch = batch
         self._items += items
         self._bytes += sum([len(item.payload) for item in items])
-        if len(self._under_way) < AHEAD or len(self._items) >= self._size.load or self._bytes >= LOAD_BYTES:
+        if len(self._under_way) < AHEAD or len(self._items) >= self._size.shipment or self._bytes >= SHIPMENT_BYTES:
             await self._depart()
 
     async def all_home(self) -> None:
-        """Wait for all loads. Raises the error of any of them."""
+        """Wait for all shipments. Raises the error of any of them."""
         await self._depart()
         while self._under_way:
             await asyncio.wait(self._under_way)
@@ -69,7 +70,7 @@ class Loads:
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def _depart(self) -> None:
-        """Let the gathered messages go, as soon as fewer than AHEAD loads are under way."""
+        """Let the gathered messages go, as soon as fewer than AHEAD shipments are under way."""
         while self._batch is not None and len(self._under_way) >= AHEAD:
             await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
         self._start()
@@ -102,7 +103,7 @@ class Loads:
 
 
 class _Turn:
-    """The turn of a load at one destination."""
+    """The turn of a shipment at one destination."""
 
     __slots__ = ("_before", "_sent")
 
@@ -120,7 +121,7 @@ class _Turn:
         return self._sent.done()
 
     def end(self) -> None:
-        """Let the next load begin: all messages of this one that could be sent at once are sent."""
+        """Let the next shipment begin: all messages of this one that could be sent at once are sent."""
         if not self._sent.done():
             self._sent.set_result(None)
 
@@ -136,7 +137,7 @@ class Sending:
         self.clock = shared.clock
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._turns: dict[str, _Turn] = {}
-        "Key of a destination → turn of the last load there."
+        "Key of a destination → turn of the last shipment there."
 
     async def send_home(self, batch: Batch, items: list[Item]) -> None:
         """Send messages to their destinations, and settle each as its destination answers."""
@@ -195,21 +196,21 @@ class Sending:
             batch.results.errors += 1
             settling.skip(batch, path, str(error), items)
             return
-        await self._send_rounds(batch, sender, items, turn, in_batches=shared.destinations.takes_batches(path))
+        await self._send_waves(batch, sender, items, turn, in_batches=shared.destinations.takes_batches(path))
 
-    async def _send_rounds(
+    async def _send_waves(
         self, batch: Batch, sender: Sender, items: list[Item], turn: _Turn | None, *, in_batches: bool
     ) -> bool:
-        """Send round after round. True when every message was accepted."""
+        """Send wave after wave. True when every message was accepted."""
         all_accepted, path, results = True, items[0].home.path, batch.results
-        left = rounds(items, sender.max_message_size, in_batches=in_batches)
+        left = waves(items, sender.max_message_size, in_batches=in_batches)
         while left:
             chunks, began = left.pop(0), self._shared.clock()
             facts = {telemetry.TYPE: "send", telemetry.DESTINATION: path, telemetry.QUEUE: self._queue}
             with telemetry.span("move", facts, (item.payload for chunk in chunks for item in chunk)) as span:
                 answers, unsent = await self._transmit(batch, sender, chunks)
                 if turn is not None and not left:
-                    turn.end()  # the next load need not wait for the answers
+                    turn.end()  # the next shipment need not wait for the answers
                 errors = [await outcome_of(self._shared, *each) for each in zip(chunks, answers, strict=False)]
                 for error in errors:
                     if error is not None:
@@ -281,7 +282,7 @@ class Sending:
         if len(chunk) == 1 or kind not in MESSAGE_FAULTS:
             await self.failures.answer(batch, path, chunk, error, began)
             return
-        all_accepted = await self._send_rounds(batch, sender, chunk, turn, in_batches=False)
+        all_accepted = await self._send_waves(batch, sender, chunk, turn, in_batches=False)
         if all_accepted and kind is not Kind.TOO_LARGE:  # smaller batches may be accepted
             self._shared.destinations.refuses_batches(path)
 

@@ -12,13 +12,13 @@ from pairbus.broker.boxes.holds import Hold, Holder, Holds
 from pairbus.broker.boxes.locks import Lock, Locks
 from pairbus.broker.boxes.sessions import MessageSession
 from pairbus.broker.entities import receivable
-from pairbus.broker.entities.audience import Audience
 from pairbus.broker.entities.destination import Destination
 from pairbus.broker.entities.draft import Draft
 from pairbus.broker.entities.duplicates import DuplicateWindow
 from pairbus.broker.entities.publication import Publication
 from pairbus.broker.entities.session_service import SessionService
 from pairbus.broker.entities.subscription import Subscription
+from pairbus.broker.entities.subscription_index import SubscriptionIndex
 from pairbus.broker.store import Delete, Done, StoredMessage
 from pairbus.errors import StoreError
 from pairbus.filters import MessageView
@@ -81,12 +81,12 @@ def forwards_in_two_commits() -> Iterator[None]:
 @contextmanager
 def forgets_a_subscription() -> Iterator[None]:
     """Makes one copy less of a message that more than two subscriptions get."""
-    genuine = Audience.candidates
+    genuine = SubscriptionIndex.candidates
 
-    def candidates(audience: Audience, view: MessageView) -> list[Subscription]:
-        return list(genuine(audience, view))[:2]
+    def candidates(index: SubscriptionIndex, view: MessageView) -> list[Subscription]:
+        return list(genuine(index, view))[:2]
 
-    with patch.object(Audience, "candidates", candidates):
+    with patch.object(SubscriptionIndex, "candidates", candidates):
         yield
 
 
@@ -130,7 +130,7 @@ def answers_states_first() -> Iterator[None]:
 @contextmanager
 def overtakes() -> Iterator[None]:
     """Gives a session away while messages of it are on their way back."""
-    with patch.object(MessageSession, "carried", 0):
+    with patch.object(MessageSession, "pending", 0):
         yield
 
 

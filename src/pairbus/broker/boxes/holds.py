@@ -74,7 +74,7 @@ class Holds:
         session = self._sessions.make(session_id)
         if session.hold is not None and session.hold.until_ms > now_ms:
             raise session_cannot_be_locked(session_id)
-        if session.hold is not None or session.carried:
+        if session.hold is not None or session.pending:
             return None
         return self._hold(session, holder, now_ms)
 

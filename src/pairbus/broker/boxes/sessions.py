@@ -5,11 +5,11 @@ A waiting message costs eight bytes, in an array of its session; a session about
 Laws.
  1. A session is known as long as it has messages, a state, a holder, or a write of its state under way.
  2. `count` is all messages of the session that are in the box. Those that are neither waiting, loaded, deferred nor
-    locked are *carried* by a write: they may come back, so no receiver gets the session until they have come or gone.
-    Without that, the next holder would get the second message before the first.
- 3. A session is *available* when it has no holder, messages of it wait and none is carried. Code that makes a session
+    locked are *pending*: a write carries them, and they may come back, so no receiver gets the session until they have
+    come or gone. Without that, the next holder would get the second message before the first.
+ 3. A session is *available* when it has no holder, messages of it wait and none is pending. Code that makes a session
     available puts it into the heap under its first number; the heap may also hold sessions that no longer are.
-    When the last carried message of a session without a holder has come or gone, `on_freed` is called: receivers that
+    When the last pending message of a session without a holder has come or gone, `on_freed` is called: receivers that
     were told "not yet" may try again. Who admits new messages tells of them itself.
  4. Only a held session has loaded messages. Their numbers are below those of its line.
 """
@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 
 from pairbus.broker.boxes.due import SLACK, ExpiryHeap
 from pairbus.broker.boxes.line import CHUNK_MAX, EXPIRED_MAX, READY_BYTES_MAX, READY_MAX, Surroundings, pick, up_to
+from pairbus.broker.boxes.merged_sessions import MergedSessions
 from pairbus.broker.boxes.row_numbers import Numbers
-from pairbus.broker.boxes.session_walk import SessionWalk
 from pairbus.broker.budget import READY_COST
 from pairbus.broker.store import StoredMessage
 from pairbus.errors import StoreError
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 
 class MessageSession:
-    """One session."""
-
     __slots__ = (
         "count",
         "deferred",
@@ -74,14 +72,14 @@ class MessageSession:
         "Writes of its state under way."
 
     def __repr__(self) -> str:
-        return f"<Session {self.id!r} {self.count} messages, {'held' if self.hold is not None else 'free'}>"
+        return f"<MessageSession {self.id!r} {self.count} messages, {'held' if self.hold is not None else 'free'}>"
 
     @property
     def waiting(self) -> int:
         return len(self.line) + (len(self.loaded) if self.loaded else 0)
 
     @property
-    def carried(self) -> int:
+    def pending(self) -> int:
         locked = len(self.hold.locks) if self.hold is not None else 0
         return self.count - self.waiting - locked - (len(self.deferred) if self.deferred else 0)
 
@@ -104,7 +102,7 @@ class MessageSession:
 
     @property
     def is_available(self) -> bool:
-        return self.hold is None and self.waiting > 0 and self.carried == 0
+        return self.hold is None and self.waiting > 0 and self.pending == 0
 
     @property
     def is_listed(self) -> bool:
@@ -127,9 +125,9 @@ class Sessions:
         "Sorted ids, as of the last list of sessions."
         self._new_ids: list[str] | None = None
         "Ids of sessions that were made since; None: nobody has listed sessions."
-        self._walk: SessionWalk | None = None
+        self._merged: MergedSessions | None = None
         "Waiting messages of all sessions in one order; None: nobody peeks over all sessions."
-        self._walk_added = 0
+        self._merged_added = 0
         "Messages that were added to it since the last peek."
         self._with_loaded: set[MessageSession] = set()
         "Sessions that may have loaded messages."
@@ -192,14 +190,14 @@ class Sessions:
         self._tell_if_free(session)
 
     def _tell_if_free(self, session: MessageSession) -> None:
-        if session.hold is None and not session.carried:
+        if session.hold is None and not session.pending:
             self._on_freed()
 
     def _put(self, session: MessageSession, message: StoredMessage) -> None:
         if message.expires_ms:
             self._expect_expiry(session, message)
-        if self._walk is not None:
-            self._note_walk(self._walk, session, message.n)
+        if self._merged is not None:
+            self._note_merged(self._merged, session, message.n)
         line = session.line
         if session.hold is None or (line and line.first < message.n) or not self._keep_loaded(session, message):
             line.add(message.n)
@@ -280,9 +278,9 @@ class Sessions:
             self.drop_if_idle(session)
 
     def next_available(self, but: Set[MessageSession] = frozenset()) -> MessageSession | None:
-        """Return the available session with the oldest waiting message, but none of these.
+        """Return the session that is locked next: the available one, none of `but`, whose first message is oldest.
 
-        It stays in the heap until it is held.
+        It stays in the heap until a receiver holds it.
         """
         heap = self._heap
         passed: list[tuple[int, MessageSession]] = []
@@ -411,7 +409,7 @@ class Sessions:
         With a session id, all messages of that session are searched; without, the waiting messages of every session.
         """
         if session_id is None:
-            return self._walked().first_from(seq, self._around.seq_of)
+            return self._merge().first_from(seq, self._around.seq_of)
         session = self._sessions.get(session_id)
         if session is None:
             return 0
@@ -424,19 +422,19 @@ class Sessions:
 
     def numbers_from(self, n: int, count: int) -> list[int]:
         """Return the `count` lowest numbers of waiting messages from `n` on, ascending."""
-        return self._walked().numbers_from(n, count)
+        return self._merge().numbers_from(n, count)
 
-    def _walked(self) -> SessionWalk:
-        if self._walk is None:
-            self._walk = SessionWalk(self)
-        self._walk_added = 0
-        return self._walk
+    def _merge(self) -> MergedSessions:
+        if self._merged is None:
+            self._merged = MergedSessions(self)
+        self._merged_added = 0
+        return self._merged
 
-    def _note_walk(self, walk: SessionWalk, session: MessageSession, n: int) -> None:
-        walk.add(n, session)
-        self._walk_added += 1
-        if self._walk_added > len(walk) // 2 + SLACK:  # nobody peeks any more
-            self._walk = None
+    def _note_merged(self, merged: MergedSessions, session: MessageSession, n: int) -> None:
+        merged.add(n, session)
+        self._merged_added += 1
+        if self._merged_added > len(merged) // 2 + SLACK:  # nobody peeks any more
+            self._merged = None
 
     def numbers_of(self, session_id: str, n: int, count: int) -> list[int]:
         """Return the numbers of all messages of a session from `n` on, in no order, among them the `count` lowest."""

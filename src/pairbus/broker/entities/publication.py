@@ -1,7 +1,7 @@
 """Publication of messages that are sent to a topic: copies for its subscriptions, written together.
 
 Copies that no action changed share a payload; if there is only one such copy, it has the body itself. A large body is
-always a payload (see payloads.py).
+always a payload (see boxes/payloads.py).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from pairbus.broker.boxes.box import Box
 from pairbus.broker.boxes.payloads import LARGE_BODY_BYTES
-from pairbus.broker.entities.audience import Audience
 from pairbus.broker.entities.receivable import reason
 from pairbus.broker.entities.subscription import Subscription
+from pairbus.broker.entities.subscription_index import SubscriptionIndex
 from pairbus.broker.store import Insert, InsertPayload, Store, StoredMessage
 from pairbus.filters import Changed, FilterEvaluationError, MessageView
 from pairbus.filters.view import SESSION_ID
@@ -46,7 +46,7 @@ class Publication:
         self.size = 0
         "Bytes that the copies take, each payload counted once."
 
-    def add(self, message: StoredMessage, audience: Audience, now_ms: int) -> None:
+    def add(self, message: StoredMessage, index: SubscriptionIndex, now_ms: int) -> None:
         """Evaluate the rules of the subscriptions that may select a message of the topic, and make the copies.
 
         Nothing is written yet, so that a failure here leaves nothing in the group.
@@ -58,7 +58,7 @@ class Publication:
             enqueued_ms=now_ms,
             seq=message.seq,
         )
-        candidates = audience.candidates(view)
+        candidates = index.candidates(view)
         outcomes = [outcome for each in candidates for outcome in outcomes_of(each, view, message.session_id)]
         payload = 0
         unchanged_count = sum(outcome.changed is None for outcome in outcomes)

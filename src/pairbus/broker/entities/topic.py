@@ -12,11 +12,11 @@ from typing import ClassVar
 
 from pairbus.broker.boxes.box import deletion
 from pairbus.broker.description import TopicDescription
-from pairbus.broker.entities.audience import Audience
 from pairbus.broker.entities.destination import Destination
 from pairbus.broker.entities.draft import Draft
 from pairbus.broker.entities.entity import NamespaceParts
 from pairbus.broker.entities.publication import Publication
+from pairbus.broker.entities.subscription_index import SubscriptionIndex
 from pairbus.broker.store import ACTIVE, SCHEDULED, Done, Insert, RaiseSeq, StoredMessage
 from pairbus.errors import StoreError
 from pairbus.filters import CorrelationFilter
@@ -38,8 +38,8 @@ class Topic(Destination):
         last_seq: int = 0,
     ) -> None:
         super().__init__(topic_id, description, parts, now_ms=now_ms, last_seq=last_seq)
-        self.audience = Audience()
-        self.subscriptions = self.audience.subscriptions
+        self.index = SubscriptionIndex()
+        self.subscriptions = self.index.subscriptions
         "Subscriptions by name in lower case."
         self._pending_bytes = 0
         "Bytes of copies that are written and not yet committed."
@@ -70,7 +70,7 @@ class Topic(Destination):
                 message.n = self.store.number()
                 publication.scheduled.append(message)
             else:
-                publication.add(message, self.audience, now_ms)
+                publication.add(message, self.index, now_ms)
         if publication.scheduled:
             self.store.write(Insert(self.main.number, publication.scheduled))
             self.main.size_bytes += sum(message.size for message in publication.scheduled)
@@ -122,7 +122,7 @@ class Topic(Destination):
         publication = Publication(self.entity_id, self.store)
         for message in messages:
             self.last_seq += 1
-            publication.add(message.revised(seq=self.last_seq), self.audience, now_ms)
+            publication.add(message.revised(seq=self.last_seq), self.index, now_ms)
         publication.write()
         if messages:
             self.store.write(deletion(self.main, messages))

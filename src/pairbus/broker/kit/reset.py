@@ -94,13 +94,13 @@ def _replace(catalog: Catalog, before: Entity, new_id: int, hooks: ResetHooks) -
             before.give_way(after)
         case Topic(), Topic():
             for subscription in before.subscriptions.values():
-                after.audience.add(subscription)
+                after.index.add(subscription)
             catalog.topics[path_key(before.path)] = after
             before.give_way(after)
         case Subscription(), Subscription():
             for rule in before.rules.values():
                 after.put_rule(rule)
-            catalog.topic(before.description.topic).audience.add(after)
+            catalog.topic(before.description.topic).index.add(after)
             before.close()
     return after
 

@@ -1,7 +1,7 @@
 """`pairbus demo`: applications go on sending while their namespace is dead, and every message comes home.
 
-`demo_story` runs the steps, `demo_pair` has the namespaces and entities, `demo_book` checks the messages, `demo_serve`
-is `--serve`; this file has the command and its output.
+`story.py` runs the steps, `pair.py` has the namespaces and entities, `book.py` checks the messages, `serve.py` is
+`--serve`; this file has the command and its output.
 """
 
 from __future__ import annotations

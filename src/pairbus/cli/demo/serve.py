@@ -49,8 +49,8 @@ async def serve(port: int, say: Callable[[str], object]) -> None:
             page, token = await make_page(options)
             async with DashboardServer(page, "127.0.0.1", port) as server, asyncio.TaskGroup() as group:
                 stopped = stop_event()  # before the address is printed: from then on a signal is a clean end
-                home, away = pair.connection_strings
-                for line in (f"{PRIMARY} {home}", f"{SECONDARY} {away}", *address_lines(server.url, token)):
+                primary, secondary = pair.connection_strings
+                for line in (f"{PRIMARY} {primary}", f"{SECONDARY} {secondary}", *address_lines(server.url, token)):
                     say(line)
                 works = [
                     *(_send(clients[application], application, entity) for application, entity in ROUTES),

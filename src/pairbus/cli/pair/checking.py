@@ -51,8 +51,8 @@ class AdminAnswers:
 class Checking:
     """Check of a pair. `entities` are paths in the primary to which a link may be opened."""
 
-    home: Side
-    away: Side
+    primary: Side
+    secondary: Side
     primary_name: str
     rotation: int
     entities: Sequence[str]
@@ -60,10 +60,11 @@ class Checking:
 
     async def check(self) -> list[Finding]:
         """Return the findings, the primary first."""
-        home, away = await asyncio.gather(
-            self._side("primary", self.home, self._check_home), self._side("secondary", self.away, self._check_away)
+        primary, secondary = await asyncio.gather(
+            self._side("primary", self.primary, self._check_primary),
+            self._side("secondary", self.secondary, self._check_secondary),
         )
-        return [*home, *away]
+        return [*primary, *secondary]
 
     async def _side(
         self, name: str, side: Side, rest: Callable[[Carrier, AdminAnswers, float], Awaitable[list[Finding]]]
@@ -82,7 +83,7 @@ class Checking:
             dated = clock_finding(name, told.date, told.began_s, told.ended_s)
             return [reached, dated, _manage(name, told), *await rest(carrier, told, deadline)]
 
-    async def _check_home(self, carrier: Carrier, told: AdminAnswers, deadline: float) -> list[Finding]:
+    async def _check_primary(self, carrier: Carrier, told: AdminAnswers, deadline: float) -> list[Finding]:
         check = "primary send"
         paths = list(self.entities)
         if not paths:
@@ -93,7 +94,7 @@ class Checking:
         errors = await _tried(paths, partial(_open_sender, carrier, deadline))
         return [right_finding(check, paths, errors, "The key of the primary needs the Send claim on this entity")]
 
-    async def _check_away(self, carrier: Carrier, told: AdminAnswers, deadline: float) -> list[Finding]:
+    async def _check_secondary(self, carrier: Carrier, told: AdminAnswers, deadline: float) -> list[Finding]:
         findings = []
         if told.queues is None:
             paths = [queue_path(self.primary_name, index) for index in range(self.rotation)]
@@ -105,8 +106,8 @@ class Checking:
                 for queue in told.queues
                 if queue_index(self.primary_name, queue.name) is not None
             }
-            others = no_queues(self.away.name, self.primary_name, [queue.name for queue in told.queues])
-            findings.append(there_finding(self.away.name, self.primary_name, list(found), self.rotation, others))
+            others = no_queues(self.secondary.name, self.primary_name, [queue.name for queue in told.queues])
+            findings.append(there_finding(self.secondary.name, self.primary_name, list(found), self.rotation, others))
             paths = [path for path in found if (queue_index(self.primary_name, path) or 0) < self.rotation]
             if found:
                 findings.append(settings_finding(found))

@@ -77,7 +77,7 @@ def create(
     from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, primary_name_of
 
     namespaces = Namespaces(credential, ca_file)
-    there = namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
+    secondary_side = namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
     try:
         chosen = SendAvailabilityPairedNamespaceOptions(
             backlog_queue_count=backlog_queue_count, primary_name=primary_name
@@ -85,11 +85,11 @@ def create(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if chosen.primary_name is None:
-        home = namespaces.side(primary, "--primary", "PAIRBUS_PRIMARY")
-        check_two(home, there)
-        chosen.primary_name = primary_name_of(home.authority)
+        primary_side = namespaces.side(primary, "--primary", "PAIRBUS_PRIMARY")
+        check_two(primary_side, secondary_side)
+        chosen.primary_name = primary_name_of(primary_side.authority)
     namespaces.check()
-    result = asyncio.run(find_or_create(there, chosen.primary_name, chosen.backlog_queue_count))
+    result = asyncio.run(find_or_create(secondary_side, chosen.primary_name, chosen.backlog_queue_count))
     found = [path for path in result.paths if path not in result.created]
     if as_json:
         shown = {"created": result.created, "found": found, "left_out": dict(result.left_out)}
@@ -157,9 +157,9 @@ def check(
     from pairbus.cli.pair.checking import Checking
     from pairbus.cli.pair.findings import in_json, is_well
 
-    home, away = Namespaces(credential, ca_file).pair(primary, secondary)
-    name = name_of(primary_name, home.authority)
-    checking = Checking(home, away, name, backlog_queue_count, entity or [], timeout)
+    sides = Namespaces(credential, ca_file).pair(primary, secondary)
+    name = name_of(primary_name, sides[0].authority)
+    checking = Checking(*sides, name, backlog_queue_count, entity or [], timeout)
     findings = run(checking.check())
     if as_json:
         typer.echo(json.dumps(in_json(findings), indent=2, ensure_ascii=False))

@@ -31,11 +31,11 @@ class DrainWays:
     def __init__(self, queues: list[str]) -> None:
         self._rotation = Rotation(queues, OUT_FOR_GOOD_S, random.randrange)
         self._policy = FailurePolicy()
-        self._away: set[str] = set()
+        self._refusing: set[str] = set()
         self._kept: str | None = None
 
     def way(self, path: str, now: float) -> Way | None:
-        if path.lower() not in self._away:
+        if path.lower() not in self._refusing:
             return PRIMARY
         self._kept, _ = self._rotation.pick(self._kept, now)
         return None if self._kept is None else Way(self._kept)
@@ -48,7 +48,7 @@ class DrainWays:
             if failure.kind is not Kind.BUSY:
                 self._rotation.failed(way.queue, failure.text, now)
         elif self._rotation.queues and self._policy.reaction(failure) is Reaction.COUNT:
-            self._away.add(path.lower())
+            self._refusing.add(path.lower())
 
 
 class SpoolDrain:
@@ -56,17 +56,19 @@ class SpoolDrain:
 
     def __init__(
         self,
-        home: Side,
-        away: Side | None,
+        primary: Side,
+        secondary: Side | None,
         primary_name: str,
         backlog_queue_count: int,
         patience_s: float,
         ledger: Path | None = None,
     ) -> None:
         self.forwarded = 0
-        self._home = home
-        self._away = away
-        self._queues = [] if away is None else [queue_path(primary_name, index) for index in range(backlog_queue_count)]
+        self._primary = primary
+        self._secondary = secondary
+        self._queues = (
+            [] if secondary is None else [queue_path(primary_name, index) for index in range(backlog_queue_count)]
+        )
         self._patience_s = patience_s
         self._ledger = None if ledger is None else Ledger(ledger, client=CLIENT)
         self._line = ProgressLine()
@@ -86,10 +88,10 @@ class SpoolDrain:
 
     async def _run(self, spool: Spool) -> dict[str, str]:
         async with AsyncExitStack() as open_carriers:
-            primary = await open_carriers.enter_async_context(carrier_of(self._home))
+            primary = await open_carriers.enter_async_context(carrier_of(self._primary))
             secondary = None
-            if self._away is not None:
-                secondary = await open_carriers.enter_async_context(carrier_of(self._away))
+            if self._secondary is not None:
+                secondary = await open_carriers.enter_async_context(carrier_of(self._secondary))
             meter = None if self._ledger is None else self._ledger.meter
             ways = DrainWays(self._queues)
             forwarder = Forwarder(spool, ways, primary, secondary, publish=self._tell, meter=meter)

@@ -1,4 +1,4 @@
-"""Findings of `pairbus pair check` and what to do about them. No clock and no network: `pair_checking` asks."""
+"""Findings of `pairbus pair check` and what to do about them. No clock and no network: `checking.py` asks."""
 
 from __future__ import annotations
 

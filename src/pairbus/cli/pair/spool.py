@@ -116,11 +116,11 @@ def drain(
     from pairbus.spool.files import look
 
     namespaces = Namespaces(credential, ca_file)
-    home = namespaces.side(primary, "--primary", "PAIRBUS_PRIMARY")
-    away = None if secondary is None else namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
+    primary_side = namespaces.side(primary, "--primary", "PAIRBUS_PRIMARY")
+    secondary_side = None if secondary is None else namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
     namespaces.check()
-    name = primary_name_of(home.authority) if primary_name is None else _checked(primary_name)
-    drained = SpoolDrain(home, away, name, backlog_queue_count, timeout, ledger)
+    name = primary_name_of(primary_side.authority) if primary_name is None else _checked(primary_name)
+    drained = SpoolDrain(primary_side, secondary_side, name, backlog_queue_count, timeout, ledger)
     left: list[list[object]] = []
     spools, skipped = _spools(folder), 0
     with closing(drained):

@@ -87,9 +87,9 @@ def status(
 
     if every is not None and not watch:
         raise typer.BadParameter("--every needs --watch")
-    home, away = Namespaces(credential, ca_file).pair(primary, secondary)
-    name = name_of(primary_name, home.authority)
-    looking = Looking(home, away, name, backlog_queue_count, peek, timeout)
+    sides = Namespaces(credential, ca_file).pair(primary, secondary)
+    name = name_of(primary_name, sides[0].authority)
+    looking = Looking(*sides, name, backlog_queue_count, peek, timeout)
     if watch:
         is_quiet = run(_watch(looking.look, EVERY_S if every is None else every, as_json=as_json))
     else:

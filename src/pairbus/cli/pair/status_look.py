@@ -42,8 +42,8 @@ SYPHON_S = 2.0  # for the answer of a process on this machine
 class Looking:
     """Looks at a pair. `peeked`: how many messages of each queue are looked at, at most."""
 
-    home: Side
-    away: Side
+    primary: Side
+    secondary: Side
     primary_name: str
     rotation: int
     peeked: int
@@ -53,9 +53,9 @@ class Looking:
         """Ask both sides. An answer that is missing is part of the result, never an error."""
         wait_s = min(self.timeout_s, SYPHON_S)
         primary, status, seen = await asyncio.gather(
-            reached(self.home, self.timeout_s),
-            self._away(),
-            in_thread("pairbus-control", seen_of_pair, self.away.name, self.primary_name, wait_s),
+            reached(self.primary, self.timeout_s),
+            self._secondary(),
+            in_thread("pairbus-control", seen_of_pair, self.secondary.name, self.primary_name, wait_s),
         )
         clients = [said for said in seen if said["role"] == "client"]
         found: Status = replace(
@@ -68,11 +68,11 @@ class Looking:
         )
         return found
 
-    async def _away(self) -> Status:
+    async def _secondary(self) -> Status:
         deadline = asyncio.get_running_loop().time() + self.timeout_s
-        unknown = Reached(self.home.name, 0.0)
-        async with self.away.new_carrier(self.timeout_s) as carrier:
-            reach = await _reach(self.away.name, carrier, self.timeout_s)
+        unknown = Reached(self.primary.name, 0.0)
+        async with self.secondary.new_carrier(self.timeout_s) as carrier:
+            reach = await _reach(self.secondary.name, carrier, self.timeout_s)
             status = Status(0.0, unknown, reach, self.primary_name, self.rotation)
             if reach.error is not None:
                 return status
@@ -80,8 +80,8 @@ class Looking:
             if isinstance(listed, str):
                 paths = [queue_path(self.primary_name, index) for index in range(self.rotation)]
                 note = (
-                    f"{self.away.name} does not list its queues ({listed}): counts are those of the messages that were"
-                    f" peeked in queues 0 … {self.rotation - 1}; exact ones need the Manage claim"
+                    f"{self.secondary.name} does not list its queues ({listed}): counts are those of the messages that"
+                    f" were peeked in queues 0 … {self.rotation - 1}; exact ones need the Manage claim"
                 )
                 status = replace(status, notes=(note,))
                 known = [QueueFacts(path) for path in paths]
@@ -91,7 +91,9 @@ class Looking:
         problems = []
         if not queues:
             names = [] if isinstance(listed, str) else [queue.name for queue in listed]
-            problems.append(no_queues(self.away.name, self.primary_name, names, is_listed=not isinstance(listed, str)))
+            problems.append(
+                no_queues(self.secondary.name, self.primary_name, names, is_listed=not isinstance(listed, str))
+            )
         unread = [queue for queue in queues if queue.error is not None]
         if unread:
             problems.append(f"{unread[0].path} cannot be peeked: {unread[0].error}{_more(len(unread) - 1)}")
@@ -99,7 +101,7 @@ class Looking:
 
     async def _listed(self, deadline: float) -> list[Any] | str:
         """Return all queues of the secondary with their counts, or why they are not known."""
-        backlogs = Backlogs(self.away, lambda _: None, lambda *_: None)
+        backlogs = Backlogs(self.secondary, lambda _: None, lambda *_: None)
         try:
             async with asyncio.timeout_at(deadline):
                 return await in_thread("pairbus-admin", backlogs.queues)

@@ -27,8 +27,8 @@ Metering = Callable[[str, int, str], None]
 class Backlogs:
     """The queues of one secondary. `say` gets lines for the operator, `meter` (entity, count, outcome) of requests."""
 
-    def __init__(self, away: Side, say: Callable[[str], None], meter: Metering) -> None:
-        self._away = away
+    def __init__(self, secondary: Side, say: Callable[[str], None], meter: Metering) -> None:
+        self._secondary = secondary
         self._say = say
         self._meter = meter
         self._listed = 0
@@ -41,8 +41,8 @@ class Backlogs:
             queues = await asyncio.to_thread(self.queues)
         except (AzureError, OSError) as error:
             self._say(
-                f"the queues of {self._away.name} cannot be listed ({first_line(error)}), so they are tried one by one:"
-                " --backlog-queue-count says how many there are"
+                f"the queues of {self._secondary.name} cannot be listed ({first_line(error)}), so they are tried one by"
+                " one: --backlog-queue-count says how many there are"
             )
             return dict.fromkeys(await self._try(primary_name, once=once)), None
         found = {
@@ -51,7 +51,7 @@ class Backlogs:
             if queue_index(primary_name, queue.name) is not None
         }
         if not found:
-            raise ConfigError(no_queues(self._away.name, primary_name, [queue.name for queue in queues]))
+            raise ConfigError(no_queues(self._secondary.name, primary_name, [queue.name for queue in queues]))
         return found, queues
 
     async def _try(self, primary_name: str, *, once: bool) -> list[str]:
@@ -59,17 +59,17 @@ class Backlogs:
         because one may have been deleted. Without `once`, ten queues are returned when the secondary cannot be reached
         yet."""
         found: list[str] = []
-        async with carrier_of(self._away) as away:
+        async with carrier_of(self._secondary) as secondary:
             for first in range(0, int(RANGES["backlog_queue_count"].most), QUEUES_TRIED):
                 paths = [queue_path(primary_name, index) for index in range(first, first + QUEUES_TRIED)]
                 try:
-                    there = await asyncio.gather(*[_is_there(away, path) for path in paths])
+                    there = await asyncio.gather(*[_is_there(secondary, path) for path in paths])
                 except TransportError as error:
                     if once:
                         raise
                     last = first + QUEUES_TRIED - 1
                     self._say(
-                        f"{self._away.name} cannot be reached ({first_line(error)}):"
+                        f"{self._secondary.name} cannot be reached ({first_line(error)}):"
                         f" backlog queues {first} … {last} are assumed"
                     )
                     return found + paths
@@ -77,12 +77,12 @@ class Backlogs:
                 if not any(there):
                     break
         if not found:
-            raise ConfigError(f"{self._away.name} has no backlog queues {queue_path(primary_name, 0)} …")
+            raise ConfigError(f"{self._secondary.name} has no backlog queues {queue_path(primary_name, 0)} …")
         return found
 
     def queues(self, known: list[str] | None = None) -> list[Any]:
         """Return all queues of the secondary; only the `known` ones if that takes fewer requests."""
-        admin: Any = self._away.new_admin()
+        admin: Any = self._secondary.new_admin()
         try:
             if known is not None and len(known) < -(-self._listed // PAGE_SIZE):
                 return [found for path in known for found in self._queue(admin, path)]
@@ -108,11 +108,11 @@ def counts(found: Iterable[Any], queues: Container[str]) -> tuple[int, int]:
 
 
 async def ask_duplicate_window(
-    home: Side, path: str, say: Callable[[str], None], meter: Metering, *, new_ids: bool
+    primary: Side, path: str, say: Callable[[str], None], meter: Metering, *, new_ids: bool
 ) -> float | None:
     """Ask for how long a destination remembers message ids, 0 when it does not; None when it does not say."""
     try:
-        return await asyncio.to_thread(_duplicate_window_s, home, path, meter)
+        return await asyncio.to_thread(_duplicate_window_s, primary, path, meter)
     except (AzureError, OSError, ConfigError) as error:
         become = "get new ids" if new_ids else "stay, unless --new-ids is given"
         say(
@@ -123,8 +123,8 @@ async def ask_duplicate_window(
         return None
 
 
-def _duplicate_window_s(home: Side, path: str, meter: Metering) -> float | None:
-    admin: Any = home.new_admin()
+def _duplicate_window_s(primary: Side, path: str, meter: Metering) -> float | None:
+    admin: Any = primary.new_admin()
     try:
         for ask in (admin.get_queue, admin.get_topic):
             try:
@@ -155,9 +155,9 @@ def carrier_of(side: Side) -> Carrier:
     return Carrier(side.endpoint, credential=side.credential, ssl=side.ssl, proxy=side.proxy)
 
 
-async def _is_there(away: Carrier, path: str) -> bool:
+async def _is_there(secondary: Carrier, path: str) -> bool:
     try:
-        link = await away.receiver(path, credit=0)
+        link = await secondary.receiver(path, credit=0)
     except Refused as error:  # for any other reason, which its pump will report
         return failure_of(error).kind is not Kind.NOT_FOUND
     await link.close()

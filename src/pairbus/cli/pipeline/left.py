@@ -27,14 +27,14 @@ class Left(NamedTuple):
 NOTHING_LEFT = Left(0, is_all=True)
 
 
-async def look(away: Carrier, paths: Iterable[str], meter: Callable[[str, int], None], within_s: float) -> Left:
+async def look(secondary: Carrier, paths: Iterable[str], meter: Callable[[str, int], None], within_s: float) -> Left:
     """Count the messages that are left; `meter` is told of each request: the path, and the bytes that came."""
     count = 0
     try:
         async with asyncio.timeout(within_s):
             for path in paths:
                 try:
-                    async for page in _pages(away, path):
+                    async for page in _pages(secondary, path):
                         meter(path, sum(map(len, page)))
                         count += len(page)
                         if count >= COUNT_MAX:
@@ -47,8 +47,8 @@ async def look(away: Carrier, paths: Iterable[str], meter: Callable[[str, int], 
     return Left(count, is_all=True)
 
 
-async def _pages(away: Carrier, path: str) -> AsyncIterator[list[bytes]]:
-    management = await (await away.connection()).management(path, timeout_s=TIMEOUT_S)
+async def _pages(secondary: Carrier, path: str) -> AsyncIterator[list[bytes]]:
+    management = await (await secondary.connection()).management(path, timeout_s=TIMEOUT_S)
     number = 0
     while True:
         page = await management.peek(number, PAGE, TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Run of `pairbus syphon` and `pairbus redrive`, on both engines: signals, counts, metrics, the ledger."""
+"""Run of `pairbus syphon` and `pairbus redrive`, in this process or on Spark: signals, counts, metrics, the ledger."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Pumping:
 
     def __init__(
         self,
-        home: Side,
-        away: Side,
+        primary: Side,
+        secondary: Side,
         settings: SyphonSettings,
         ledger: Path | None,
         spark: SparkStart | None = None,
@@ -66,22 +66,22 @@ class Pumping:
         metrics: str | None = None,
     ) -> None:
         """Prepare a run. `metrics`: PORT or HOST:PORT of the page of metrics. ConfigError when it is neither."""
-        self._home = home
-        self._away = away
+        self._primary = primary
+        self._secondary = secondary
         self._settings = settings
         self._ledger = None if ledger is None or spark is not None else Ledger(ledger, client="syphon")
         self._spark = spark
-        self._telling = SyphonTelling(home.name, away.name, verbose=verbose)
+        self._telling = SyphonTelling(primary.name, secondary.name, verbose=verbose)
         self._tally = QueueTally(0.0 if spark is None else SPARK_LAG_S)
         self._server = None if spark is None else spark.server
-        self._backlogs = Backlogs(away, self._warn, self._meter_list)
+        self._backlogs = Backlogs(secondary, self._warn, self._meter_list)
         if self._server is not None:
-            self._backlogs = self._server.backlogs(away, self._warn)
-        self._engine: Syphon | SparkSyphon | None = None
+            self._backlogs = self._server.backlogs(secondary, self._warn)
+        self._syphon: Syphon | SparkSyphon | None = None
         "Engine; None until it is made, which takes Spark some seconds."
         self._drained: list[str] = []
         self._stop = asyncio.Event()
-        self._metrics = None if metrics is None else SyphonMetrics(metrics, away.name, self._look)
+        self._metrics = None if metrics is None else SyphonMetrics(metrics, secondary.name, self._look)
 
     async def syphon(self, primary_name: str, count: int | None, *, once: bool) -> bool:
         """Drain the backlog queues of a primary; True when messages that were asked for had to stay."""
@@ -92,13 +92,15 @@ class Pumping:
             queues = dict.fromkeys(queue_path(primary_name, index) for index in range(count))
         self._mind_signals()
         self._telling.line(
-            f"{self._away.name} -> {self._home.name}: {many(len(queues), 'backlog queue')} of {primary_name}"
+            f"{self._secondary.name} -> {self._primary.name}: {many(len(queues), 'backlog queue')} of {primary_name}"
         )
 
-        def make(home: Carrier, away: Carrier) -> Syphon | SparkSyphon:
+        def make(primary: Carrier, secondary: Carrier) -> Syphon | SparkSyphon:
             if self._spark is not None:
                 return self._spark.syphon(queues, once=once, primary_name=primary_name if count is None else None)
-            return Syphon(home, away, list(queues), settings=self._settings, publish=self._heard, meter=self._meter)
+            return Syphon(
+                primary, secondary, list(queues), settings=self._settings, publish=self._heard, meter=self._meter
+            )
 
         counted = None if listed is None else (primary_name, listed)
         return await self._run(make, list(queues), once=once, counted=counted, primary_name=primary_name)
@@ -111,19 +113,21 @@ class Pumping:
         if window_s is None:
             path = to or entity_of_dead_letters(queue)
             if self._server is not None:
-                window_s = await self._server.duplicate_window(self._home, path, self._warn, new_ids=new_ids)
+                window_s = await self._server.duplicate_window(self._primary, path, self._warn, new_ids=new_ids)
             else:
-                window_s = await ask_duplicate_window(self._home, path, self._warn, self._meter_home, new_ids=new_ids)
+                window_s = await ask_duplicate_window(
+                    self._primary, path, self._warn, self._meter_primary, new_ids=new_ids
+                )
         self._mind_signals()
 
-        def make(home: Carrier, away: Carrier) -> Syphon | SparkSyphon:
+        def make(primary: Carrier, secondary: Carrier) -> Syphon | SparkSyphon:
             if self._spark is not None:
                 return self._spark.redrive(queue, to, once=once, duplicate_window_s=window_s, new_ids=new_ids)
             return redrive(
-                away,
+                secondary,
                 queue,
                 target=to,
-                destination=home,
+                destination=primary,
                 settings=self._settings,
                 publish=self._heard,
                 meter=self._meter,
@@ -142,10 +146,10 @@ class Pumping:
         counted: tuple[str, list[Any]] | None,
         primary_name: str | None = None,
     ) -> bool:
-        """Run an engine to its end. `counted`: name of the primary, and the listed queues; None where counts are not
+        """Run a syphon to its end. `counted`: name of the primary, and the listed queues; None where counts are not
         available.
 
-        With `primary_name` the engine is a syphon of a pair, which `pairbus status` can see.
+        With `primary_name` it is the syphon of a pair, which `pairbus status` can see.
         """
         self._drained = drained
         if counted is not None:
@@ -155,8 +159,8 @@ class Pumping:
         await self._serve_metrics()
         loop = asyncio.get_running_loop()
         control = None if primary_name is None else self._open_control(loop, primary_name)
-        home, away = carrier_of(self._home), carrier_of(self._away)
-        work = asyncio.create_task(self._work(partial(make, home, away), once=once))
+        primary, secondary = carrier_of(self._primary), carrier_of(self._secondary)
+        work = asyncio.create_task(self._work(partial(make, primary, secondary), once=once))
         told = asyncio.create_task(self._stop.wait())
         beside = Tasks()
         beside.start(self._show(), "the lines of progress")
@@ -165,8 +169,8 @@ class Pumping:
         failure: PairbusError | None = None
         try:
             await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
-            if self._stop.is_set() and isinstance(self._engine, Syphon):
-                await self._engine.stop(STOP_S)
+            if self._stop.is_set() and isinstance(self._syphon, Syphon):
+                await self._syphon.stop(STOP_S)
             try:
                 await work
             except (ConfigError, SparkGone):
@@ -176,13 +180,13 @@ class Pumping:
             except asyncio.CancelledError:
                 if not self._stop.is_set():
                     raise
-            left = await self._left(away, once=once)
+            left = await self._left(secondary, once=once)
         finally:
             beside.cancel()
             for task in (work, told):
                 task.cancel()
             await asyncio.gather(work, told, beside.ended(), return_exceptions=True)
-            await asyncio.gather(home.close(), away.close(), return_exceptions=True)
+            await asyncio.gather(primary.close(), secondary.close(), return_exceptions=True)
             if control is not None:
                 control.close()
             await self._end_records()
@@ -195,29 +199,29 @@ class Pumping:
         return stayed
 
     async def _work(self, make: Callable[[], Syphon | SparkSyphon], *, once: bool) -> None:
-        """Make the engine, and follow it to its end."""
-        self._engine = engine = make() if self._spark is None else await self._unless_stopped(make)
-        if isinstance(engine, Syphon):
-            await (engine.run_once() if once else engine.run())
-        elif engine is not None:
-            await self._follow(engine)
+        """Make the syphon, and follow it to its end."""
+        self._syphon = syphon = make() if self._spark is None else await self._unless_stopped(make)
+        if isinstance(syphon, Syphon):
+            await (syphon.run_once() if once else syphon.run())
+        elif syphon is not None:
+            await self._follow(syphon)
 
-    async def _follow(self, engine: SparkSyphon) -> None:
+    async def _follow(self, syphon: SparkSyphon) -> None:
         """Report the problems of a job on Spark, make its tables every hour and at its end, and stop it in time."""
         assert self._spark is not None
         compact_at = time.monotonic() + COMPACT_S
         has_ended = False
         try:
             while not has_ended and not self._stop.is_set():
-                has_ended = await asyncio.to_thread(engine.wait, SPARK_LOOK_S)
-                self._telling.problems(engine.problems)
+                has_ended = await asyncio.to_thread(syphon.wait, SPARK_LOOK_S)
+                self._telling.problems(syphon.problems)
                 if has_ended or time.monotonic() >= compact_at:
-                    await self._compact(partial(self._spark.compact, engine.spark))
+                    await self._compact(partial(self._spark.compact, syphon.spark))
                     compact_at = time.monotonic() + COMPACT_S
             if not has_ended:
-                await asyncio.to_thread(engine.stop, STOP_S)
-                await asyncio.to_thread(engine.wait, 0.0)
-                self._telling.problems(engine.problems)
+                await asyncio.to_thread(syphon.stop, STOP_S)
+                await asyncio.to_thread(syphon.wait, 0.0)
+                self._telling.problems(syphon.problems)
         except SparkGone:
             if not self._stop.is_set():  # otherwise Java was told to end, too
                 raise
@@ -276,7 +280,7 @@ class Pumping:
 
     def _open_control(self, loop: asyncio.AbstractEventLoop, primary_name: str) -> SyphonControl | None:
         """Open a control socket; a syphon goes on without one."""
-        names = {"primary": self._home.name, "secondary": self._away.name, "primary_name": primary_name}
+        names = {"primary": self._primary.name, "secondary": self._secondary.name, "primary_name": primary_name}
         try:
             return SyphonControl(loop, self._progress, names)
         except ConfigError as error:
@@ -285,7 +289,7 @@ class Pumping:
 
     # ── messages in the queues ──
 
-    async def _left(self, away: Carrier, *, once: bool) -> Left:
+    async def _left(self, secondary: Carrier, *, once: bool) -> Left:
         """Look for messages that are left: some may be locked by a process that is gone, or out of the pump's reach."""
         now, stopped = self._progress(), self._stop.is_set()
         if self._spark is not None:  # Spark has looked by itself, if it came to its end
@@ -296,15 +300,15 @@ class Pumping:
         def meter(path: str, size_bytes: int) -> None:
             self._meter("secondary", path, "peek", 1, size_bytes, "ok")
 
-        left = await look(away, self._drained, meter, STOPPED_LOOK_S if stopped else LOOK_S)
+        left = await look(secondary, self._drained, meter, STOPPED_LOOK_S if stopped else LOOK_S)
         known = now.blocked + now.uncompleted
         return left if left.is_all or left.messages > known else Left(known, is_all=False)
 
     @property
     def _is_counted(self) -> bool:
         """True when a job on Spark has counted the messages that a single drain left."""
-        engine = self._engine
-        return engine is not None and not isinstance(engine, Syphon) and engine.left is not None
+        syphon = self._syphon
+        return syphon is not None and not isinstance(syphon, Syphon) and syphon.left is not None
 
     async def _count(self, primary_name: str, *, once: bool) -> None:
         """Count waiting messages now and then. While no message is moved or held back, counts are rare: an idle syphon
@@ -331,21 +335,21 @@ class Pumping:
     def _adopt(self, primary_name: str, found: list[str]) -> None:
         """Drain backlog queues, too, that were created since the last look."""
         new = [path for path in found if path not in self._drained and queue_index(primary_name, path) is not None]
-        if new and self._engine is not None:
+        if new and self._syphon is not None:
             self._drained += new
-            self._engine.adopt(new)
+            self._syphon.adopt(new)
             self._telling.line(f"new backlog queues: {', '.join(new)}")
 
     # ── telling ──
 
     def _progress(self) -> SyphonProgress:
-        engine = self._engine
-        if engine is None:
+        syphon = self._syphon
+        if syphon is None:
             return SyphonProgress(queues=len(self._drained), moved=0, per_s=0.0, blocked=0, dead_lettered=0, errors=0)
-        now = engine.progress()
-        if isinstance(engine, Syphon) or engine.left is None:
+        now = syphon.progress()
+        if isinstance(syphon, Syphon) or syphon.left is None:
             return now
-        return replace(now, blocked=engine.left)
+        return replace(now, blocked=syphon.left)
 
     async def _show(self) -> None:
         terminal = sys.stderr.isatty()
@@ -385,11 +389,11 @@ class Pumping:
         outcome: str,
     ) -> None:
         if self._ledger is not None:
-            name = (self._home if side == "primary" else self._away).name.lower()
+            name = (self._primary if side == "primary" else self._secondary).name.lower()
             known = cast(MeterKind, kind)
             self._ledger.meter(side, name, entity, known, size_bytes, count, outcome, cause="syphon")
 
-    def _meter_home(self, entity: str, count: int, outcome: str) -> None:
+    def _meter_primary(self, entity: str, count: int, outcome: str) -> None:
         self._meter("primary", entity, "management", count, 0, outcome)
 
     def _meter_list(self, entity: str, count: int, outcome: str) -> None:

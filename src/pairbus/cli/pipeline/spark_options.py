@@ -88,7 +88,7 @@ class SparkOptions:
     def start(
         self, sides: tuple[Given, Given], names: tuple[str, ...], settings: SyphonSettings, namespaces: Namespaces
     ) -> SparkStart:
-        """Return the settings of Spark's start. `sides`: home and away. `names`: names of the default journal."""
+        """Return the settings of Spark's start. `sides`: primary, secondary. `names`: names of the default journal."""
         from pairbus.cli.pipeline.spark_start import SparkStart
 
         journal = self.journal or str(default_journal_on(self.where, names))
@@ -96,23 +96,23 @@ class SparkOptions:
         return SparkStart(self, server, settings, journal, *self._sides(sides))
 
     def _sides(self, sides: tuple[Given, Given]) -> tuple[str, str]:
-        """Return where Spark finds the secrets of home and away, or their hosts."""
+        """Return where Spark finds the secrets of the two sides, or their hosts."""
         from pairbus.cli.pipeline.spark_start import place_of
 
         if self.where.remote is not None:
-            home, away = (given or "" for given, _ in sides)
-            return home, away
+            primary, secondary = (given or "" for given, _ in sides)
+            return primary, secondary
         texts = [connection_string(given, variable, variable) for given, variable in sides]
         if self.credential is not None:
             if any("=" in text for text in texts):
                 raise typer.BadParameter("--engine spark with --credential takes hosts only, no connection strings")
-            home, away = texts
+            primary, secondary = texts
         else:
-            home, away = (
+            primary, secondary = (
                 place_of(given, text, variable, self.where)
                 for (given, variable), text in zip(sides, texts, strict=True)
             )
-        return home, away
+        return primary, secondary
 
 
 def default_journal_on(where: SparkPlace, names: tuple[str, ...]) -> Path:

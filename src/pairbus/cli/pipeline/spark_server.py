@@ -60,17 +60,17 @@ class ServerNamespaces(Namespaces):
         self._secrets[side] = secret
         return side
 
-    def backlogs(self, away: Side, say: Say) -> Backlogs:
+    def backlogs(self, secondary: Side, say: Say) -> Backlogs:
         """Return the finder of the queues of a secondary."""
-        return _ServerBacklogs(self, away, say)
+        return _ServerBacklogs(self, secondary, say)
 
-    async def find(self, away: Side, primary_name: str, say: Say, *, once: bool) -> dict[str, int | None]:
+    async def find(self, secondary: Side, primary_name: str, say: Say, *, once: bool) -> dict[str, int | None]:
         """Return the backlog queues of a primary, with the time of their creation."""
-        return await self._ask(say, find_queues, away, primary_name, once)
+        return await self._ask(say, find_queues, secondary, primary_name, once)
 
-    async def duplicate_window(self, home: Side, path: str, say: Say, *, new_ids: bool) -> float | None:
+    async def duplicate_window(self, primary: Side, path: str, say: Say, *, new_ids: bool) -> float | None:
         """Return for how long a destination remembers message ids; None when it does not say."""
-        return await self._ask(say, find_duplicate_window, home, path, new_ids)
+        return await self._ask(say, find_duplicate_window, primary, path, new_ids)
 
     async def _ask(self, say: Say, question: Callable[..., tuple[T, list[str]]], side: Side, *arguments: Any) -> T:
         secret = self._secrets[side]
@@ -81,12 +81,12 @@ class ServerNamespaces(Namespaces):
 
 
 class _ServerBacklogs(Backlogs):
-    def __init__(self, server: ServerNamespaces, away: Side, say: Say) -> None:
-        super().__init__(away, say, _unmetered)
+    def __init__(self, server: ServerNamespaces, secondary: Side, say: Say) -> None:
+        super().__init__(secondary, say, _unmetered)
         self._server = server
 
     async def find(self, primary_name: str, *, once: bool) -> tuple[dict[str, int | None], list[Any] | None]:
-        return await self._server.find(self._away, primary_name, self._say, once=once), None
+        return await self._server.find(self._secondary, primary_name, self._say, once=once), None
 
 
 class _Nowhere:

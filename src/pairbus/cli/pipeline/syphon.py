@@ -193,16 +193,16 @@ def syphon(
     from pairbus.syphon import SyphonSettings
 
     where = spark_place(master, remote if engine is EngineName.spark else None)
-    namespaces, home = _namespaces(where, credential, ca_file, once=once), None
-    away = namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
+    namespaces, destination = _namespaces(where, credential, ca_file, once=once), None
+    backlog = namespaces.side(secondary, "--secondary", "PAIRBUS_SECONDARY")
     if target is not None and primary_name is None and not primary:
         raise typer.BadParameter("whose backlog queues go to --target? Give --primary-name NAME, or --primary CS")
     if target is None or primary_name is None:
-        home = namespaces.side(primary, "--primary", "PAIRBUS_PRIMARY")
-    name = name_of(primary_name, None if home is None else home.authority)
+        destination = namespaces.side(primary, "--primary", "PAIRBUS_PRIMARY")
+    name = name_of(primary_name, None if destination is None else destination.authority)
     if target is not None:
-        home = namespaces.side(target, "--target", "PAIRBUS_TARGET")
-    assert home is not None
+        destination = namespaces.side(target, "--target", "PAIRBUS_TARGET")
+    assert destination is not None
     namespaces.check()
     settings = SyphonSettings(
         missing_destination_grace_s=missing_destination_grace,
@@ -216,9 +216,9 @@ def syphon(
     spark = None
     if engine is EngineName.spark:
         to = (target, "PAIRBUS_TARGET") if target is not None else (primary, "PAIRBUS_PRIMARY")
-        sides, names = (to, (secondary, "PAIRBUS_SECONDARY")), (away.authority, home.authority)
+        sides, names = (to, (secondary, "PAIRBUS_SECONDARY")), (backlog.authority, destination.authority)
         spark = choice.start(sides, names, settings, namespaces)
-    pumping = Pumping(home, away, settings, ledger, spark, verbose=verbose, metrics=metrics)
+    pumping = Pumping(destination, backlog, settings, ledger, spark, verbose=verbose, metrics=metrics)
     _run(lambda: pumping.syphon(name, backlog_queue_count, once=once), once=once)
 
 
@@ -263,9 +263,9 @@ def redrive(
     if namespace is not None:
         source = namespaces.host(namespace, "--namespace")
     origin = namespaces.side(source, "--connection-string", "PAIRBUS_CONNECTION_STRING")
-    home = origin
+    destination = origin
     if target is not None:
-        home = namespaces.side(target, "--target", "PAIRBUS_TARGET")
+        destination = namespaces.side(target, "--target", "PAIRBUS_TARGET")
     namespaces.check()
     settings = SyphonSettings(max_messages_per_second=max_messages_per_second)
     choice = SparkOptions(
@@ -276,9 +276,9 @@ def redrive(
     if engine is EngineName.spark:
         back = (source, "PAIRBUS_CONNECTION_STRING")
         sides = ((target, "PAIRBUS_TARGET") if target is not None else back, back)
-        names = (origin.authority, *_route(queue, to, home.authority))
+        names = (origin.authority, *_route(queue, to, destination.authority))
         spark = choice.start(sides, names, settings, namespaces)
-    pumping = Pumping(home, origin, settings, ledger, spark, verbose=verbose)
+    pumping = Pumping(destination, origin, settings, ledger, spark, verbose=verbose)
     _run(
         lambda: pumping.redrive(queue, to, once=not follow, duplicate_window_s=duplicate_window, new_ids=new_ids),
         once=not follow,

@@ -84,12 +84,14 @@ def _left_queues(progress: SyphonProgress) -> int:
 class SyphonTelling:
     """Messages of one run to its operator."""
 
-    def __init__(self, home: str, away: str, *, verbose: bool = False, wall_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, primary: str, secondary: str, *, verbose: bool = False, wall_s: Callable[[], float] = time.time
+    ) -> None:
         self.counted: Counted | None = None
         self.counts = False
         "True when the secondary lets us count its messages."
-        self._home = home
-        self._away = away
+        self._primary = primary
+        self._secondary = secondary
         self._verbose = verbose
         self._wall_s = wall_s
         self._line = ProgressLine()
@@ -173,7 +175,7 @@ class SyphonTelling:
             why = "the last count failed" if self.counts else "that needs the Manage claim on the secondary"
             wait = f"messages in {many(now.queues, 'queue')} are not counted ({why})"
         again = "" if event.next_try_s is None else f"; next try in {max(event.next_try_s - passed_s, 0.0):.0f} s"
-        return f"primary {self._home} unreachable for {event.for_s + passed_s:.0f} s; {wait}{again}"
+        return f"primary {self._primary} unreachable for {event.for_s + passed_s:.0f} s; {wait}{again}"
 
     def summary(self, now: SyphonProgress, left: Left, *, once: bool, stopped: bool) -> bool:
         """Print how it ended; return whether a single drain left messages behind."""
@@ -188,7 +190,7 @@ class SyphonTelling:
         if stopped:
             self.line("stopped before everything was moved", "WARNING")
         elif not left.messages:
-            self.line(f"{self._away} does not say whether anything is left", "WARNING")
+            self.line(f"{self._secondary} does not say whether anything is left", "WARNING")
         elif unseen > 0 and not now.is_away:
             behind = "are behind messages that could not be sent, " if now.blocked else ""
             self.line(

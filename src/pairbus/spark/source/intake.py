@@ -99,7 +99,7 @@ class _SessionOvertaken(Exception):
 
 
 class SealTracker:
-    """Reader of the log for one partition: its seal, and the messages that were sealed since it was planned."""
+    """The log as one partition sees it: it reads the seals of others, and appends the seal of its own stage."""
 
     def __init__(self, staging: Staging, share: TaskShare, *, by_session: bool = False) -> None:
         self.staging = staging

@@ -26,9 +26,9 @@ PAGE = 250
 COUNT_MAX = 100_000  # messages that are counted one by one
 
 
-async def peek(job: SyphonJob, away: Carrier, queue: str, from_sequence: int = 0, count: int = 1) -> list[bytes]:
+async def peek(job: SyphonJob, secondary: Carrier, queue: str, from_sequence: int = 0, count: int = 1) -> list[bytes]:
     path = queue if job.sub_queue is None else f"{queue}/$DeadLetterQueue"
-    management = await (await away.connection()).management(path, timeout_s=TIMEOUT_S)
+    management = await (await secondary.connection()).management(path, timeout_s=TIMEOUT_S)
     return await management.peek(from_sequence, count, TIMEOUT_S)
 
 
@@ -41,10 +41,10 @@ async def _check(job: SyphonJob, queues: list[str]) -> None:
     unreadable: list[str] = []
     paths: set[str] = set() if job.redriving is None else {job.redriving.path}
     opener = job.new_opener()
-    async with Borrowed(job.primary, job.ca_file) as home, Borrowed(job.secondary, job.ca_file) as away:
+    async with Borrowed(job.primary, job.ca_file) as primary, Borrowed(job.secondary, job.ca_file) as secondary:
         for queue in queues:
             try:
-                first = await peek(job, away, queue)
+                first = await peek(job, secondary, queue)
             except Refused as error:
                 _refuse_key("secondary", job.secondary, error)
                 if REACTIONS[failure_of(error).kind] is Reaction.RAISE:  # others pass, such as server-busy
@@ -57,7 +57,7 @@ async def _check(job: SyphonJob, queues: list[str]) -> None:
                 paths.add(found.path)
         for path in sorted(paths)[:1]:
             try:
-                await home.sender(path, TIMEOUT_S)
+                await primary.sender(path, TIMEOUT_S)
             except TransportError as error:
                 _refuse_key("primary", job.primary, error)
     if unreadable and len(unreadable) == len(queues):
@@ -81,13 +81,13 @@ async def _find_new(job: SyphonJob, primary_name: str, known: Container[str]) ->
     found: list[str] = []
     index = 0
     try:
-        async with asyncio.timeout(FIND_S), Borrowed(job.secondary, job.ca_file) as away:
+        async with asyncio.timeout(FIND_S), Borrowed(job.secondary, job.ca_file) as secondary:
             while index < RANGES["backlog_queue_count"].most:
                 path = queue_path(primary_name, index)
                 index += 1
                 if path in known:
                     continue
-                if await _is_there(away, path):
+                if await _is_there(secondary, path):
                     found.append(path)
                 elif not any(queue_path(primary_name, later) in known for later in range(index, index + AHEAD)):
                     break
@@ -96,9 +96,9 @@ async def _find_new(job: SyphonJob, primary_name: str, known: Container[str]) ->
     return found
 
 
-async def _is_there(away: Carrier, path: str) -> bool:
+async def _is_there(secondary: Carrier, path: str) -> bool:
     try:
-        link = await away.receiver(path, credit=0)
+        link = await secondary.receiver(path, credit=0)
     except Refused:
         return False
     await link.close()
@@ -115,12 +115,12 @@ def count_left(job: SyphonJob, queues: Iterable[str]) -> int | None:
 
 async def _count_left(job: SyphonJob, queues: list[str]) -> int | None:
     count = 0
-    async with Borrowed(job.secondary, job.ca_file) as away:
+    async with Borrowed(job.secondary, job.ca_file) as secondary:
         for queue in queues:
             next_number = 0
             while count < COUNT_MAX:
                 try:
-                    page = await peek(job, away, queue, next_number, PAGE)
+                    page = await peek(job, secondary, queue, next_number, PAGE)
                 except TransportError as error:
                     if failure_of(error).kind is Kind.NOT_FOUND:
                         break

@@ -17,7 +17,8 @@ Laws of this file.
     one succeeds, and each of them knows whether it was the one (`pairbus.spark.storage`).
  2. A writer of entry N has read all entries before N. Hence all seals have one order, and each can be made without
     the messages that an earlier one has, whatever became of locks meanwhile: no message is in two seals.
- 3. A partition of a batch is sealed once. After a commit or a fence of a batch no task seals in it, or in one before.
+ 3. A partition of a batch is sealed once, by `SealTracker.try_to_seal` of `source/intake.py`. After a commit or a fence
+    of a batch no task seals in it, or in one before.
  4. A seal stays until a batch is committed whose task has read it. A commit names the seals that nobody has read: they
     enter with the next batch.
  5. An offset names the location that has its batches, and no other location accepts it. Offsets of releases up to 0.3

@@ -82,12 +82,16 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
     from pairbus.spark.syphon_job.supervisor import SparkSyphon
 
     driver = DriverSide(spark)
-    away = Secret.parse(secondary, "secondary", credential)
-    home = Secret.parse(primary, "primary", credential)
+    secondary_secret = Secret.parse(secondary, "secondary", credential)
+    primary_secret = Secret.parse(primary, "primary", credential)
     grows = primary_name
     if queues is None:
         try:
-            name = checked_name(primary_name) if primary_name else primary_name_of(driver.call(authority_of, home))
+            name = (
+                checked_name(primary_name)
+                if primary_name
+                else primary_name_of(driver.call(authority_of, primary_secret))
+            )
         except ValueError as error:
             raise ConfigError(str(error)) from None
         queues = [queue_path(name, index) for index in range(backlog_queue_count or BACKLOG_QUEUES)]
@@ -97,11 +101,15 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
         ttl_policy=ttl_policy,
         max_messages_per_second=max_messages_per_second,
     )
-    names = (driver.call(authority_of, away), driver.call(authority_of, home)) if journal is None else ()
+    names = (
+        (driver.call(authority_of, secondary_secret), driver.call(authority_of, primary_secret))
+        if journal is None
+        else ()
+    )
     location = _location(spark, driver, journal, storage_credential, names)
     job = SyphonJob(
-        home,
-        away,
+        primary_secret,
+        secondary_secret,
         location,
         settings,
         queues=dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues),
@@ -146,16 +154,16 @@ def redrive(  # noqa: PLR0913 - each is a setting of its own
 
     driver = DriverSide(spark)
     origin = Secret.parse(source, "source", credential)
-    home = origin if target is None else Secret.parse(target, "target", credential)
+    destination = origin if target is None else Secret.parse(target, "target", credential)
     settings = SyphonSettings(max_messages_per_second=max_messages_per_second)
     queue = queue_of_dead_letters(queue)
     entity = to or entity_of_dead_letters(queue)
     authority = driver.call(authority_of, origin)
     letters = Redriving(entity, f"{authority}/{queue}", duplicate_window, new_ids)
-    names = (authority, queue, driver.call(authority_of, home), entity) if journal is None else ()
+    names = (authority, queue, driver.call(authority_of, destination), entity) if journal is None else ()
     location = _location(spark, driver, journal, storage_credential, names)
     job = SyphonJob(
-        home,
+        destination,
         origin,
         location,
         settings,

@@ -1,7 +1,7 @@
 """Plan of the Spark syphon's rounds: their times and quotas. Pure: time is an argument, in seconds.
 
 A round is a micro-batch. Between rounds the driver asks: is the primary reachable, are there messages in the queues?
-For a single drain it peeks, otherwise a `Watch` has long polls under way; queues that are known to have more messages
+For a single drain it peeks, otherwise `IdlePolls` has long polls under way; queues that are known to have more messages
 need neither.
 
 | what happened                          | the next round                   | of a single drain                        |

@@ -26,12 +26,12 @@ from pairbus.pairing.policy import Kind
 from pairbus.spark.connections import Borrowed, run
 from pairbus.spark.features import BatchReader, Offset
 from pairbus.spark.source.looks import peek
+from pairbus.spark.syphon_job.idle_polls import IdlePolls
 from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.spark.syphon_job.journal import JournalRow
 from pairbus.spark.syphon_job.rounds import Rounds
 from pairbus.spark.syphon_job.shares import TaskPlan
 from pairbus.spark.syphon_job.task_pumps import drain
-from pairbus.spark.syphon_job.watch import QueueWatch
 from pairbus.transport import Carrier, Refused, TransportError
 from pairbus.transport.errors import failure_of
 
@@ -95,13 +95,13 @@ class SyphonReader(BatchReader):
         "Queues that had messages at the last look."
         self._judged = 0
         "Last round whose reports were read."
-        self._watch: QueueWatch | None = None
+        self._idle_polls: IdlePolls | None = None
         self._stop_seen = False
         self._stop_look_at = float("-inf")
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without links: workers get none."""
-        return {**self.__dict__, "_watch": None}
+        return {**self.__dict__, "_idle_polls": None}
 
     # ── the driver ──
 
@@ -132,21 +132,21 @@ class SyphonReader(BatchReader):
 
     def _await_arrival(self) -> bool:
         """Return whether there is a round now; waits a moment for it."""
-        if self._watch is None:
-            self._watch = QueueWatch(self._job)
-        rounds, watch = self._rounds, self._watch
+        if self._idle_polls is None:
+            self._idle_polls = IdlePolls(self._job)
+        rounds, idle_polls = self._rounds, self._idle_polls
         deadline = time.monotonic() + ANSWER_S
-        watch.keep(self._job.queues.keys() - rounds.more)
+        idle_polls.keep(self._job.queues.keys() - rounds.more)
         while not self._is_asked_to_stop():
             left_s = max(deadline - time.monotonic(), 0.0)
             if (pause_s := rounds.pause_s(time.monotonic())) > 0:
                 time.sleep(min(pause_s, left_s))
-            elif rounds.more or watch.arrived(left_s):
+            elif rounds.more or idle_polls.arrived(left_s):
                 if not rounds.more:
                     time.sleep(GATHER_S)
-                there = rounds.more | watch.arrived(0.0)
+                there = rounds.more | idle_polls.arrived(0.0)
                 if self._begin(there):
-                    watch.forget(there)
+                    idle_polls.forget(there)
                     return True
             if not left_s:
                 break
@@ -155,7 +155,7 @@ class SyphonReader(BatchReader):
     def _begin(self, there: AbstractSet[str]) -> bool:
         """Return whether a round over these queues may begin. Circuit breaker: no tick while home is unreachable."""
         try:
-            run(self._reach_home())
+            run(self._reach_primary())
         except TransportError as error:
             self._warn(error)
             return False
@@ -183,8 +183,8 @@ class SyphonReader(BatchReader):
 
     def stop(self) -> None:
         """End the polls; connections end with the process."""
-        if self._watch is not None:
-            self._watch.end()
+        if self._idle_polls is not None:
+            self._idle_polls.end()
 
     def _judge(self, tick: int) -> None:
         if tick == self._judged:
@@ -215,9 +215,9 @@ class SyphonReader(BatchReader):
         pause_s = self._rounds.unhealthy(time.monotonic())
         logger.warning("no round for %.0f s: %s", pause_s, error)
 
-    async def _reach_home(self) -> None:
-        async with Borrowed(self._job.primary, self._job.ca_file) as home:
-            await home.connection()
+    async def _reach_primary(self) -> None:
+        async with Borrowed(self._job.primary, self._job.ca_file) as primary:
+            await primary.connection()
 
     async def _find(self) -> list[str]:
         """Return the queues that have messages. Raises TransportError when one of the namespaces cannot be reached.
@@ -227,22 +227,22 @@ class SyphonReader(BatchReader):
         """
         job, more = self._job, self._rounds.more
         refused: list[Exception] = []
-        async with Borrowed(job.primary, job.ca_file) as home, Borrowed(job.secondary, job.ca_file) as away:
-            await home.connection()
-            await away.connection()
+        async with Borrowed(job.primary, job.ca_file) as primary, Borrowed(job.secondary, job.ca_file) as secondary:
+            await primary.connection()
+            await secondary.connection()
 
             async def holds(queue: str) -> bool:
-                return queue in more or await self._peeked(queue, away, refused)
+                return queue in more or await self._peeked(queue, secondary, refused)
 
             found = await asyncio.gather(*[holds(queue) for queue in self._job.queues])
         if refused and not any(found):
             raise next((error for error in refused if not isinstance(error, _Throttled)), refused[0])
         return [queue for queue, there in zip(self._job.queues, found, strict=True) if there]
 
-    async def _peeked(self, queue: str, away: Carrier, refused: list[Exception]) -> bool:
+    async def _peeked(self, queue: str, secondary: Carrier, refused: list[Exception]) -> bool:
         """Return whether the queue has messages. A refusal is added to `refused`, unless there is no such queue."""
         try:
-            return bool(await peek(self._job, away, queue))
+            return bool(await peek(self._job, secondary, queue))
         except Refused as error:
             text = f"{queue} cannot be looked at: {error}"
             logger.warning("%s", text)

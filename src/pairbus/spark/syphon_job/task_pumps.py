@@ -47,11 +47,11 @@ async def drain(job: SyphonJob, plan: TaskPlan, attempt: str) -> list[JournalRow
     """Bring messages home, within the quotas of the plan. OSError when the journal cannot be written, before any
     message is received; ConfigError when a secret or the location is missing on this host."""
     await asyncio.to_thread(job.location.check_shared, job.run)
-    async with Borrowed(job.primary, job.ca_file) as home, Borrowed(job.secondary, job.ca_file) as away:
+    async with Borrowed(job.primary, job.ca_file) as primary, Borrowed(job.secondary, job.ca_file) as secondary:
         journal = Journal(job.location.new_record(attempt, time.time()))
         task = _Task(job, plan, attempt, journal)
         try:
-            drainings = [_Draining(task, pump, home, away) for pump in plan.pumps]
+            drainings = [_Draining(task, pump, primary, secondary) for pump in plan.pumps]
             await task.run(drainings)
         finally:
             await journal.close()
@@ -165,7 +165,7 @@ class _LanesStay:
 class _Draining:
     """One pump of a task, with its rows and its report."""
 
-    def __init__(self, task: _Task, task_pump: TaskPump, home: Carrier, away: Carrier) -> None:
+    def __init__(self, task: _Task, task_pump: TaskPump, primary: Carrier, secondary: Carrier) -> None:
         self.rows: list[JournalRow] = []
         self._task = task
         self._job = job = task.job
@@ -175,11 +175,11 @@ class _Draining:
         self._errors = 0
         self._problems: Counter[str] = Counter()
         self._stopping = asyncio.Event()
-        self._names = {"primary": home.endpoint.authority, "secondary": away.endpoint.authority}
+        self._names = {"primary": primary.endpoint.authority, "secondary": secondary.endpoint.authority}
         self._ledger = None if job.ledger is None else ledger_of(job.ledger)
         self._shared = SyphonState(
-            home,
-            away,
+            primary,
+            secondary,
             job.settings,
             self._heard,
             self._meter,
@@ -187,11 +187,11 @@ class _Draining:
             wall_ms,
             job.new_opener,
             dead_letters=job.redriving is None,
-            destinations=_destinations(job, home),
+            destinations=_destinations(job, primary),
             budget=task.share,
             presence=Presence(job.settings.retry_interval_s),
             order=_LanesStay(self._met_order),
-            at_home=_at_home.setdefault(away.endpoint.authority, AtHome()),
+            at_home=_at_home.setdefault(secondary.endpoint.authority, AtHome()),
             pumps=len(task.plan.pumps),
             may_follow=False,
             marks=False,  # the shared folder remembers missing destinations
@@ -314,9 +314,9 @@ _at_home: dict[str, AtHome] = {}
 "Messages that this worker brought home and could not complete, by host of the secondary."
 
 
-def _destinations(job: SyphonJob, home: Carrier) -> SharedDestinations:
+def _destinations(job: SyphonJob, primary: Carrier) -> SharedDestinations:
     grace_s = job.settings.missing_destination_grace_s
-    key = (home.endpoint.authority, str(job.location.root), grace_s)
+    key = (primary.endpoint.authority, str(job.location.root), grace_s)
     known = _all_destinations.get(key)
     if known is None:
         known = _all_destinations[key] = SharedDestinations(grace_s, job.location.storage, time.time)

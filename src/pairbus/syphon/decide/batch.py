@@ -1,7 +1,7 @@
 """Decides what becomes of the messages of one received batch, before anything is sent.
 
 `open_batch` restores the original messages and sorts them: those that go home, those of ordered senders, those that
-are at home already and are only completed, and those that can never go home. `by_destination` and `rounds` then say
+are at home already and are only completed, and those that can never go home. `by_destination` and `waves` then say
 which messages share a send.
 """
 
@@ -114,8 +114,8 @@ Chunk = list[Item]
 "Messages that are sent as one: all are accepted, or none."
 
 
-def rounds(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[Chunk]]:
-    """Plan the messages of one destination: the chunks of a round go together, one round after the other.
+def waves(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[Chunk]]:
+    """Plan the messages of one destination: the chunks of a wave go together, one wave after the other.
 
     A chunk has messages of one session and partition key, as the service demands. The second chunk of a lane waits for
     the first.
@@ -127,16 +127,16 @@ def rounds(items: list[Item], size_max: int, *, in_batches: bool) -> list[list[C
         home = item.home
         lane = home.sender is not None
         key = (home.sender, home.session_id, keys_of(item.payload))
-        chunk, size, round_no = last.get(key, ([], limit, -1))
+        chunk, size, wave_no = last.get(key, ([], limit, -1))
         size += len(item.payload) + _DATA_HEAD
         if in_batches and chunk and size <= limit:
             chunk.append(item)
-            last[key] = chunk, size, round_no
+            last[key] = chunk, size, wave_no
             continue
-        round_no = round_no + 1 if lane else 0
-        if round_no == len(plan):
+        wave_no = wave_no + 1 if lane else 0
+        if wave_no == len(plan):
             plan.append([])
         chunk = [item]
-        plan[round_no].append(chunk)
-        last[key] = chunk, len(batch_envelope(item.payload)) + len(item.payload) + _DATA_HEAD, round_no
+        plan[wave_no].append(chunk)
+        last[key] = chunk, len(batch_envelope(item.payload)) + len(item.payload) + _DATA_HEAD, wave_no
     return plan

@@ -8,8 +8,8 @@
 | `RefusedByDestination` | its destination will never accept it | the table `FATES`, below |
 | `DestinationMissing` | its destination is missing for longer than its grace | `ruling_on`, below |
 
-The first rows are found when a batch is opened (`decide/batch.py`), the others when a send fails (`failed_sends.py`).
-`settle.py` dead-letters the messages.
+The first three rows are found when a batch is opened (`syphon/decide/batch.py`), the others when a send fails
+(`syphon/failed_sends.py`). `syphon/settle.py` dead-letters the messages.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ CHANCE_S = 15.0  # a pass that skips a destination ends after this time, so that
 RECOVERY_PER_S = 0.05
 RATE_MIN_SHARE = 1 / 64  # smallest share of the maximum, reached after six refusals in a row
 BATCH_MAX = 100
-LOAD_MAX = 1000
-LOAD_S = 0.5
+SHIPMENT_MAX = 1000
+SHIPMENT_S = 0.5
 BURST_S = 0.1  # seconds of the budget that a pause may save
 PIECE_S = 0.25  # seconds of the budget that are sent at once
 LOCK_S = 60.0  # lock of a backlog queue, until a message has told it
@@ -125,12 +125,12 @@ class BatchSize:
         return self._most if limit is None else max(1, min(self._most, limit))
 
     @property
-    def load(self) -> int:
+    def shipment(self) -> int:
         """Number of messages that may go together; a syphon that is stopped waits for them."""
         limit, batch = self._limit, self.next(self._allowed_per_s)
         if limit is None or self._per_s is None:
             return batch
-        return max(batch, min(LOAD_MAX, int(self._per_s * LOAD_S), limit))
+        return max(batch, min(SHIPMENT_MAX, int(self._per_s * SHIPMENT_S), limit))
 
     @property
     def _limit(self) -> int | None:

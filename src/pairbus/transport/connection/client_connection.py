@@ -207,7 +207,7 @@ class ClientConnection:
         timeout_s: float = TIMEOUT_S,
         session: Wanted | None = None,
     ) -> Receiver:
-        """Open a link that receives from the entity; `receiver.py` explains `credit`.
+        """Open a link that receives from the entity; `links/receiver.py` explains `credit`.
 
         `session`, for an entity with sessions: an id, or NextSession; `Receiver.session_id` is the session that it got.
         """

@@ -69,15 +69,15 @@ def test_a_subscription_that_is_deleted_or_replaced_leaves_nothing_in_the_index(
     world = TopicWorld({"a": {}, "b": {}}, {name: [(CorrelationFilter(label="x"), None)] for name in ("a", "b")})
     world.send(_message(label="x"))
     first = world["a"]
-    world.topic.audience.add(first)
-    world.topic.audience.drop("b")
+    world.topic.index.add(first)
+    world.topic.index.drop("b")
     world.send(_message(label="x"))
     assert first.active_count == 2
-    world.topic.audience.drop("a")
+    world.topic.index.drop("a")
     first.put_rule(Rule(0, RuleDescription("prices", "a", "late", TrueFilter(), None)))
     world.send(_message(label="x"))
-    audience = world.topic.audience
-    assert (first.active_count, len(audience._tables), audience._indexed, audience._changed) == (2, 0, {}, {})
+    index = world.topic.index
+    assert (first.active_count, len(index._tables), index._indexed, index._changed) == (2, 0, {}, {})
 
 
 @pytest.mark.parametrize("dead_letters", [True, False])
@@ -134,7 +134,7 @@ def test_candidates_give_what_asking_every_subscription_gives(steps: list[tuple[
             label, correlation_id, properties = subject
             sent = _message(label=label, correlation_id=correlation_id, **properties)
             view = MessageView(sent.body, sent.annotations, enqueued_ms=world.now, seq=1)
-            assert _outcomes(world.topic.audience.candidates(view), view) == _outcomes(
+            assert _outcomes(world.topic.index.candidates(view), view) == _outcomes(
                 world.topic.subscriptions.values(), view
             )
 

@@ -27,7 +27,7 @@ LINK_LIFE_MIN_S = 1.0  # a link that the peer closes sooner was not idle
 logger = logging.getLogger("pairbus.spark")
 
 
-class QueueWatch:
+class IdlePolls:
     """Long polls of some queues, on the event loop of this process."""
 
     def __init__(self, job: SyphonJob) -> None:
@@ -72,12 +72,12 @@ class QueueWatch:
         """Poll again and again until a message arrives. A queue that cannot be polled is tried more and more rarely."""
         pause = GrowingPause(PAUSE_S, UNHEALTHY_MAX_S)
         ends, told = None, ""
-        async with Borrowed(self._job.secondary, self._job.ca_file) as away:
+        async with Borrowed(self._job.secondary, self._job.ca_file) as secondary:
             while True:
                 began = time.monotonic()
                 ends = ends or began + self._job.settings.poll_s
                 try:
-                    if await self._is_something_there(away, queue, ends):
+                    if await self._is_something_there(secondary, queue, ends):
                         break
                 except TransportError as error:
                     if time.monotonic() - began >= LINK_LIFE_MIN_S:  # the rest of this poll is no other receive
@@ -95,9 +95,9 @@ class QueueWatch:
         self._polls.pop(queue, None)
         self._signal.set()
 
-    async def _is_something_there(self, away: Carrier, queue: str, until: float) -> bool:
+    async def _is_something_there(self, secondary: Carrier, queue: str, until: float) -> bool:
         """Make one poll, or the rest of a poll that has lost its link."""
-        receiver = await away.receiver(queue, credit=1, sub_queue=self._job.sub_queue)
+        receiver = await secondary.receiver(queue, credit=1, sub_queue=self._job.sub_queue)
         try:
             receiving = asyncio.create_task(receiver.receive(1, max(until - time.monotonic(), 0.0)))
             await asyncio.sleep(0)
@@ -106,27 +106,29 @@ class QueueWatch:
                 found = await receiving
             except asyncio.CancelledError:
                 if receiving.done() and not receiving.cancelled() and receiving.exception() is None:
-                    await self._give_back(receiver, receiving.result(), away, queue)
+                    await self._give_back(receiver, receiving.result(), secondary, queue)
                 raise
             if not found:
                 await receiver.pause(END_S)
-                self._meter(away, queue, "empty receive", receiver.take_empty(), 0)
+                self._meter(secondary, queue, "empty receive", receiver.take_empty(), 0)
                 return False
-            self._meter(away, queue, "receive", 1, len(found[0].payload))
-            await self._give_back(receiver, found, away, queue)
+            self._meter(secondary, queue, "receive", 1, len(found[0].payload))
+            await self._give_back(receiver, found, secondary, queue)
             return True
         finally:
             await receiver.close(END_S)
 
-    async def _give_back(self, receiver: Receiver, found: list[ReceivedMessage], away: Carrier, queue: str) -> None:
+    async def _give_back(
+        self, receiver: Receiver, found: list[ReceivedMessage], secondary: Carrier, queue: str
+    ) -> None:
         """Release the received message; if that fails, its lock expires, and its round finds the message then."""
         try:
             await receiver.release(found, timeout_s=END_S)
         except TransportError as error:
             logger.debug("%s: a message comes back when its lock runs out: %s", queue, error)
-        self._meter(away, queue, "complete", len(found), 0)
+        self._meter(secondary, queue, "complete", len(found), 0)
 
-    def _meter(self, away: Carrier, queue: str, kind: MeterKind, count: int, size_bytes: int) -> None:
+    def _meter(self, secondary: Carrier, queue: str, kind: MeterKind, count: int, size_bytes: int) -> None:
         if self._job.ledger is not None and count:
             ledger = ledger_of(self._job.ledger)
-            ledger.meter("secondary", away.endpoint.authority, queue, kind, size_bytes, count, cause="syphon")
+            ledger.meter("secondary", secondary.endpoint.authority, queue, kind, size_bytes, count, cause="syphon")

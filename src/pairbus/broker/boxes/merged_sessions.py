@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pairbus.broker.boxes.sessions import MessageSession
 
 
-class SessionWalk:
+class MergedSessions:
     """Ascending row numbers, each with its session; some have left."""
 
     def __init__(self, sessions: Iterable[MessageSession]) -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.boxes import session_walk
+from pairbus.broker.boxes import merged_sessions
 from pairbus.broker.boxes.due import SLACK
+from pairbus.broker.boxes.merged_sessions import MergedSessions
 from pairbus.broker.boxes.row_numbers import Numbers
-from pairbus.broker.boxes.session_walk import SessionWalk
 from pairbus.broker.boxes.sessions import MessageSession
 from pairbus.broker.entities.queue import Outcome
 from tests.broker.test_sessions import MINUTE_MS, SessionWorld
@@ -76,10 +76,10 @@ def test_a_walk_over_sessions_sees_what_comes_and_goes_between_its_pages(world: 
 def test_a_walk_that_nobody_goes_on_with_leaves_nothing(world: SessionWorld) -> None:
     assert world.peeked() == []
     sessions = world.queue.main.sessions
-    assert sessions is not None and sessions._walk is not None
+    assert sessions is not None and sessions._merged is not None
     for number in range(2 * SLACK + 2):
         world.put(f"{number % 7}", b"x")
-    assert sessions._walk is None
+    assert sessions._merged is None
 
 
 STEPS = st.lists(
@@ -102,23 +102,23 @@ def test_a_walk_finds_what_a_scan_of_all_sessions_finds(steps: list[tuple[str, i
     waiting = dict(enumerate(sessions, 1))
     away: dict[int, MessageSession] = {}
     last_n = len(sessions)
-    with patch.object(session_walk, "SLACK", slack):
-        walk = SessionWalk(sessions)
+    with patch.object(merged_sessions, "SLACK", slack):
+        merged = MergedSessions(sessions)
         for verb, number in steps:
             if verb == "put":
                 last_n += 1
                 sessions[number].line.add(last_n)
                 waiting[last_n] = sessions[number]
-                walk.add(last_n, sessions[number])
+                merged.add(last_n, sessions[number])
             elif verb == "leave" and number in waiting:
                 away[number] = waiting.pop(number)
                 away[number].line.discard(number)
             elif verb == "return" and number in away:
                 waiting[number] = away.pop(number)
                 waiting[number].line.add(number)
-                walk.add(number, waiting[number])
+                merged.add(number, waiting[number])
             elif verb == "page":
                 ordered = sorted(waiting)
-                assert walk.numbers_from(number, 3) == [n for n in ordered if n >= number][:3]
+                assert merged.numbers_from(number, 3) == [n for n in ordered if n >= number][:3]
                 seq_of = {n: 2 * n for n in ordered}.__getitem__
-                assert walk.first_from(number, seq_of) == next((n for n in ordered if 2 * n >= number), 0)
+                assert merged.first_from(number, seq_of) == next((n for n in ordered if 2 * n >= number), 0)

@@ -1,4 +1,4 @@
-"""The audience of a topic: its subscriptions, and which of them may select a message.
+"""The subscriptions of a topic, and which of them may select a message.
 
 The texts that correlation filters ask for are in one index over all rules of all subscriptions. A message costs a look
 into a few tables, and the evaluation of the subscriptions that these name: not of each subscription that there is.
@@ -17,7 +17,7 @@ from pairbus.filters import FilterEvaluationError, MessageView, TextTables, Want
 _BY_ID = attrgetter("entity_id")
 
 
-class Audience:
+class SubscriptionIndex:
     """The subscriptions of a topic by name in lower case, and the index of their rules."""
 
     def __init__(self) -> None:
