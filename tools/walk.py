@@ -39,7 +39,7 @@ QUEUE = "orders"
 BOOK = Message(properties=Properties(message_id="1"), data=[b"a book"])
 BACKGROUND = {"Timetable._arm"}
 "Functions that a loop calls by itself; what they call is no part of a walk."
-NUMBERS = ("broker/watch/", "broker/store/commit_times.py", "telemetry/metrics/")
+NUMBERS = ("broker/monitoring/", "broker/store/commit_times.py", "telemetry/metrics/")
 
 
 class Recorder:

@@ -21,11 +21,11 @@ from pairbus.broker.boxes.box import CHUNK_MAX
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.entities.queue import Draft
 from pairbus.broker.entities.session_service import STATE_SIZE_MAX
+from pairbus.broker.monitoring import health
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.store import Done
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.recovery import Recovery
-from pairbus.broker.watch import health
 from pairbus.broker.wire import server
 from pairbus.errors import ConfigError, StoreError, StoreFull
 from pairbus.transport import Endpoint, Plain, ReceivedMessage, Refused, SasSignature, Scheduled, connect

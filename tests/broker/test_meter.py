@@ -17,8 +17,8 @@ from pairbus.auth import sas
 from pairbus.auth.sas import RIGHTS, Grant, SharedAccessKey
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
 from pairbus.broker.description import QueueDescription
+from pairbus.broker.monitoring.meter import _OUTCOMES, RIGHT_OF, NamespaceMeter, outcome_of
 from pairbus.broker.refusal import SESSION_LOCK_LOST, Refusal
-from pairbus.broker.watch.meter import _OUTCOMES, RIGHT_OF, NamespaceMeter, outcome_of
 from pairbus.client.pinger import ping_payload
 from pairbus.ledger import Ledger, MeterKind, read
 from pairbus.pairing.policy import kind_of_condition
@@ -310,7 +310,7 @@ async def test_a_refused_request_leaves_no_trace_in_the_meter(tmp_path: Path) ->
 
 def test_the_totals_of_ever_new_queues_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Queues that come and go must not fill the memory; the sums stay whole."""
-    monkeypatch.setattr("pairbus.broker.watch.meter.KEYS_MAX", 3)
+    monkeypatch.setattr("pairbus.broker.monitoring.meter.KEYS_MAX", 3)
     ledger = Ledger(tmp_path, client="broker")
     meter = NamespaceMeter(ledger, "contoso")
     for name in ("a", "b", "c", "d", "e", "a"):

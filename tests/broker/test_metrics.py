@@ -18,7 +18,7 @@ from pairbus.auth.sas import SharedAccessKey, sign
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
 from pairbus.broker.config.entity_settings import SubscriptionConfig
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.broker.watch.metrics import namespace_families
+from pairbus.broker.monitoring.metrics import namespace_families
 from pairbus.telemetry.metrics.text import CONTENT_TYPE, render_all
 from pairbus.transport import connect
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.broker.watch.health import FRESH_S
+from pairbus.broker.monitoring.health import FRESH_S
 from pairbus.transport import ClientConnection, Refused, connect
 from tests.brokers import BrokerProcess
 from tests.crash.draining import drain

@@ -15,9 +15,9 @@ from typing import Any, cast
 
 from pairbus.auth.sas import KeyRing, SharedAccessKey
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, QueueDescription
+from pairbus.broker.monitoring.meter import NamespaceMeter
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.store.memory import MemoryStore
-from pairbus.broker.watch.meter import NamespaceMeter
 from pairbus.broker.wire.peer import Peer
 from pairbus.ledger import Ledger, MeterKind, Row, read
 from pairbus.pairing.rotation import queue_path

@@ -387,10 +387,10 @@ def ranges(ids: list[int]) -> list[tuple[int, int]]:
         return []
     if (ids[-1] - ids[0]) & MASK == len(ids) - 1:
         return [(ids[0], ids[-1])]
-    found = [(ids[0], ids[0])]
+    runs = [(ids[0], ids[0])]
     for delivery_id in ids[1:]:
-        if delivery_id == (found[-1][1] + 1) & MASK:
-            found[-1] = (found[-1][0], delivery_id)
+        if delivery_id == (runs[-1][1] + 1) & MASK:
+            runs[-1] = (runs[-1][0], delivery_id)
         else:
-            found.append((delivery_id, delivery_id))
-    return found
+            runs.append((delivery_id, delivery_id))
+    return runs

@@ -104,14 +104,14 @@ def in_order(payload: bytes) -> tuple[bytes, list[SectionSpan]]:
     try:
         return payload, sections(payload)
     except ProtocolError:
-        found = sorted(_walk(payload, _ANY_ORDER), key=lambda row: row[0])
-        ordered = b"".join([payload[start:end] for _, start, _, end in found])
+        spans = sorted(_walk(payload, _ANY_ORDER), key=lambda row: row[0])
+        ordered = b"".join([payload[start:end] for _, start, _, end in spans])
         return ordered, sections(ordered)
 
 
 def _walk(payload: bytes, may_follow: frozenset[int]) -> list[SectionSpan]:
     pos, total, before = 0, len(payload), 0
-    found: list[SectionSpan] = []
+    spans: list[SectionSpan] = []
     try:
         while pos < total:
             if payload[pos] != 0x00:
@@ -129,11 +129,11 @@ def _walk(payload: bytes, may_follow: frozenset[int]) -> list[SectionSpan]:
                 end = skip(payload, value_at)
             if end > total or (before << 8 | code) not in may_follow:
                 raise ProtocolError(DECODE_ERROR, f"section 0x{code:02x} at byte {pos} is cut, unknown or out of order")
-            found.append((code, pos, value_at, end))
+            spans.append((code, pos, value_at, end))
             before, pos = code, end
     except IndexError as error:
         raise ProtocolError(DECODE_ERROR, f"section at byte {pos} is cut") from error
-    return found
+    return spans
 
 
 _SIZE_8 = b"\xa0\xc0\xc1"  # a binary, a list, a map whose size is in one byte
@@ -214,8 +214,8 @@ class Message:
     def decode(cls, payload: bytes) -> Message:
         """Decode a message; ProtocolError when the bytes are not a message."""
         message = cls()
-        payload, found = in_order(payload)
-        for code, _, value_at, end in found:
+        payload, spans = in_order(payload)
+        for code, _, value_at, end in spans:
             value, stop = decode(payload, value_at)
             if stop != end or (code != VALUE and type(value) is not _SECTION_TYPES[code]):
                 raise ProtocolError(DECODE_ERROR, f"section 0x{code:02x} holds {value!r:.80}")

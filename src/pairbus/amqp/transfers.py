@@ -101,19 +101,30 @@ _DISPOSITION_OF_RANGE = struct.Struct(">IHH4sBBBBIBIB")
 def disposition_frame(channel: int, role: bool, first: int, last: int, settled: bool, state: bytes) -> bytes:
     """Return a whole disposition frame; `state` is an encoded delivery state."""
     size = len(state)
-    said = 0x41 if settled else 0x42
-    who = 0x41 if role else 0x42
+    settled_code = 0x41 if settled else 0x42
+    role_code = 0x41 if role else 0x42
     if size > 0xC0:
-        fields = [bytes((who,)), encode_uint(first), encode_uint(last), bytes((said,)), state, b"\x40"]
+        fields = [bytes((role_code,)), encode_uint(first), encode_uint(last), bytes((settled_code,)), state, b"\x40"]
         body = b"\x00\x53\x15" + list_of(fields)
         return _FRAME.pack(8 + len(body), 2, 0, channel) + body
     if first == last:
         head = _DISPOSITION_OF_ONE.pack(
-            23 + size, 0x0200, channel, b"\x00\x53\x15\xc0", 10 + size, 6, who, 0x70, first, 0x40, said
+            23 + size, 0x0200, channel, b"\x00\x53\x15\xc0", 10 + size, 6, role_code, 0x70, first, 0x40, settled_code
         )
     else:
         head = _DISPOSITION_OF_RANGE.pack(
-            27 + size, 0x0200, channel, b"\x00\x53\x15\xc0", 14 + size, 6, who, 0x70, first, 0x70, last, said
+            27 + size,
+            0x0200,
+            channel,
+            b"\x00\x53\x15\xc0",
+            14 + size,
+            6,
+            role_code,
+            0x70,
+            first,
+            0x70,
+            last,
+            settled_code,
         )
     return head + state + b"\x40"  # batchable
 

@@ -152,9 +152,9 @@ def wrap(payload: bytes, envelope: Envelope) -> bytes:
         slot = end
         if code in (HEADER, PROPERTIES):
             index = _TTL if code == HEADER else _GROUP_ID
-            found = field_span(payload, value_at, end, index)
-            if found is not None:
-                raw = payload[found[0] : found[1]]
+            field_at = field_span(payload, value_at, end, index)
+            if field_at is not None:
+                raw = payload[field_at[0] : field_at[1]]
                 aliases += (_KEYS[SESSION_ID], raw) if index == _GROUP_ID else (_KEYS[TIME_TO_LIVE], _long(raw))
                 out += (payload[at:value_at], with_field(payload, value_at, end, index, NULL))
                 at = end
@@ -275,18 +275,18 @@ def unwrap(payload: bytes) -> Home | Spoiled:
     try:
         parts = _Parts(payload)
         own = parts.spans.get(APPLICATION_PROPERTIES)
-        said, cut, former = _ALONE if own is None else _opened(payload[own[1] : own[3]], own[2] - own[1])
-        if isinstance(said, InvalidAlias):
-            reason = NO_DESTINATION if said.name == PATH else INVALID_ALIAS
-            return Spoiled(reason, f"{said.description} {WHAT_TO_DO}", parts.message_id())
+        aliases, cut, former = _ALONE if own is None else _opened(payload[own[1] : own[3]], own[2] - own[1])
+        if isinstance(aliases, InvalidAlias):
+            reason = NO_DESTINATION if aliases.name == PATH else INVALID_ALIAS
+            return Spoiled(reason, f"{aliases.description} {WHAT_TO_DO}", parts.message_id())
         parts.new[APPLICATION_PROPERTIES] = former
         ttl = NULL
-        if said.ttl_ms is not None and said.ttl_ms < UNLIMITED_MS:
-            ttl = encode_uint(min(said.ttl_ms, _UINT_MAX))
-        parts.set_head(ttl, b"" if said.scheduled_ms is None else _SCHEDULED_KEY + cut[SCHEDULED.encode()])
-        if said.session_id is not None:
+        if aliases.ttl_ms is not None and aliases.ttl_ms < UNLIMITED_MS:
+            ttl = encode_uint(min(aliases.ttl_ms, _UINT_MAX))
+        parts.set_head(ttl, b"" if aliases.scheduled_ms is None else _SCHEDULED_KEY + cut[SCHEDULED.encode()])
+        if aliases.session_id is not None:
             parts.set_group_id(cut[SESSION_ID.encode()])
-        return _home(said, parts)
+        return _home(aliases, parts)
     except (ProtocolError, IndexError) as error:
         return Spoiled(UNDECODABLE, f"The message cannot be read: {error}. {WHAT_TO_DO}")
 
@@ -370,8 +370,8 @@ _ENQUEUED = b"\xa3\x13x-opt-enqueued-time\x83"
 _HEAD_MAX = 512  # bytes before the sender's own annotations; there are far fewer
 
 
-def _home(said: AliasValues, parts: _Parts) -> Home:
-    path, session_id, ttl_ms, scheduled_ms, first_attempt_ms, sender, counter, _, missing_since_ms = said
+def _home(aliases: AliasValues, parts: _Parts) -> Home:
+    path, session_id, ttl_ms, scheduled_ms, first_attempt_ms, sender, counter, _, missing_since_ms = aliases
     payload, message_id = parts.join(), parts.message_id()
     enqueued_ms, locked_ms = parts.enqueued_ms, parts.locked_until_ms
     return Home(
@@ -384,11 +384,11 @@ def _home(said: AliasValues, parts: _Parts) -> Home:
 def _opened(section_bytes: bytes, value_at: int) -> tuple[AliasValues | InvalidAlias, dict[bytes, bytes], bytes]:
     """Return (values of the aliases, the encoded aliases, the section before `wrap`, empty when there was none)."""
     kept, count, cut = map_without(section_bytes, value_at, len(section_bytes), _ALIASES)
-    said = read(cut)
-    form = None if isinstance(said, InvalidAlias) else said.form
+    aliases = read(cut)
+    form = None if isinstance(aliases, InvalidAlias) else aliases.form
     if not count and form is None:
-        return said, cut, b""
-    return said, cut, section_bytes[:value_at] + map_value(kept, count, wide=form == 0xD1)
+        return aliases, cut, b""
+    return aliases, cut, section_bytes[:value_at] + map_value(kept, count, wide=form == 0xD1)
 
 
 _ALONE: tuple[AliasValues | InvalidAlias, dict[bytes, bytes], bytes] = (read({}), {}, b"")
@@ -485,9 +485,9 @@ class _Parts:
     def set_new_id(self, origin: str) -> None:
         """Set a new message id, made of the facts that identify this letter; the old id becomes a property."""
         _, start, value_at, end = self.spans[PROPERTIES]
-        found = field_span(self.payload, value_at, end, 0)
-        assert found is not None
-        old = self.payload[found[0] : found[1]]
+        field_at = field_span(self.payload, value_at, end, 0)
+        assert field_at is not None
+        old = self.payload[field_at[0] : field_at[1]]
         number = b""
         if (annotations := self.spans.get(MESSAGE_ANNOTATIONS)) is not None:
             _, _, cut = map_without(self.payload, annotations[2], annotations[3], frozenset({_SEQUENCE_NUMBER}))
@@ -513,10 +513,10 @@ class _Parts:
 
     def message_id(self) -> str | None:
         span = self.spans.get(PROPERTIES)
-        found = field_span(self.payload, span[2], span[3], 0) if span is not None else None
-        if found is None:
+        field_at = field_span(self.payload, span[2], span[3], 0) if span is not None else None
+        if field_at is None:
             return None
-        at, end = found
+        at, end = field_at
         if self.payload[at] == 0xA1:
             return self.payload[at + 2 : end].decode("utf-8", "replace")
         value, _ = decode(self.payload, at)

@@ -34,14 +34,14 @@ from pairbus.broker.kit.clock import machine_steady_ms, wall_ms
 from pairbus.broker.kit.control import SOCKET_NAME, ControlSocket, control_of
 from pairbus.broker.kit.recorder import Recorder
 from pairbus.broker.machine_memory import MemoryReturn, usable_bytes
+from pairbus.broker.monitoring.meter import NamespaceMeter
+from pairbus.broker.monitoring.metrics import namespace_families
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.store import Store
 from pairbus.broker.store.folder import is_data_file
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.strict import LENIENT, LIKE_AZURE, Strictness
-from pairbus.broker.watch.meter import NamespaceMeter
-from pairbus.broker.watch.metrics import namespace_families
 from pairbus.broker.wire.certificate import ca_path, server_context
 from pairbus.broker.wire.server import Port
 from pairbus.errors import ConfigError, EntityExists, InvalidDescription
@@ -378,12 +378,12 @@ async def _create_missing(namespace: Namespace, options: NamespaceOptions) -> No
     for queue in options.queues:
         with _left_as_it_is(options.name, "queue", queue.path):
             await namespace.create(queue)
-    for found in options.subscriptions:
-        with _left_as_it_is(options.name, "subscription", found.description.path):
-            if found.rules is None:
-                await namespace.create(found.description)
+    for config in options.subscriptions:
+        with _left_as_it_is(options.name, "subscription", config.description.path):
+            if config.rules is None:
+                await namespace.create(config.description)
             else:
-                await namespace.create_subscription(found.description, found.rules)
+                await namespace.create_subscription(config.description, config.rules)
     namespace.plan(())
 
 

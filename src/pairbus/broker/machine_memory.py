@@ -23,14 +23,14 @@ def usable_bytes() -> int:
         import resource  # only POSIX systems have it
     except ModuleNotFoundError:
         return UNKNOWN_BYTES
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
-        found.append(limit)
+        limits.append(limit)
     for path in CGROUP_FILES:
         with suppress(OSError, ValueError):  # no such file here, or the word "max"
-            found.append(int(path.read_text()))
-    return min(found)
+            limits.append(int(path.read_text()))
+    return min(limits)
 
 
 def _trimmer() -> Callable[[], object] | None:

@@ -45,14 +45,14 @@ from pairbus.broker.forward import BoxForwarder
 from pairbus.broker.kit.clock import NamespaceClock
 from pairbus.broker.kit.recorder import Recorder
 from pairbus.broker.kit.reset import EntityFate, checked_entities, empty_all, relink
+from pairbus.broker.monitoring.changes import Changes
+from pairbus.broker.monitoring.health import Health
+from pairbus.broker.monitoring.meter import NamespaceMeter
 from pairbus.broker.outages import NamespaceFaults
 from pairbus.broker.refusal import Refusal, entity_not_found
 from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
 from pairbus.broker.strict import LENIENT, Strictness
 from pairbus.broker.timetable import Timetable
-from pairbus.broker.watch.changes import Changes
-from pairbus.broker.watch.health import Health
-from pairbus.broker.watch.meter import NamespaceMeter
 from pairbus.broker.wire.dispatch import Dispatcher
 from pairbus.broker.wire.inlet import Inlet
 from pairbus.broker.wire.link_handler import EntityLink, LinkHandler

@@ -183,8 +183,8 @@ def check_envelope(payload: bytes) -> None:
     """
     envelope = Message.decode(payload)
     first = Message.decode(envelope.data[0])
-    wanted, given = _placing(first), _placing(envelope)
-    lacking = [name for name, value in wanted.items() if value is not None and given[name] != value]
+    wanted, envelope_has = _placing(first), _placing(envelope)
+    lacking = [name for name, value in wanted.items() if value is not None and envelope_has[name] != value]
     if lacking:
         raise Refusal(
             ARGUMENT_ERROR,

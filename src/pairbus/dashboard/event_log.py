@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from pairbus.broker.watch.overview import overview
+from pairbus.broker.monitoring.overview import overview
 from pairbus.dashboard.news import Happening, happenings, without_nulls
 from pairbus.errors import PairbusError
 

@@ -12,8 +12,8 @@ from pairbus.auth.emulator import WELL_KNOWN_KEY
 from pairbus.auth.hosts import in_url, is_loopback
 from pairbus.auth.sas import MANAGE, KeyRing
 from pairbus.broker.kit.switches import answer_kit
+from pairbus.broker.monitoring.overview import overview
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.watch.overview import overview
 from pairbus.dashboard.ages import ages_of
 from pairbus.dashboard.api import Page
 from pairbus.dashboard.event_log import EventLog

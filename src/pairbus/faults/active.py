@@ -62,10 +62,10 @@ def _matches(texts: list[str], path: str) -> bool:
     if end < at or not path.startswith(first) or not path.endswith(last):
         return False
     for text in texts[1:-1]:
-        found = path.find(text, at, end)
-        if found < 0:
+        text_at = path.find(text, at, end)
+        if text_at < 0:
             return False
-        at = found + len(text)
+        at = text_at + len(text)
     return True
 
 

@@ -45,22 +45,22 @@ class Fault:
             raise InvalidFault(
                 f"{kind.name}: {unknown[0]!r} is not known{hint or ';'} accepted are {', '.join(allowed)}"
             )
-        given = {name: value for name, value in fields.items() if value is not None}
-        _check_sense(kind, given)
-        for_s = _duration(kind, "for_s", given["for_s"]) if "for_s" in given else kind.for_s
+        wanted = {name: value for name, value in fields.items() if value is not None}
+        _check_sense(kind, wanted)
+        for_s = _duration(kind, "for_s", wanted["for_s"]) if "for_s" in wanted else kind.for_s
         arguments = {
-            argument.name: _number(kind, argument.name, given[argument.name])
-            if argument.name in given
+            argument.name: _number(kind, argument.name, wanted[argument.name])
+            if argument.name in wanted
             else argument.default
             for argument in kind.arguments
         }
         return cls(
             kind,
-            _entity(kind, given.get("entity")),
-            _direction(kind, given.get("direction")),
+            _entity(kind, wanted.get("entity")),
+            _direction(kind, wanted.get("direction")),
             for_s,
-            _probability(kind, given.get("probability", 1.0)),
-            _count(kind, given.get("count")),
+            _probability(kind, wanted.get("probability", 1.0)),
+            _count(kind, wanted.get("count")),
             arguments,
         )
 
@@ -103,13 +103,13 @@ def _kind(value: object) -> FaultKind:
     return kind
 
 
-def _check_sense(kind: FaultKind, given: Mapping[str, Any]) -> None:
+def _check_sense(kind: FaultKind, wanted: Mapping[str, Any]) -> None:
     """Refuse fields that the kind does not use: otherwise a fault would look narrower than it is."""
-    if not kind.takes_entity and "entity" in given:
+    if not kind.takes_entity and "entity" in wanted:
         instead = "; for one entity use stall" if kind.name == "black-hole" else ""
         raise InvalidFault(f"{kind.name}: it meets the whole namespace, so it takes no entity{instead}")
     for name, whole in (("probability", 1.0), ("count", None)):
-        if not kind.takes_chance and given.get(name, whole) != whole:
+        if not kind.takes_chance and wanted.get(name, whole) != whole:
             raise InvalidFault(f"{kind.name}: it acts all the time, so it takes no {name}")
 
 
@@ -138,10 +138,10 @@ def _direction(kind: FaultKind, value: object) -> str | None:
 
 def _duration(kind: FaultKind, name: str, value: object) -> float:
     try:
-        found = read_duration(value)
+        duration = read_duration(value)
     except ValueError as error:
         raise InvalidFault(f"{kind.name}: {name}: {error}") from None
-    return found
+    return duration
 
 
 def _number(kind: FaultKind, name: str, value: object) -> float:

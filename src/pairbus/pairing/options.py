@@ -80,16 +80,16 @@ class PairedNamespaceOptions:
 
     @staticmethod
     def _number(name: str, value: Any) -> float:
-        given = seconds(value, name)
-        RANGES[name].check(name, given)
-        assert given is not None
-        return given
+        value_s = seconds(value, name)
+        RANGES[name].check(name, value_s)
+        assert value_s is not None
+        return value_s
 
     @staticmethod
     def _optional(name: str, value: Any) -> float | None:
-        given = seconds(value, name)
-        RANGES[name].check(name, given)
-        return given
+        value_s = seconds(value, name)
+        RANGES[name].check(name, value_s)
+        return value_s
 
 
 class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):

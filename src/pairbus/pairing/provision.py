@@ -96,14 +96,14 @@ def provisioning(primary_name: str, count: int, *, patient: bool = True) -> Prov
     listed = yield List(f"{primary_name}/{INFIX}/")
     assert isinstance(listed, list)
     indexed = {index: queue for queue in listed if (index := queue_index(primary_name, queue.path)) is not None}
-    there = {index: queue.path for index, queue in indexed.items() if index < count}
+    paths = {index: queue.path for index, queue in indexed.items() if index < count}
     extra = [queue for index, queue in sorted(indexed.items()) if index >= count]
-    missing = [index for index in range(count) if index not in there]
+    missing = [index for index in range(count) if index not in paths]
     created: list[str] = []
     reasons: dict[str, str] = {}
     for attempt in range(ATTEMPTS):
         if missing and attempt:
-            if there and not patient:
+            if paths and not patient:
                 break
             yield ProvisionPause(PAUSE_S)
         for index in list(missing):
@@ -116,10 +116,10 @@ def provisioning(primary_name: str, count: int, *, patient: bool = True) -> Prov
                 continue
             missing.remove(index)
             reasons.pop(path, None)
-            there[index] = path
+            paths[index] = path
             created.append(path)
     return Provisioned(
-        tuple(there[index] for index in sorted(there)),
+        tuple(paths[index] for index in sorted(paths)),
         tuple(created),
         tuple(reasons.items()),
         None,

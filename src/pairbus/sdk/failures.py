@@ -86,8 +86,8 @@ def sdk_error_for(error: Exception) -> exceptions.ServiceBusError:
 
 def _request_error(error: RequestRefused) -> exceptions.ServiceBusError:
     text = "Scheduling messages failed." if error.operation.endswith(":schedule-message") else "Service request failed."
-    if error.said:
-        text += f" {error.said.encode()!r}."  # the SDK prints the bytes of the wire
+    if error.description:
+        text += f" {error.description.encode()!r}."  # the SDK prints the bytes of the wire
     condition = None if error.named is None else error.named.encode()
     status = None if error.status is None else str(error.status)
     return PyamqpTransport._handle_amqp_exception_with_condition(

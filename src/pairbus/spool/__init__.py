@@ -322,8 +322,8 @@ class Spool:
 
         def write(connection: sqlite3.Connection) -> None:
             query = "SELECT place, size FROM waiting WHERE number = ?"
-            found = [connection.execute(query, (number,)).fetchone() for number in set(numbers)]
-            gone[:] = [row for row in found if row is not None]
+            rows = [connection.execute(query, (number,)).fetchone() for number in set(numbers)]
+            gone[:] = [row for row in rows if row is not None]
             copy(connection)
             connection.executemany("DELETE FROM waiting WHERE number = ?", [(number,) for number in numbers])
 
@@ -458,10 +458,10 @@ def _left_in(folder: Path, pair: str | None, unusable: list[SpoolError]) -> list
     """Return the spools that no process has open, and in which messages of the pair wait; changes nothing."""
     left: list[Path] = []
     try:
-        found = _spools_in(folder, 1)
+        folders = _spools_in(folder, 1)
     except OSError:  # opening the folder raises a better error
         return left
-    for path in found:
+    for path in folders:
         if path == folder or int(path.name) < SPOOLS_MAX:
             try:
                 if is_left(path, pair):
@@ -516,11 +516,11 @@ def spools_in(folder: Path | str) -> list[Path]:
 
 
 def _spools_in(folder: Path, depth: int) -> list[Path]:
-    found = [folder] if (folder / FILE_NAME).exists() else []
+    spools = [folder] if (folder / FILE_NAME).exists() else []
     within = [path for path in folder.glob("*") if path.name.isdecimal() and path.is_dir() and not path.is_symlink()]
     for path in sorted(within, key=lambda path: int(path.name)) if depth else ():
-        found += _spools_in(path, depth - 1)
-    return found
+        spools += _spools_in(path, depth - 1)
+    return spools
 
 
 def _row(number: int, entry: SpoolEntry) -> tuple[object, ...]:

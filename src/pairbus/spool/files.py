@@ -217,13 +217,13 @@ def look(folder: Path) -> tuple[str | None, list[Standing]]:
             pair = claimed_by(connection)
         except sqlite3.Error as error:
             raise spool_error(error, path) from error
-    found = {
+    standings = {
         place: Standing(spelled(path, place), count, size, oldest) for place, path, count, size, oldest, _ in waiting
     }
     for place, path, reason, count in refused:
-        known = found.get(place, Standing(spelled(path, place)))
-        found[place] = replace(known, refused=known.refused + count, reasons=(*known.reasons, reason))
-    return pair, list(found.values())
+        known = standings.get(place, Standing(spelled(path, place)))
+        standings[place] = replace(known, refused=known.refused + count, reasons=(*known.reasons, reason))
+    return pair, list(standings.values())
 
 
 def spelled(path: object, place: str) -> str:
@@ -233,10 +233,10 @@ def spelled(path: object, place: str) -> str:
 
 def check(connection: sqlite3.Connection, path: Path) -> None:
     """Check the structure of a spool before the first change; single rows are checked when they are read."""
-    found = dict(connection.execute("SELECT name, sql FROM sqlite_schema").fetchall())
+    tables = dict(connection.execute("SELECT name, sql FROM sqlite_schema").fetchall())
     if _version(connection) == 1:
-        found.setdefault("pair", TABLES["pair"])
-    if found != TABLES:
+        tables.setdefault("pair", TABLES["pair"])
+    if tables != TABLES:
         raise damaged(path, "its list of tables is not that of a spool")
     if connection.execute("SELECT count FROM commits").fetchone() is None:
         raise damaged(path, "the number of its commits is missing")

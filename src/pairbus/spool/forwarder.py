@@ -216,7 +216,7 @@ class Forwarder:
         moved_at = time.monotonic()
         while not self._stopping and (self._spool.has(lane.path) or removable):
             way = self._ways.way(lane.path, time.monotonic())
-            told = lane.reason
+            last_reason = lane.reason
             try:
                 if way is not None and await self._move(lane, way, removable):
                     moved_at = time.monotonic()
@@ -225,7 +225,7 @@ class Forwarder:
                 lane.stuck(str(error))
             if way is None:
                 lane.reason = lane.reason or "neither namespace takes messages for it"
-            if lane.reason != told:
+            if lane.reason != last_reason:
                 logger.warning("%s waits in %s: %s", lane.path, self._spool.folder, lane.reason)
             pause_s = LOOK_S if way is None else lane.pause_s
             if patience_s is not None and (way is None or time.monotonic() - moved_at + pause_s > patience_s):

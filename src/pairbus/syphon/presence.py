@@ -90,23 +90,23 @@ class Presence:
         name = primary.endpoint.authority
         while True:
             await self.gone()
-            pause_s, told = self._first_pause_s, False
+            pause_s, has_warned = self._first_pause_s, False
             if pause_s:
                 publish(PrimaryUnreachable(name, self._reason, clock() - self._since, pause_s))
                 await sleep(pause_s)
             while (error := await _ask(primary, self._path, timeout_s, answered)) is not None:
                 pause_s = self._pauses.after(delivered=False)
                 self._reason = str(error)
-                if not told:
+                if not has_warned:
                     logger.warning("%s cannot be reached: %s", name, error)
-                told = True
+                has_warned = True
                 publish(PrimaryUnreachable(name, self._reason, clock() - self._since, pause_s))
                 await sleep(pause_s)
             self._back_at = clock()
             self.is_away = False
             self._away.clear()
             self._back.set()
-            if told:
+            if has_warned:
                 publish(PrimaryReachable(name, self._back_at - self._since))
 
 

@@ -1,7 +1,7 @@
 """The HTTP side of a namespace: administration, health, the CA certificate, and the door to the web socket.
 
     GET /health, GET /ca.pem            without a token; with an Authorization header they are entities of that name
-    GET /metrics                        the same, where the broker listens on the loopback; see `broker.watch.metrics`
+    GET /metrics                        the same, where the broker listens on the loopback; see `monitoring.metrics`
     GET /$metrics                       Listen; the same page everywhere
     GET /$servicebus/websocket          AMQP over a web socket, when the broker gives a handler
     GET / of a browser, /$pairbus/page/…  the page, when the broker has one; it decides by itself who may ask
@@ -31,8 +31,8 @@ from pairbus.broker.admin.metrics_access import MetricsPage
 from pairbus.broker.admin.resources import AdminRefusal, Call, Resources
 from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.admin.xml import MalformedEntry
+from pairbus.broker.monitoring.meter import NamespaceMeter
 from pairbus.broker.outages import NamespaceFaults
-from pairbus.broker.watch.meter import NamespaceMeter
 from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreError, StoreFull
 
 BODY_SIZE_MAX = 256 * 1024  # a full description has 2 KB

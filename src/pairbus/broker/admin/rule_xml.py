@@ -31,25 +31,25 @@ _PREFIX = "d6p1"  # exactly four letters: the JavaScript SDK cuts five character
 def read_rule(element: Element, topic: str, subscription: str, name: str) -> RuleDescription:
     """Read a `RuleDescription`; a rule without a filter selects every message."""
     members = element.members()
-    found, action = members.get("Filter"), members.get("Action")
+    rule_filter, action = members.get("Filter"), members.get("Action")
     return RuleDescription(
         topic,
         subscription,
         name,
-        filter=TrueFilter() if found is None or found.is_nil else _read_filter(found, name),
+        filter=TrueFilter() if rule_filter is None or rule_filter.is_nil else _read_filter(rule_filter, name),
         action=None if action is None or action.is_nil else _read_action(action, name),
     )
 
 
 def read_default_rule(element: Element, topic: str, subscription: str) -> RuleDescription | None:
     """Read the first rule of a new subscription, if the request has one."""
-    found = element.members().get("DefaultRuleDescription")
-    if found is None or found.is_nil or not found.children:
+    rule = element.members().get("DefaultRuleDescription")
+    if rule is None or rule.is_nil or not rule.children:
         return None
-    name = found.members().get("Name")
+    name = rule.members().get("Name")
     if name is None or not name.text.strip():
         raise InvalidDescription("DefaultRuleDescription has no Name")
-    return read_rule(found, topic, subscription, name.text.strip())
+    return read_rule(rule, topic, subscription, name.text.strip())
 
 
 def _read_filter(element: Element, name: str) -> Filter:
@@ -86,8 +86,8 @@ def _read_action(element: Element, name: str) -> SqlAction | None:
 
 
 def _expression(element: Element) -> str:
-    found = element.members().get("SqlExpression")
-    return "" if found is None else found.text
+    expression = element.members().get("SqlExpression")
+    return "" if expression is None else expression.text
 
 
 def _properties(element: Element, name: str) -> dict[str, Value]:
@@ -122,18 +122,18 @@ def rule_entry(rule: RuleDescription, base_url: str, author: str) -> str:
     return entry(url, rule.name, author, rule.created_ms, rule.updated_ms, "RuleDescription", elements)
 
 
-def _filter(found: Filter) -> Markup:
-    match found:
+def _filter(rule_filter: Filter) -> Markup:
+    match rule_filter:
         case TrueFilter():
-            return _typed("Filter", "TrueFilter", _sql(found.expression, {}))
+            return _typed("Filter", "TrueFilter", _sql(rule_filter.expression, {}))
         case FalseFilter():
-            return _typed("Filter", "FalseFilter", _sql(found.expression, {}))
+            return _typed("Filter", "FalseFilter", _sql(rule_filter.expression, {}))
         case SqlFilter():
-            return _typed("Filter", "SqlFilter", _sql(found.expression, found.parameters))
+            return _typed("Filter", "SqlFilter", _sql(rule_filter.expression, rule_filter.parameters))
         case CorrelationFilter():
-            texts: Any = ((local, getattr(found, attribute)) for local, attribute in _CORRELATION.items())
+            texts: Any = ((local, getattr(rule_filter, attribute)) for local, attribute in _CORRELATION.items())
             return _typed(
-                "Filter", "CorrelationFilter", (*texts, ("Properties", _pairs("Properties", found.properties)))
+                "Filter", "CorrelationFilter", (*texts, ("Properties", _pairs("Properties", rule_filter.properties)))
             )
 
 

@@ -45,12 +45,12 @@ class Element:
 
     def members(self) -> dict[str, Element]:
         """Return the children by local name; MalformedEntry when one occurs twice."""
-        found: dict[str, Element] = {}
+        members: dict[str, Element] = {}
         for local, child in self.of_service():
-            if local in found:
+            if local in members:
                 raise MalformedEntry(f"{local} occurs twice")
-            found[local] = child
-        return found
+            members[local] = child
+        return members
 
 
 def service_name(name: str) -> str | None:
@@ -64,17 +64,17 @@ def parse_description(body: bytes) -> tuple[str, Element]:
     root = parse(body)
     if root.name != f"{ATOM} entry":
         raise MalformedEntry(f"the request body is {root.name!r}; expected is '{ATOM} entry'")
-    found = [
+    descriptions = [
         (local, element)
         for content in root.children
         if content.name == f"{ATOM} content"
         for local, element in content.of_service()
     ]
-    if not found:
+    if not descriptions:
         raise MalformedEntry(f"the request body has no description inside entry/content of {ATOM}")
-    if len(found) > 1:
-        raise MalformedEntry(f"the request body describes both a {found[0][0]} and a {found[1][0]}")
-    return found[0]
+    if len(descriptions) > 1:
+        raise MalformedEntry(f"the request body describes both a {descriptions[0][0]} and a {descriptions[1][0]}")
+    return descriptions[0]
 
 
 def parse(body: bytes) -> Element:

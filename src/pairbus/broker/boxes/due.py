@@ -98,10 +98,10 @@ class ExpiryHeap(Generic[Key]):
 
     def due(self, now_ms: int) -> set[Key]:
         """Return the keys that are due and leave them here; some of them may not wait any more."""
-        heap, found, places = self._heap, set[Key](), [0]
+        heap, keys, places = self._heap, set[Key](), [0]
         while places:  # an entry is not earlier than the one above it in the heap
             place = places.pop()
             if place < len(heap) and heap[place][0] <= now_ms:
-                found.add(heap[place][1])
+                keys.add(heap[place][1])
                 places += (2 * place + 1, 2 * place + 2)
-        return found
+        return keys

@@ -181,20 +181,20 @@ class Line:
         StoreError: the messages could not be read; they still wait.
         """
         ready, expired_count = self._ready, 0
-        found: list[StoredMessage] = []
-        while not found and expired_count < EXPIRED_MAX:
+        messages: list[StoredMessage] = []
+        while not messages and expired_count < EXPIRED_MAX:
             while not ready or (self._returned and self._returned[0] < ready[0].n):
                 if not self._load_chunk():
                     return []
             before_n = self._returned[0] if self._returned else sys.maxsize
-            found, expired, size = pick(ready, limit, before_n, now_ms)
+            messages, expired, size = pick(ready, limit, before_n, now_ms)
             self._ready_bytes -= size
-            self._expiry.live -= sum([message.expires_ms > 0 for message in found]) + len(expired)
+            self._expiry.live -= sum([message.expires_ms > 0 for message in messages]) + len(expired)
             if expired:
                 expired_count += len(expired)
                 self._around.on_expired(expired, now_ms)
         self._note_ready()
-        return found  # none: the queue announces the box again when the expired ones are removed
+        return messages  # none: the queue announces the box again when the expired ones are removed
 
     def _load_chunk(self) -> bool:
         """Load the messages that come before `_ready`, or fill it when it is empty; False when there are none."""
@@ -235,13 +235,13 @@ class Line:
         The caller gives them back, or trims when they have left for good. StoreError: they still wait.
         """
         wanted = set(numbers)
-        found = [message for message in self._ready if message.n in wanted]
-        unloaded = wanted.difference([message.n for message in found])
+        ready = [message for message in self._ready if message.n in wanted]
+        unloaded = wanted.difference([message.n for message in ready])
         loaded, rest = self._around.load(sorted(unloaded)) if unloaded else ([], [])
         if rest:
-            found = [message for message in found if message.n < rest[0]]
-        self._remove(found, unloaded.difference(rest))
-        messages = sorted(found + loaded, key=lambda message: message.n)
+            ready = [message for message in ready if message.n < rest[0]]
+        self._remove(ready, unloaded.difference(rest))
+        messages = sorted(ready + loaded, key=lambda message: message.n)
         self._expiry.live -= sum([message.expires_ms > 0 for message in messages])
         return messages
 

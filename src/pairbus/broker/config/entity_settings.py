@@ -56,7 +56,7 @@ def read_topic(value: Any, place: ConfigPlace) -> tuple[TopicDescription, list[S
     name = place.member(table, "Name", str)
     topic = _with_properties(TopicDescription(name), table, place)
     subscriptions = [_read_subscription(item, topic.path, place) for item in place.items(table, "Subscriptions")]
-    place.refuse_repeated((found.description.name for found in subscriptions), "subscription")
+    place.refuse_repeated((each.description.name for each in subscriptions), "subscription")
     return topic, subscriptions
 
 
@@ -138,17 +138,17 @@ def _read_correlation_filter(value: Any, place: ConfigPlace) -> Filter:
 
 def _values(table: dict[str, Any], name: str, place: ConfigPlace) -> dict[str, Value]:
     """Read typed values: plain JSON, or `{"Type": "dateTime", "Value": "…"}` for a type that JSON lacks."""
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for key, value in place.member(table, name, dict, {}).items():
         if isinstance(value, dict):
             inside = place.into(f"{name} {key!r}")
             typed = inside.table(value, ("Type", "Value"))
             try:
-                found[key] = value_from_text(inside.member(typed, "Type", str), inside.member(typed, "Value", str))
+                values[key] = value_from_text(inside.member(typed, "Type", str), inside.member(typed, "Value", str))
             except ValueError as error:
                 raise inside.error(str(error)) from None
         elif isinstance(value, str | bool | int | float):
-            found[key] = value
+            values[key] = value
         else:
             raise place.error(f"{name} {key!r} must be a text, a number, true or false, found {kind_of(value)}")
-    return found
+    return values

@@ -81,7 +81,7 @@ def _namespace(value: Any, place: ConfigPlace) -> NamespaceConfig:
     place.refuse_repeated((*(queue.path for queue in queues), *(topic.path for topic, _ in topics)), "queue or topic")
     keys = [_key(item, place) for item in place.items(table, "Keys")]
     place.refuse_repeated((key.name for key in keys), "key")
-    subscriptions = [found for _, belonging in topics for found in belonging]
+    subscriptions = [subscription for _, belonging in topics for subscription in belonging]
     per_s = table.get("OperationsPerSecond")
     if per_s is not None and (isinstance(per_s, bool) or not isinstance(per_s, int | float) or not per_s > 0):
         raise place.error(f"OperationsPerSecond must be a number above 0, found {json.dumps(per_s)}")

@@ -41,7 +41,7 @@ def description_from_json(text: str) -> AnyDescription:
     if kind not in _KINDS:
         raise ValueError(f"the kind {kind!r} is not known")
     try:
-        found: AnyDescription = _KINDS[kind].from_values(values)
+        description: AnyDescription = _KINDS[kind].from_values(values)
     except (KeyError, AttributeError) as error:
         raise ValueError(f"a part of the {kind} cannot be read: {error!r}") from None
-    return found
+    return description

@@ -62,10 +62,10 @@ def _integer(low: int, high: int, make: Callable[[int], Any]) -> Callable[[str],
 
 
 def _boolean(text: str) -> bool:
-    found = {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower())
-    if found is None:
+    flag = {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower())
+    if flag is None:
         raise ValueError(text)
-    return found
+    return flag
 
 
 def _double(text: str) -> float:

@@ -22,8 +22,8 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from pairbus.broker.kit.switches import answer_kit
+from pairbus.broker.monitoring.overview import overview
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.watch.overview import overview
 from pairbus.errors import ConfigError, EntityNotFound, FaultNotFound, InvalidFault, PairbusError
 from pairbus.faults import Active, Fault
 from pairbus.host.control.sockets import has_unix_sockets, listen
@@ -92,8 +92,8 @@ async def answer_faults(namespace: Switched, request: web.Request, rest: tuple[s
 
 async def _kit(name: str, namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> web.Response:
     """Answer requests for the clock and the reset of the tester's kit."""
-    status, said = await answer_kit(namespace, request.method, "/".join((name, *rest)), await _body(request))
-    return web.json_response(said, status=status)
+    status, answer = await answer_kit(namespace, request.method, "/".join((name, *rest)), await _body(request))
+    return web.json_response(answer, status=status)
 
 
 async def _overview(namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> Any:
@@ -149,12 +149,12 @@ async def read_object(request: web.Request) -> dict[str, Any]:
     """Read the body of a request, a JSON object; an empty body is an empty object."""
     text = (await _body(request)).decode("utf-8", "replace")
     try:
-        found = json.loads(text) if text.strip() else {}
+        values = json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the body is no JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise ConfigError(f"the body must be a JSON object, is {text[:80]!r}")
-    return found
+    return values
 
 
 async def answer(
@@ -166,8 +166,8 @@ async def answer(
     try:
         if route is None:
             raise web.HTTPNotFound(text=f"there is no '/$pairbus/{name}'; there are: {', '.join(routes)}")
-        said = await route(namespace, request, tuple(rest))
-        return said if isinstance(said, web.StreamResponse) else web.json_response(said)
+        response = await route(namespace, request, tuple(rest))
+        return response if isinstance(response, web.StreamResponse) else web.json_response(response)
     except web.HTTPException as error:
         allow = {name: value for name, value in error.headers.items() if name == "Allow"}
         return web.json_response({"error": error.text or error.reason}, status=error.status, headers=allow)

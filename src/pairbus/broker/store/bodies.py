@@ -37,13 +37,13 @@ class SharedBodies:
         """Return the wanted payloads that are there and intact, and those not looked at, because the others that were
         read have `size_max` bytes. StoreError: they cannot be read now."""
         kept = self._kept
-        found = {payload: kept[payload] for payload in wanted if payload in kept}
+        bodies = {payload: kept[payload] for payload in wanted if payload in kept}
         unread: set[int] = set()
-        if len(found) < len(wanted):
-            read, unread = self._read(wanted.difference(found), size_max)
+        if len(bodies) < len(wanted):
+            read, unread = self._read(wanted.difference(bodies), size_max)
             self._keep(read)
-            found |= read
-        return found, unread
+            bodies |= read
+        return bodies, unread
 
     def _keep(self, bodies: dict[int, bytes]) -> None:
         kept = self._kept
@@ -53,7 +53,7 @@ class SharedBodies:
             self._kept_bytes -= len(kept.pop(next(iter(kept))))
 
     def _read(self, wanted: Iterable[int], size_max: int) -> tuple[dict[int, bytes], set[int]]:
-        found: dict[int, bytes] = {}
+        intact: dict[int, bytes] = {}
         unread: set[int] = set()
         left = size_max
         for first, last in _runs_of(sorted(wanted)):
@@ -66,22 +66,22 @@ class SharedBodies:
             except READ_ERRORS as error:
                 bodies, end = self._read_one_by_one(range(first, last + 1), left)
                 logger.error("%s: payloads were read one by one after an error: %s", self._path, error)
-            found |= bodies
+            intact |= bodies
             left -= sum(map(len, bodies.values()))
             unread.update(range(end, last + 1))
-        return found, unread
+        return intact, unread
 
     def _read_one_by_one(self, numbers: range, size_max: int) -> tuple[dict[int, bytes], int]:
-        found: dict[int, bytes] = {}
+        intact: dict[int, bytes] = {}
         passing: StoreError | None = None
         is_any_lost = False
         left = size_max
         for payload in numbers:
             if left <= 0:
-                return found, payload
+                return intact, payload
             try:
                 bodies, _ = self._read_run(payload, payload, left)
-                found |= bodies
+                intact |= bodies
                 left -= sum(map(len, bodies.values()))
                 self._failures.succeeded([payload])
             except READ_ERRORS as error:
@@ -94,30 +94,30 @@ class SharedBodies:
                     break
         if passing is not None:
             raise passing
-        return found, numbers.stop
+        return intact, numbers.stop
 
     def _read_run(self, first: int, last: int, size_max: int) -> tuple[dict[int, bytes], int]:
         """Return (the intact bodies until they have `size_max` bytes, the first number that was not looked at)."""
         read = self._connection.execute(
             "SELECT id, topic, crc, body FROM payloads WHERE id BETWEEN ? AND ? ORDER BY id", (first, last)
         )
-        found: dict[int, bytes] = {}
+        intact: dict[int, bytes] = {}
         left = size_max
         for payload, topic_id, crc, body in read:
             if type(body) is bytes and type(topic_id) is int and payload_crc(payload, topic_id, body) == crc:
-                found[payload] = body
+                intact[payload] = body
                 left -= len(body)
                 if left <= 0:
-                    return found, int(payload) + 1
-        return found, last + 1
+                    return intact, int(payload) + 1
+        return intact, last + 1
 
 
 def _runs_of(ordered: list[int]) -> list[tuple[int, int]]:
     """Return (first, last) of each run of consecutive numbers; `ordered` ascends."""
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     for number in ordered:
-        if found and number == found[-1][1] + 1:
-            found[-1] = found[-1][0], number
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = runs[-1][0], number
         else:
-            found.append((number, number))
-    return found
+            runs.append((number, number))
+    return runs

@@ -149,18 +149,18 @@ class _Old:
 
     def counters(self) -> dict[int, tuple[int, int, int]]:
         """Return queue → (highest sequence number, messages, dead letters); 0 → (commits, highest queue id, 0)."""
-        found = {}
+        by_queue = {}
         for counter_id, high, live, dead, crc in self._rows("SELECT id, high, live, dead, crc FROM counters"):
             self._check(crc32(_COUNTERS.pack(counter_id, high, live, dead)) == crc, f"the counters of {counter_id}")
-            found[counter_id] = (high, live, dead)
-        return found
+            by_queue[counter_id] = (high, live, dead)
+        return by_queue
 
     def queues(self) -> dict[int, str]:
-        found = {}
+        descriptions = {}
         for queue_id, description, crc in self._rows("SELECT queue_id, description, crc FROM queues ORDER BY queue_id"):
             self._check(text_crc(queue_id, description) == crc, f"the description of queue {queue_id}")
-            found[queue_id] = description.decode()
-        return found
+            descriptions[queue_id] = description.decode()
+        return descriptions
 
     def remembered(self, queue_ids: set[int]) -> Iterator[tuple[int, list[tuple[str, int]]]]:
         ids: list[tuple[str, int]] = []

@@ -85,8 +85,8 @@ class StoreReader:
             rows = list(self._rows(sorted(numbers), HEAD_COLUMNS))
         except READ_ERRORS as error:
             raise store_error(error, self._path) from error
-        found = [index_row_of(n, box, head, crc, 0) for n, box, head, crc, _, _ in rows]
-        return [row.payload for row in found if row is not None and row.payload]
+        heads = [index_row_of(n, box, head, crc, 0) for n, box, head, crc, _, _ in rows]
+        return [row.payload for row in heads if row is not None and row.payload]
 
     def _rows(self, ordered: list[int], columns: str) -> Iterator[StoredRow]:
         """Return the rows with these numbers, ascending, as SQLite hands them over: one at a time."""
@@ -121,9 +121,9 @@ class StoreReader:
             if left <= 0:
                 return rows, lost, ordered[place:]
             try:
-                found = list(self._rows([n], columns))
-                left -= sum(map(_size_of, found))
-                rows += found
+                one = list(self._rows([n], columns))
+                left -= sum(map(_size_of, one))
+                rows += one
                 self._failures.succeeded([n])
             except READ_ERRORS as error:
                 if self._failures.is_lost(n, error):

@@ -232,7 +232,7 @@ def index_rows_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[IndexRow], list
 
     Every stored message passes here at a start: hence `index_row_of` once more, with local names and without the call.
     """
-    found: list[IndexRow] = []
+    intact: list[IndexRow] = []
     damaged: list[tuple[int, Any]] = []
     unpack, fixed_size, new = _FIXED.unpack_from, _FIXED.size, tuple.__new__
     for n, box, head, crc, body_size in rows:
@@ -249,8 +249,8 @@ def index_rows_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[IndexRow], list
             damaged.append((n, box))
             continue
         row = (n, box, fixed[0], fixed[2], fixed[5], fixed[6], size, fixed[1], session_id)
-        found.append(new(IndexRow, row))
-    return found, damaged
+        intact.append(new(IndexRow, row))
+    return intact, damaged
 
 
 def index_row_of(n: Any, box: Any, head: Any, expected_head_crc: Any, body_size: Any) -> IndexRow | None:

@@ -91,12 +91,12 @@ class Recovery:
             raise store_error(error, self._path) from error
 
     def _check_objects(self) -> None:
-        found = {
+        tables = {
             name.decode("utf-8", "replace"): (sql or b"").decode("utf-8", "replace")
             for name, sql in self._connection.execute("SELECT name, sql FROM sqlite_schema")
         }
         for name, sql in TABLES.items():
-            if found.get(name) != sql:
+            if tables.get(name) != sql:
                 raise damaged(self._path, f"the table {name} is not there or not as it was made")
 
     def _read_totals(self, ids: list[int]) -> None:
@@ -143,15 +143,15 @@ class Recovery:
         """Count highest sequence numbers and rows again, from the head of every row."""
         if not ids:
             return
-        found: dict[int, EntityNumbers] = {}
+        by_entity: dict[int, EntityNumbers] = {}
         totals = self.totals
         for n, box, head, crc in self._connection.execute("SELECT n, box, head, head_crc FROM messages"):
             if type(box) is int:
-                counters = found.get(entity_of(box), EntityNumbers())
+                counters = by_entity.get(entity_of(box), EntityNumbers())
                 row = index_row_of(n, box, head, crc, 0)
-                found[entity_of(box)] = EntityNumbers(max(counters.high, row.seq if row else 0), counters.rows + 1)
+                by_entity[entity_of(box)] = EntityNumbers(max(counters.high, row.seq if row else 0), counters.rows + 1)
         for entity_id in ids:
-            totals.counters[entity_id] = found.get(entity_id, EntityNumbers())
+            totals.counters[entity_id] = by_entity.get(entity_id, EntityNumbers())
             totals.unfolded.add(entity_id)
             self.damage.append(
                 f"{self._path}: the counters of entity {entity_id} are damaged; they were counted again, "
@@ -178,13 +178,13 @@ class Recovery:
         """Yield the rows; at the end, add to `damage` and count the references of payloads."""
         sql = "SELECT n, box, head, head_crc, length(body) FROM messages ORDER BY n"
         total = 0
-        found: Counter[Any] = Counter()
+        counts: Counter[Any] = Counter()
         bad: dict[Any, list[int]] = {}
         shared = self.totals.shared
         try:
             cursor = self._connection.execute(sql)
             while rows := cursor.fetchmany(INDEX_ROWS):
-                found.update([row[1] for row in rows])
+                counts.update([row[1] for row in rows])
                 intact, damaged_rows = index_rows_of(rows)
                 for n, box in damaged_rows:
                     bad.setdefault(box, []).append(n)
@@ -197,7 +197,7 @@ class Recovery:
             self._find_orphans(has_damage=bool(bad))
         except sqlite3.Error as error:
             raise store_error(error, self._path) from error
-        self._tell_damage(found, bad)
+        self._tell_damage(counts, bad)
 
     def _find_orphans(self, *, has_damage: bool) -> None:
         """Find payloads that no row shares. A row with a damaged head may share any: then they are kept."""
@@ -206,7 +206,7 @@ class Recovery:
             ids = self._connection.execute("SELECT id FROM payloads")
             self.totals.orphans = [payload for (payload,) in ids if payload not in shared]
 
-    def _tell_damage(self, found: Mapping[Any, int], bad: dict[Any, list[int]]) -> None:
+    def _tell_damage(self, by_box: Mapping[Any, int], bad: dict[Any, list[int]]) -> None:
         for box, numbers in sorted(bad.items(), key=repr):
             name = box_name(box) if type(box) is int else "an unknown entity"
             self.damage.append(
@@ -214,7 +214,7 @@ class Recovery:
             )
         counts: dict[int, int] = {}
         strangers = 0
-        for box, count in found.items():
+        for box, count in by_box.items():
             if type(box) is int and entity_of(box) in self.totals.counters:
                 counts[entity_of(box)] = counts.get(entity_of(box), 0) + count
             else:

@@ -144,18 +144,18 @@ class _Source:
 
     def entities(self, notes: list[str]) -> dict[int, str]:
         """Return descriptions by entity id. One that does not match its checksum is kept when it is still JSON."""
-        found: dict[int, str] = {}
+        descriptions: dict[int, str] = {}
         for entity_id, description, crc in self.walk("entities", "id", "id, description, crc"):
             text = description.decode("utf-8", "replace") if type(description) is bytes else ""
             if text_crc(entity_id, text.encode()) == crc:
                 if text:  # an empty text: it was deleted
-                    found[entity_id] = text
+                    descriptions[entity_id] = text
             elif _is_json(text):
-                found[entity_id] = text
+                descriptions[entity_id] = text
                 notes.append(f"The description of entity {entity_id} is damaged; it was kept as found: check it.")
             else:
                 notes.append(f"The description of entity {entity_id} cannot be read; its messages were not copied.")
-        return found
+        return descriptions
 
     def payloads(self, last_key: int) -> Iterator[InsertPayload]:
         for payload, topic_id, crc, body in self.walk("payloads", "id", "id, topic, crc, body", last_key):
@@ -163,14 +163,14 @@ class _Source:
                 yield InsertPayload(payload, topic_id, body)
 
     def remembered(self) -> dict[int, list[tuple[str, int]]]:
-        found: dict[int, list[tuple[str, int]]] = {}
+        ids: dict[int, list[tuple[str, int]]] = {}
         for _, entity_id, until_ms, crc, message_id in self.walk(
             "remembered", "n", "n, entity_id, until_ms, crc, message_id"
         ):
             if type(entity_id) is int and type(until_ms) is int and type(message_id) is bytes:
                 if text_crc(entity_id ^ until_ms, message_id) == crc:
-                    found.setdefault(entity_id, []).append((message_id.decode(), until_ms))
-        return found
+                    ids.setdefault(entity_id, []).append((message_id.decode(), until_ms))
+        return ids
 
     def states(self, last_key: int) -> Iterator[SetSessionState]:
         columns = f"{states.HEAD_COLUMNS}, state_crc, state"

@@ -185,6 +185,6 @@ def store_error(error: sqlite3.Error | MemoryError, path: Path) -> StoreError:
 
 def raise_unless_damaged(error: sqlite3.Error | MemoryError, path: Path) -> None:
     """Do nothing when a read has met damage. Any other error may pass, so no row is given up: raise a StoreError."""
-    found = store_error(error, path)
-    if not isinstance(found, StoreDamaged):
-        raise found from error
+    translated = store_error(error, path)
+    if not isinstance(translated, StoreDamaged):
+        raise translated from error

@@ -16,9 +16,9 @@ from pairbus.amqp.link import MASK, ReceiverLink, ranges
 from pairbus.amqp.performatives import ACCEPTED_BYTES
 from pairbus.broker.entities.destination import Destination
 from pairbus.broker.entities.draft import Draft, check_session_ids
+from pairbus.broker.monitoring.meter import sizes_of
 from pairbus.broker.refusal import Refusal, refusal_of
 from pairbus.broker.strict import check_envelope
-from pairbus.broker.watch.meter import sizes_of
 from pairbus.broker.wire.draft_reader import DraftReader
 from pairbus.broker.wire.link_handler import EntityLink
 from pairbus.broker.wire.messages import drafts_of

@@ -30,8 +30,8 @@ def sequence_number_of(payload: bytes) -> int | None:
     if at >= len(_SEQUENCE_NUMBER) and payload[at : at + 1] == b"\x81":
         return int.from_bytes(payload[at + 1 : at + 9], "big", signed=True)
     annotations = Message.decode(payload).annotations or {}
-    found = annotations.get(_SEQUENCE_NUMBER.decode())
-    return found if isinstance(found, int) else None
+    number = annotations.get(_SEQUENCE_NUMBER.decode())
+    return number if isinstance(number, int) else None
 
 
 class AtHome:

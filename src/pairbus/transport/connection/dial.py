@@ -72,14 +72,14 @@ async def _give(
 async def resolve(host: str, port: int, steps: Steps) -> list[Address]:
     """Return the addresses of a host, at most ADDRESSES_MAX, the kinds (IPv6, IPv4) in turn."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
         asking = in_thread(f"resolve {host}", lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        found = await steps.step(f"the address of {host}", asking)
+        addresses = await steps.step(f"the address of {host}", asking)
     except UnicodeError:  # a label is empty, has more than 63 characters, or wrong ones
         raise socket.gaierror(socket.EAI_NONAME, "no such host") from None
-    first = [address for address in found if address[0] == found[0][0]]
-    other = [address for address in found if address[0] != found[0][0]]
+    first = [address for address in addresses if address[0] == addresses[0][0]]
+    other = [address for address in addresses if address[0] != addresses[0][0]]
     in_turn = [address for pair in itertools.zip_longest(first, other) for address in pair if address is not None]
     return in_turn[:ADDRESSES_MAX]
 

@@ -60,24 +60,24 @@ class Endpoint:
         """
         if transport not in ("tcp", "websocket"):
             raise ConfigError(f"transport must be 'tcp' or 'websocket', not {transport!r}")
-        given = ConnectionString.parse(text)
-        host, port = given.host, given.port
+        parsed = ConnectionString.parse(text)
+        host, port = parsed.host, parsed.port
         if via is not None:
             host, via_port = host_and_port(via, "via")
-            port = via_port or given.port
-        written = in_url(given.host)
+            port = via_port or parsed.port
+        written = in_url(parsed.host)
         return cls(
             host=host,
-            port=port or _PORTS[transport, not given.emulator],
-            tls=not given.emulator,
-            hostname=given.host,
-            key_name=given.key_name,
-            key=given.key,
-            signature=given.signature,
-            entity_path=given.entity_path,
-            emulator=given.emulator,
+            port=port or _PORTS[transport, not parsed.emulator],
+            tls=not parsed.emulator,
+            hostname=parsed.host,
+            key_name=parsed.key_name,
+            key=parsed.key,
+            signature=parsed.signature,
+            entity_path=parsed.entity_path,
+            emulator=parsed.emulator,
             transport=transport,
-            authority=f"{written}:{given.port}" if given.emulator and given.port else written,
+            authority=f"{written}:{parsed.port}" if parsed.emulator and parsed.port else written,
         )
 
     @property
@@ -105,11 +105,11 @@ def open_properties(user_agent: str | None) -> dict[Symbol, str]:
     """Return the properties of our open, under the SDK's names; the user's agent comes first."""
     framework = f"Python/{platform.python_version()}"
     ours = f"pairbus/{__version__} {framework} ({platform.platform()})"
-    said = {
+    texts = {
         "product": "pairbus",
         "version": __version__,
         "framework": framework,
         "platform": platform.platform(),
         "user-agent": f"{user_agent} {ours}" if user_agent else ours,
     }
-    return {Symbol(name): text for name, text in said.items()}
+    return {Symbol(name): text for name, text in texts.items()}

@@ -46,7 +46,7 @@ class RequestRefused(Refused):
 
     operation = ""
     status: int | None = None
-    said: str | None = None
+    description: str | None = None
     "The description that came with the status."
     named: str | None = None
     "The condition that came with the status; None when there was none."
@@ -59,7 +59,7 @@ class RequestRefused(Refused):
         refused = cls(condition, f"{operation}: {said}", outcome_unknown=leaves_open(condition))
         refused.operation = operation
         refused.status = status if isinstance(status, int) else None
-        refused.said, refused.named = (None if one is None else str(one) for one in (said, named))
+        refused.description, refused.named = (None if one is None else str(one) for one in (said, named))
         return refused
 
 

@@ -147,14 +147,14 @@ class Anonymous:
         return None
 
 
-def credential_for(endpoint: Endpoint, given: object | None = None) -> Credential:
+def credential_for(endpoint: Endpoint, token_source: object | None = None) -> Credential:
     """Return the credential that was given, or else the endpoint's."""
-    if isinstance(given, Credential):
-        return given
-    if given is not None:
-        if not hasattr(given, "get_token"):
-            raise ConfigError(f"credential must have get_token or be one of ours, not {type(given).__name__}")
-        return AzureToken(given)
+    if isinstance(token_source, Credential):
+        return token_source
+    if token_source is not None:
+        if not hasattr(token_source, "get_token"):
+            raise ConfigError(f"credential must have get_token or be one of ours, not {type(token_source).__name__}")
+        return AzureToken(token_source)
     if endpoint.signature:
         return SasSignature(endpoint.signature)
     if endpoint.key and endpoint.key_name:

@@ -173,5 +173,5 @@ def outcome_of(refusal: Refusal) -> str:
 def sizes_of(batch: bytes) -> list[int]:
     """Return the bytes of each message of a batch that was read without an error."""
     batch, rows = in_order(batch)
-    found = [(batch[at], end - at) for code, _, at, end in rows if code == DATA]
-    return [size - (2 if form == 0xA0 else 5) for form, size in found]
+    bodies = [(batch[at], end - at) for code, _, at, end in rows if code == DATA]
+    return [size - (2 if form == 0xA0 else 5) for form, size in bodies]

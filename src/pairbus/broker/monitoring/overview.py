@@ -17,11 +17,11 @@ from pairbus.broker.namespace import Namespace
 
 def overview(namespace: Namespace) -> dict[str, Any]:
     """Answer `GET /$pairbus/overview`. The keys of `entities` are paths."""
-    found: dict[str, Any] = {}
+    by_path: dict[str, Any] = {}
     for queue in namespace.catalog.queues.values():
-        found[queue.path] = _holder("queue", queue) | {"scheduled": queue.scheduled_count}
+        by_path[queue.path] = _holder("queue", queue) | {"scheduled": queue.scheduled_count}
     for topic in namespace.catalog.topics.values():
-        found[topic.path] = {
+        by_path[topic.path] = {
             "kind": "topic",
             "status": topic.description.status,
             "scheduled": topic.scheduled_count,
@@ -32,11 +32,11 @@ def overview(namespace: Namespace) -> dict[str, Any]:
             **_duplicates(topic.description),
         }
         for subscription in topic.subscriptions.values():
-            found[subscription.path] = _holder("subscription", subscription)
+            by_path[subscription.path] = _holder("subscription", subscription)
     return {
         "name": namespace.name,
         "port": getattr(namespace.faults.contact.port, "number", None),
-        "entities": found,
+        "entities": by_path,
         "faults": namespace.faults.list(),
         "clock": clock_json(namespace.clock),
         "meter": None if namespace.meter is None else _by_kind(namespace.meter.totals),
@@ -45,7 +45,7 @@ def overview(namespace: Namespace) -> dict[str, Any]:
 
 def _holder(kind: str, holder: Queue | Subscription) -> dict[str, Any]:
     settings = holder.description
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "kind": kind,
         "status": settings.status,
         "active": holder.active_count,
@@ -56,13 +56,13 @@ def _holder(kind: str, holder: Queue | Subscription) -> dict[str, Any]:
         "sessions": settings.requires_session,
     }
     if isinstance(holder, Queue):
-        found["max_bytes"] = holder.description.max_size_mb << 20
-        found |= _duplicates(holder.description)
+        facts["max_bytes"] = holder.description.max_size_mb << 20
+        facts |= _duplicates(holder.description)
     if settings.forward_to:
-        found["forward_to"] = settings.forward_to
+        facts["forward_to"] = settings.forward_to
     if holder.transfer_dead_count:
-        found["transfer_dead"] = holder.transfer_dead_count
-    return found
+        facts["transfer_dead"] = holder.transfer_dead_count
+    return facts
 
 
 def _duplicates(settings: QueueDescription | TopicDescription) -> dict[str, float]:
