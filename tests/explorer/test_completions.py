@@ -9,7 +9,7 @@ import pytest
 from pairbus.explorer import Choice, Progress, described, move, peek, sequence_number_of, taking
 from pairbus.explorer.taking import Acted, ActOnMessages, Taking
 from pairbus.transport import ReceivedMessage
-from pairbus.transport.links.management import Status
+from pairbus.transport.links.management import DispositionStatus
 from tests.explorer.world import ORDERS, OTHER, World, message, world
 
 
@@ -17,7 +17,7 @@ async def numbers(w: World) -> list[int]:
     return [sequence_number_of(one) or 0 for one in await peek(w.carrier, ORDERS)]
 
 
-def settling(w: World, number: int, disposition: Status) -> ActOnMessages:
+def settling(w: World, number: int, disposition: DispositionStatus) -> ActOnMessages:
     """Make an action during which somebody else settles one of the messages, so that its lock is lost."""
 
     async def act(messages: list[ReceivedMessage]) -> Acted:

@@ -19,6 +19,9 @@ from azure.servicebus.exceptions import OperationTimeoutError
 from pairbus.client.background import PUMP_GRACE_S, Background
 from pairbus.client.outgoing import Outgoing
 from pairbus.client.provisioning import provision
+from pairbus.client.receiving.entity_receiver import EntityReceiver
+from pairbus.client.receiving.options import ReceiverOptions
+from pairbus.client.receiving.shared import Receiving
 from pairbus.client.results import Origin
 from pairbus.client.sends import Sends
 from pairbus.client.state import PairState
@@ -47,6 +50,7 @@ class Engine:
         self._primary = state.primary.new_carrier(state.options.connect_timeout)
         self._secondary = state.secondary.new_carrier(state.options.connect_timeout)
         self._sends = Sends(state, self._primary, self._secondary, self._closing)
+        self.receiving = Receiving(state)
         self._background: Background | None = None
         self._pairing: asyncio.Task[None] | None = None
         self._callers_of_pairing = 0
@@ -199,6 +203,13 @@ class Engine:
         if origin.link_name is not None and not self.state.link_users.has(origin.path, origin.link_name):
             self._primary.forget(origin.path, origin.link_name)
 
+    # ── receivers ──
+
+    def new_receiver(self, options: ReceiverOptions) -> EntityReceiver:
+        """Return a receiver of the primary that is not open yet; it ends with this engine."""
+        self.state.check()
+        return EntityReceiver(self.receiving, options)
+
     async def call(self, function: Callable[[], T]) -> T:
         """Call a function in the event loop, for another thread."""
         return function()
@@ -226,8 +237,10 @@ class Engine:
 
     def fault(self, side: PairSide, reason: str) -> None:
         """Declare one side unusable; when the client is unusable with it, pings and pumps stop at once."""
-        if self.state.fault(side, reason) and self.state.is_faulted and self._background is not None:
-            self._background.halt()
+        if self.state.fault(side, reason) and self.state.is_faulted:
+            self.receiving.end()
+            if self._background is not None:
+                self._background.halt()
 
     async def close(self) -> None:
         """Stop pings and pumps, let sends end for five seconds, close both connections.
@@ -245,7 +258,9 @@ class Engine:
         self._closing.set()
         if self._pairing is not None:
             self._pairing.cancel()
-        await asyncio.gather(self._stop_background(PUMP_GRACE_S), self._sends.settle(PUMP_GRACE_S))
+        await asyncio.gather(
+            self.receiving.close(PUMP_GRACE_S), self._stop_background(PUMP_GRACE_S), self._sends.settle(PUMP_GRACE_S)
+        )
         await asyncio.gather(self._primary.close(), self._secondary.close())
         state.closed()
 

@@ -24,7 +24,7 @@ from typing import Literal, Self
 from pairbus.amqp.settings import Trace
 from pairbus.transport.carrier.pool import Pool
 from pairbus.transport.carrier.senders import Senders
-from pairbus.transport.connection.client_connection import CREDIT, ClientConnection, connect
+from pairbus.transport.connection.client_connection import CREDIT, ClientConnection, Mode, connect
 from pairbus.transport.connection.dial import Ssl
 from pairbus.transport.connection.endpoint import Endpoint
 from pairbus.transport.errors import TransportError
@@ -172,15 +172,25 @@ class Carrier:
         self,
         path: str,
         *,
+        mode: Mode = "peek-lock",
         credit: int = CREDIT,
         sub_queue: Literal["dead-letter"] | None = None,
         timeout_s: float | None = None,
         session: Wanted | None = None,
+        identifier: str | None = None,
     ) -> Receiver:
-        """Open a receiving link, which the caller closes; `session` as in `ClientConnection.receiver`."""
+        """Open a receiving link, which the caller closes; `session` and `identifier` as in `ClientConnection`."""
 
         def attach(connection: ClientConnection, left_s: float) -> Awaitable[Receiver]:
-            return connection.receiver(path, credit=credit, sub_queue=sub_queue, timeout_s=left_s, session=session)
+            return connection.receiver(
+                path,
+                mode=mode,
+                credit=credit,
+                sub_queue=sub_queue,
+                timeout_s=left_s,
+                session=session,
+                identifier=identifier,
+            )
 
         return await self._pool.attach(path, attach, self._deadline(timeout_s))
 

@@ -206,10 +206,12 @@ class ClientConnection:
         credit: int = CREDIT,
         timeout_s: float = TIMEOUT_S,
         session: Wanted | None = None,
+        identifier: str | None = None,
     ) -> Receiver:
         """Open a link that receives from the entity; `links/receiver.py` explains `credit`.
 
         `session`, for an entity with sessions: an id, or NextSession; `Receiver.session_id` is the session that it got.
+        `identifier` names the receiver in errors of the service.
         """
         path, deadline = self.endpoint.path(path), self._wire.loop.time() + timeout_s
         entity = path if sub_queue is None else f"{path}/$DeadLetterQueue"
@@ -230,7 +232,7 @@ class ClientConnection:
                 # Service Bus expects "second" of a receiver that sends unsettled dispositions; RabbitMQ refuses a link
                 # with it, but answers them nevertheless. Only Service Bus has `$cbs`.
                 rcv_settle_mode=1 if locking and self._tokens.in_use else 0,
-                properties=properties_of(session),
+                properties=properties_of(session, identifier),
             )
             return receiver
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "com.microsoft:"
 _LONGS, _UUIDS = 0x81, 0x98  # constructors, for arrays that are empty
-Status = Literal["completed", "abandoned", "defered", "suspended"]
+DispositionStatus = Literal["completed", "abandoned", "defered", "suspended"]
 "Status on the wire, where deferred is spelled `defered`; `suspended` is dead-lettered."
 
 
@@ -113,9 +113,11 @@ class Management:
             raise RequestRefused.of(name, answer)
         return answer.body if isinstance(answer.body, dict) else {}
 
-    async def peek(self, from_sequence: int, count: int, timeout_s: float | None = None) -> list[bytes]:
+    async def peek(
+        self, from_sequence: int, count: int, timeout_s: float | None = None, *, session_id: str | None = None
+    ) -> list[bytes]:
         """Return at most `count` messages from this sequence number on; no message is locked or removed."""
-        body = {"from-sequence-number": Long(from_sequence), "message-count": Int(count)}
+        body = _of_session(session_id, {"from-sequence-number": Long(from_sequence), "message-count": Int(count)})
         answer = await self.request("peek-message", body, timeout_s)
         return [entry["message"] for entry in answer.get("messages", [])]
 
@@ -151,32 +153,52 @@ class Management:
         sequence_numbers: Sequence[int],
         mode: Literal["peek-lock", "receive-and-delete"] = "peek-lock",
         timeout_s: float | None = None,
+        *,
+        session_id: str | None = None,
     ) -> list[Deferred]:
-        body = {
-            "sequence-numbers": _longs(sequence_numbers),
-            "receiver-settle-mode": UInt(1 if mode == "peek-lock" else 0),
-        }
+        settle_mode = UInt(1 if mode == "peek-lock" else 0)
+        asked = {"sequence-numbers": _longs(sequence_numbers), "receiver-settle-mode": settle_mode}
+        body = _of_session(session_id, asked)
         answer = await self.request("receive-by-sequence-number", body, timeout_s)
         return [Deferred(entry["message"], entry.get("lock-token")) for entry in answer.get("messages", [])]
 
     async def update_disposition(
         self,
-        status: Status,
+        status: DispositionStatus,
         tokens: Sequence[UUID],
         *,
         reason: str | None = None,
         description: str | None = None,
-        properties: dict[str, Any] | None = None,
+        properties: Mapping[str, Any] | None = None,
+        session_id: str | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Settle by lock token: the only way for deferred messages, and a way for messages of a link that is gone."""
-        body: dict[str, Any] = {"disposition-status": status, "lock-tokens": Array(tokens, _UUIDS)}
+        body = _of_session(session_id, {"disposition-status": status, "lock-tokens": Array(tokens, _UUIDS)})
         given = {"deadletter-reason": reason, "deadletter-description": description, "properties-to-modify": properties}
         body |= {key: value for key, value in given.items() if value is not None}
         await self.request("update-disposition", body, timeout_s)
 
+    # ── sessions ──
+
+    async def renew_session(self, session_id: str, timeout_s: float | None = None) -> int:
+        """Renew the lock of a session; return its new expiry, in milliseconds since 1970."""
+        answer = await self.request("renew-session-lock", {"session-id": session_id}, timeout_s)
+        return int(answer["expiration"])
+
+    async def session_state(self, session_id: str, timeout_s: float | None = None) -> bytes | None:
+        answer = await self.request("get-session-state", {"session-id": session_id}, timeout_s)
+        return answer.get("session-state")
+
+    async def set_session_state(self, session_id: str, state: bytes | None, timeout_s: float | None = None) -> None:
+        await self.request("set-session-state", {"session-id": session_id, "session-state": state}, timeout_s)
+
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         await self._requests.close(timeout_s)
+
+
+def _of_session(session_id: str | None, body: dict[str, Any]) -> dict[str, Any]:
+    return body if session_id is None else {**body, "session-id": session_id}
 
 
 def _longs(numbers: Sequence[int]) -> Array:

@@ -40,7 +40,7 @@ from pairbus.amqp.types import Symbol
 from pairbus.pairing.policy import Silence
 from pairbus.transport.errors import Timeout, TransportError
 from pairbus.transport.links.link_end import LinkEnd
-from pairbus.transport.links.session_filter import session_of
+from pairbus.transport.links.session_filter import locked_until_of, session_of
 from pairbus.transport.links.settlement import (
     DEAD_LETTER,
     Deliveries,
@@ -89,6 +89,11 @@ class Receiver(LinkEnd):
         return session_of(self._link.remote_attach)
 
     @property
+    def session_locked_until(self) -> float | None:
+        """End of the lock of the session in seconds since 1970, when the link was opened; None when it is not known."""
+        return locked_until_of(self._link.remote_attach)
+
+    @property
     def buffered(self) -> int:
         return len(self._buffer)
 
@@ -104,23 +109,56 @@ class Receiver(LinkEnd):
     async def receive(self, max_count: int, timeout_s: float) -> list[ReceivedMessage]:
         """Return messages as soon as there is one; at most `max_count`, or `credit`; none at the time-out."""
         self._top_up()
-        if not self._buffer and self.over is None:
-            assert self._arrival is None, "one task receives"
-            self._arrival = self._loop.create_future()
+        await self._arrive(timeout_s)
+        taken = self._taken(max_count)
+        self._top_up()
+        return taken
+
+    async def take(self, max_count: int, timeout_s: float, drain_s: float) -> list[ReceivedMessage]:
+        """Return the messages that are there, as soon as there is one, at most `max_count`; none at the time-out.
+
+        Credit is granted for this call alone. What is not used is taken back within `drain_s`, so that no message
+        arrives after the call; Timeout when the peer does not answer this, and no message has come.
+        """
+        self.credit = max_count
+        try:
+            self._top_up()
+            await self._arrive(timeout_s)
+        finally:
+            self.credit = 0
+        if self._link.credit > 0 and self.over is None:
             try:
-                async with asyncio.timeout(timeout_s):
-                    await self._arrival
-            except TimeoutError:
-                return []
-            finally:
-                self._arrival = None
+                await self.pause(drain_s)
+            except Timeout:
+                if not self._buffer:
+                    raise
+        return self._taken(max_count)
+
+    def wake(self) -> None:
+        """Let the call that waits for messages go on as if its time were over."""
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    async def _arrive(self, timeout_s: float) -> None:
+        """Wait until a message has arrived, or the link is over; for `timeout_s` at most."""
+        if self._buffer or self.over is not None:
+            return
+        assert self._arrival is None, "one task receives"
+        self._arrival = self._loop.create_future()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._arrival
+        except TimeoutError:
+            pass
+        finally:
+            self._arrival = None
+
+    def _taken(self, max_count: int) -> list[ReceivedMessage]:
         buffer = self._buffer
         if self.over is not None and not (buffer and buffer[0].settled):
             # The locks ended with the link; only messages that the peer has deleted already are still useful.
             raise self.over.again(outcome_unknown=False)
-        taken = [buffer.popleft() for _ in range(min(max_count, len(buffer)))]
-        self._top_up()
-        return taken
+        return [buffer.popleft() for _ in range(min(max_count, len(buffer)))]
 
     def take_empty(self) -> int:
         """Return the number of empty receives since the last call."""
@@ -177,7 +215,12 @@ class Receiver(LinkEnd):
         await self._settle(deliveries, Modified(delivery_failed=True, undeliverable_here=True), timeout_s)
 
     async def dead_letter(
-        self, deliveries: Deliveries, reason: str, description: str = "", *, timeout_s: float | None = None
+        self,
+        deliveries: Deliveries,
+        reason: str | None,
+        description: str | None = "",
+        *,
+        timeout_s: float | None = None,
     ) -> None:
         """Move messages to the dead-letter queue, with reason and description as application properties."""
         info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): description}

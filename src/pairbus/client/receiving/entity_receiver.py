@@ -1,0 +1,458 @@
+"""One receiver's link inside one engine: opened when it is needed, opened again after a loss, never left with locks.
+
+Laws of this file.
+ 1. No call outlives its deadline. Until then a lost connection, silence and throttling are waited out; what will not go
+    away is raised at once, as the error of the SDK.
+ 2. Without prefetch no message arrives outside of a call: credit that a call did not use is taken back before it ends.
+ 3. A message is settled on the link over which it came; when that is gone, by its lock token. The lock of a session
+    ends with its link, and a receiver of a session is not opened again.
+ 4. `close` gives back what nobody has read. A call that is cancelled leaves nothing locked either.
+ 5. Pings are completed, and never returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from itertools import count as numbers
+from typing import Any, TypeVar, cast
+from uuid import UUID
+
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, SessionLockLostError
+
+from pairbus.amqp.errors import ILLEGAL_STATE
+from pairbus.amqp.message import Message
+from pairbus.client.receiving.options import ReceiverOptions
+from pairbus.client.receiving.settling import ON_LINK, DeliveryPlace, Locked, Settlement, settle_by_token
+from pairbus.client.receiving.shared import Receiving
+from pairbus.ledger.rows import MeterKind
+from pairbus.pairing.pings import CONTENT_TYPE
+from pairbus.pairing.policy import BUSY_WAIT_S, Failure, Kind
+from pairbus.sdk import received as sdk
+from pairbus.sdk.failures import failure_of, failure_of_transport
+from pairbus.syphon.decide.pace import Pauses
+from pairbus.transport import (
+    SESSION_TIMEOUT,
+    ConnectionLost,
+    Deferred,
+    Management,
+    NextSession,
+    ReceivedMessage,
+    Receiver,
+    Refused,
+    TransportError,
+)
+from pairbus.transport.links.session_filter import Wanted
+
+logger = logging.getLogger("pairbus")
+
+OPEN_S = 15.0  # for opening the link, where no call limits it
+WAIT_S = 60.0  # for the next session, and of a receive or a request without a time-out, as in the SDK
+SETTLE_S = 28.0  # limit of a settlement or a renewal
+DRAIN_S = 2.0  # for the peer's answer when unused credit is taken back
+ANSWER_S = 1.0  # for the refusal of a link whose wait for a session is over: the peer answers at the end of the wait
+FIRST_PAUSE_S, PAUSE_MAX_S = 0.25, 15.0  # between tries to open the link again
+TRIES_MAX = 4  # of a service that says that it failed, as the SDK tries
+IDLE_S = 1.0  # a link that ends sooner was not idle
+_PING = CONTENT_TYPE.encode()
+_PING_SIZE_MAX = 1024
+
+LOST_SESSION = "com.microsoft:session-lock-lost"
+_WAITED_OUT = {Kind.COMMUNICATION, Kind.TIMEOUT, Kind.INTERNAL, Kind.BUSY}
+"Failures that may go away by themselves."
+_FINAL = {LOST_SESSION, "com.microsoft:session-cannot-be-locked"}
+"Conditions of the service that stay, although their kind may go away."
+
+T = TypeVar("T")
+_link_numbers = numbers(1)
+
+
+class Incoming:
+    """One received message, not decoded until its message is asked for."""
+
+    __slots__ = ("_message", "_payload", "locked", "mode", "size", "tag")
+
+    def __init__(self, delivery: ReceivedMessage, link_number: int, options: ReceiverOptions) -> None:
+        self._payload = delivery.payload
+        self._message: ServiceBusReceivedMessage | None = None
+        self.size = len(delivery.payload)
+        self.tag = delivery.tag
+        self.mode = options.receive_mode
+        token = None if delivery.settled else delivery.lock_token
+        self.locked = Locked(DeliveryPlace(link_number, delivery.delivery_id), token)
+
+    @property
+    def is_ping(self) -> bool:
+        payload = self._payload
+        if _PING not in payload[:_PING_SIZE_MAX]:
+            return False
+        properties = Message.decode(payload).properties
+        return properties is not None and properties.content_type == CONTENT_TYPE
+
+    def message(self, receiver: Any) -> ServiceBusReceivedMessage:
+        """Return the SDK's message; `receiver` is the object that its properties ask for the session."""
+        if self._message is None:
+            self._message = sdk.delivered(self._payload, self.mode, self.locked.place, self.tag, receiver)
+            self._payload = b""  # the message has the bytes
+        return self._message
+
+
+class EntityReceiver:
+    """One receiver in one engine, from `Engine.new_receiver`. One call receives at a time; any number settle."""
+
+    def __init__(self, receiving: Receiving, options: ReceiverOptions) -> None:
+        self.options = options
+        self.session_id = options.session_id
+        self.session_locked_until: float | None = None
+        "End of the session's lock in seconds since 1970, as far as it is known."
+        self.outage: str | None = None
+        "The reason why nothing comes; None while all is well."
+        self.is_session_lost = False
+        self._receiving = receiving
+        self._loop = receiving.loop
+        self._link: Receiver | None = None
+        self._link_number = 0
+        self._opened_at = -math.inf
+        self._turn = asyncio.Lock()
+        "Held by the call that opens, receives or closes."
+        self._left = asyncio.Event()
+        "Set when this receiver is closed, or ends with its client."
+        receiving.add(self)
+
+    def __repr__(self) -> str:
+        state = self.outage or ("closed" if self._left.is_set() else "open" if self.is_open else "not open")
+        return f"<EntityReceiver {self.options.path} {state}>"
+
+    @property
+    def is_open(self) -> bool:
+        return self._link is not None and self._link.over is None
+
+    # ── receiving ──
+
+    async def open(self, timeout_s: float = OPEN_S) -> None:
+        """Open the link. OperationTimeoutError when no session came in time."""
+        deadline = self._loop.time() + timeout_s
+        async with self._turn:
+            await self._until(deadline, self._opened)
+
+    async def receive(self, count: int, wait_s: float) -> list[Incoming]:
+        """Return messages as soon as there is one, at most `count`; none when the entity stays empty for `wait_s`."""
+        deadline = self._loop.time() + wait_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._turn.acquire()
+        except TimeoutError:
+            return []
+        try:
+            while not self._left.is_set():
+                received = await self._until(deadline, lambda left_s: self._received(count, left_s))
+                wanted = self._without_pings(received)
+                if wanted or not received or self._loop.time() >= deadline:
+                    return wanted
+            return []
+        finally:
+            self._turn.release()
+
+    async def _received(self, count: int, left_s: float) -> list[Incoming]:
+        until = self._loop.time() + left_s
+        link = await self._opened(left_s)
+        left_s = max(until - self._loop.time(), 0.0)
+        try:
+            if self.options.prefetch_count:
+                taken = await link.receive(count, left_s)
+            else:
+                taken = await link.take(count, left_s, DRAIN_S)
+        except asyncio.CancelledError:
+            self._receiving.tasks.start(self._rest(link), "giving back what a cancelled receive has fetched")
+            raise
+        finally:
+            self._count_empty(link)
+        self._receiving.count_received(self.options.path, [len(message.payload) for message in taken])
+        return [Incoming(message, self._link_number, self.options) for message in taken]
+
+    def _count_empty(self, link: Receiver) -> None:
+        if empty := link.take_empty():
+            self._receiving.count(self.options.path, "empty receive", empty)
+
+    async def _rest(self, link: Receiver) -> None:
+        """Take back the credit of a receive that was cancelled, and release what has arrived."""
+        async with self._turn:
+            if self.options.prefetch_count or not self.options.locks:
+                return  # the next call has use for the messages
+            with suppress(TransportError):
+                await link.pause(DRAIN_S)
+                await link.give_back(DRAIN_S)
+
+    def _without_pings(self, received: list[Incoming]) -> list[Incoming]:
+        pings = [each for each in received if each.is_ping]
+        if not pings:
+            return received
+        if self.options.locks and self._link is not None and self._link.over is None:
+            for ping in pings:
+                assert ping.locked.place is not None
+                number = ping.locked.place.delivery_id
+                self._link.settle_nowait(range(number, number + 1))
+            self._receiving.count(self.options.path, "complete", len(pings))
+        return [each for each in received if each not in pings]
+
+    # ── the link ──
+
+    async def _opened(self, left_s: float) -> Receiver:
+        """Return the link, opened if needed."""
+        if self.is_session_lost:
+            raise SessionLockLostError()
+        link = self._link
+        if link is not None:
+            if link.over is None:
+                return link
+            self._lose(link.over)
+        options = self.options
+        wanted: Wanted | None = options.session_id
+        if options.any_session:
+            wait_s = options.max_wait_time or WAIT_S
+            wanted = NextSession(wait_s)
+            left_s = max(left_s, wait_s + ANSWER_S)
+        self._link = link = await self._receiving.carrier.receiver(
+            options.path,
+            mode=options.mode,
+            credit=options.prefetch_count,
+            timeout_s=left_s,
+            session=wanted,
+            identifier=options.client_identifier,
+        )
+        self._link_number, self._opened_at = next(_link_numbers), self._loop.time()
+        if options.has_session:
+            self.session_id = link.session_id or options.session_id
+            self.session_locked_until = link.session_locked_until
+        return link
+
+    def _lose(self, reason: TransportError) -> None:
+        """Forget a link that is over. The error is raised where the session is lost with it."""
+        self._link = None
+        if self.options.has_session:
+            self.is_session_lost = True
+            raise reason.again(outcome_unknown=False)
+
+    # ── trouble ──
+
+    async def _until(self, deadline: float, attempt: Callable[[float], Awaitable[T]]) -> T:
+        """Make attempts, each with the seconds that are left, until one succeeds or its failure will stay."""
+        pauses, tries = Pauses(FIRST_PAUSE_S), 0
+        while True:
+            self._receiving.check()
+            began = self._loop.time()
+            try:
+                result = await attempt(max(deadline - began, 0.0))
+            except TransportError as error:
+                tries += 1
+                failure = self._failure(error)
+                if not self._may_go_away(failure, error, tries):
+                    raise _sdk_error(failure) from None
+                is_idle_end = tries == 1 and isinstance(error, Refused | ConnectionLost) and self._was_idle(began)
+                pause_s = 0.0 if is_idle_end else _pause_s(failure, pauses)
+                self._interrupted(failure)
+                await self._pause(min(pause_s, max(deadline - self._loop.time(), 0.0)))
+                self._receiving.check()
+                if self._loop.time() >= deadline or self._left.is_set():
+                    raise _sdk_error(failure) from None
+            else:
+                self._resumed()
+                return result
+
+    def _failure(self, error: TransportError) -> Failure:
+        failure = failure_of_transport(error)
+        if self.options.any_session and isinstance(error, Refused) and error.condition == SESSION_TIMEOUT:
+            text = f"{failure.error} If trying to receive from NEXT_AVAILABLE_SESSION, use max_wait_time"
+            text += " on the ServiceBusReceiver to control the timeout."
+            return Failure(Kind.INVALID, failure.text, error=OperationTimeoutError(message=text, error=error))
+        return failure
+
+    def _may_go_away(self, failure: Failure, error: TransportError, tries: int) -> bool:
+        if self.is_session_lost or failure.kind not in _WAITED_OUT:
+            return False
+        if isinstance(error, Refused) and error.condition in _FINAL:
+            return False
+        return failure.kind is not Kind.INTERNAL or tries < TRIES_MAX
+
+    def _was_idle(self, began: float) -> bool:
+        """Tell whether the call met a link that had been open for a while: services end idle links."""
+        return began - self._opened_at >= IDLE_S
+
+    def _interrupted(self, failure: Failure) -> None:
+        if self.outage is None:
+            logger.info("%s: nothing is received: %s", self.options.path, failure.text)
+        self.outage = failure.text
+
+    def _resumed(self) -> None:
+        if self.outage is not None:
+            logger.info("%s: receives again", self.options.path)
+        self.outage = None
+
+    async def _pause(self, pause_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._left.wait()
+
+    # ── settling ──
+
+    async def settle(
+        self, locked: Locked, said: Settlement, timeout_s: float = SETTLE_S, session_id: str | None = None
+    ) -> None:
+        """Settle one message; returns after the service's answer. OperationTimeoutError with an unknown outcome."""
+        outcome = "ok"
+        try:
+            await self._settle(locked, said, self._loop.time() + timeout_s)
+        except ServiceBusError as error:
+            outcome = _outcome(error)
+            raise
+        finally:
+            self._receiving.count(self.options.path, "complete", outcome=outcome)
+
+    async def _settle(self, locked: Locked, said: Settlement, deadline: float) -> None:
+        self._receiving.check()
+        link, place = self._link, locked.place
+        unknown: TransportError | None = None
+        if link is not None and place is not None and place.link_number == self._link_number and link.over is None:
+            left_s = deadline - self._loop.time()
+            try:
+                numbers = range(place.delivery_id, place.delivery_id + 1)
+                # Half of the time: a link that does not answer leaves the other half for the way by lock token.
+                await ON_LINK[said.operation](link, numbers, said, left_s / 2)
+                return
+            except Refused as error:
+                if error.condition != ILLEGAL_STATE and not error.outcome_unknown:
+                    raise _sdk_error(failure_of_transport(error)) from None
+                unknown = error
+            except TransportError as error:
+                unknown = error
+        if self.options.has_session and place is not None:
+            self.is_session_lost = True
+            raise _unknown(unknown) if unknown is not None and unknown.outcome_unknown else SessionLockLostError()
+        assert locked.token is not None, "it was received under lock"
+        token, session_id = locked.token, self.session_id
+        try:
+            await self._ask(lambda node, left_s: settle_by_token(node, token, said, session_id, left_s), deadline)
+        except ServiceBusError as error:
+            if unknown is not None and unknown.outcome_unknown:
+                raise _unknown(unknown) from error
+            raise
+
+    async def release(self, received: Sequence[Incoming]) -> None:
+        """Give messages back, without counting a delivery; those of a link that is gone come back by themselves."""
+        link = self._link
+        if link is None or link.over is not None:
+            return
+        places = [each.locked.place for each in received if each.locked.place is not None]
+        ids = [place.delivery_id for place in places if place.link_number == self._link_number]
+        with suppress(TransportError):  # their locks run out
+            await asyncio.gather(*(link.release(range(number, number + 1), timeout_s=DRAIN_S) for number in ids))
+
+    # ── requests ──
+
+    async def renew(self, tokens: Sequence[UUID], timeout_s: float = SETTLE_S) -> list[float]:
+        """Renew the locks of messages; return the new end of each, in seconds since 1970."""
+        ends = await self.ask("renew", lambda node, left_s: node.renew_lock(tokens, left_s), timeout_s)
+        return [end / 1000 for end in ends]
+
+    async def renew_session(self, timeout_s: float = SETTLE_S) -> float:
+        """Renew the lock of the session; return its new end, in seconds since 1970."""
+        end = await self.ask("renew", lambda node, left_s: node.renew_session(self._session, left_s), timeout_s)
+        self.session_locked_until = end / 1000
+        return self.session_locked_until
+
+    async def get_state(self, timeout_s: float = WAIT_S) -> bytes | None:
+        return await self.ask("management", lambda node, left_s: node.session_state(self._session, left_s), timeout_s)
+
+    async def set_state(self, state: bytes | None, timeout_s: float = WAIT_S) -> None:
+        await self.ask(
+            "management", lambda node, left_s: node.set_session_state(self._session, state, left_s), timeout_s
+        )
+
+    async def peek(self, from_sequence: int, count: int, timeout_s: float = WAIT_S) -> list[bytes]:
+        return await self.ask(
+            "peek", lambda node, left_s: node.peek(from_sequence, count, left_s, session_id=self.session_id), timeout_s
+        )
+
+    async def receive_deferred(self, sequence_numbers: Sequence[int], timeout_s: float = WAIT_S) -> list[Deferred]:
+        mode = self.options.mode
+        found = await self.ask(
+            "receive",
+            lambda node, left_s: node.receive_deferred(sequence_numbers, mode, left_s, session_id=self.session_id),
+            timeout_s,
+        )
+        self._receiving.count_received(self.options.path, [len(each.payload) for each in found])
+        return found
+
+    @property
+    def _session(self) -> str:
+        assert self.session_id is not None, "the link is open"
+        return self.session_id
+
+    async def ask(self, kind: MeterKind, request: Callable[[Management, float], Awaitable[T]], timeout_s: float) -> T:
+        """Make a request to the `$management` node of the entity, within the time."""
+        deadline, outcome = self._loop.time() + timeout_s, "ok"
+        if self.options.has_session and not self.is_open:
+            await self.open(timeout_s)
+        try:
+            return await self._ask(request, deadline)
+        except ServiceBusError as error:
+            outcome = _outcome(error)
+            raise
+        finally:
+            self._receiving.count(self.options.path, kind, outcome=outcome)
+
+    async def _ask(self, request: Callable[[Management, float], Awaitable[T]], deadline: float) -> T:
+        async def attempt(left_s: float) -> T:
+            ends = self._loop.time() + left_s
+            node = await self._receiving.carrier.management(self.options.path, left_s)
+            return await request(node, max(ends - self._loop.time(), 0.0))
+
+        return await self._until(deadline, attempt)
+
+    # ── the end ──
+
+    async def close(self) -> None:
+        """Close the link; nothing stays locked that nobody has read. The call under way returns what it has."""
+        self._left.set()
+        if self._link is not None:
+            self._link.wake()
+        async with self._turn:
+            link, self._link = self._link, None
+            if link is not None:
+                with suppress(TransportError):  # a peer that is gone has lost the link, and its locks run out
+                    await link.pause(DRAIN_S)
+                await link.close()
+        self._receiving.discard(self)
+
+    def leave(self) -> None:
+        """End at once, with the client: calls that wait are woken."""
+        self._left.set()
+        if self._link is not None:
+            self._link.leave()
+        self._receiving.discard(self)
+
+
+def _pause_s(failure: Failure, pauses: Pauses) -> float:
+    return BUSY_WAIT_S if failure.kind is Kind.BUSY else min(pauses.after(delivered=False), PAUSE_MAX_S)
+
+
+def _sdk_error(failure: Failure) -> BaseException:
+    assert failure.error is not None, "failures of the transport have one"
+    return failure.error
+
+
+def _unknown(error: TransportError) -> OperationTimeoutError:
+    """Return the error of a settlement that was sent, and whose answer did not come."""
+    text = f"It is not known whether the message was settled: {error}"
+    unknown: Any = OperationTimeoutError(message=text, error=error)
+    unknown.outcome_unknown = True
+    return cast(OperationTimeoutError, unknown)
+
+
+def _outcome(error: ServiceBusError) -> str:
+    failure = failure_of(error)
+    return Kind.INTERNAL.value if failure is None else failure.kind.value

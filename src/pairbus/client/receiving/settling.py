@@ -1,0 +1,86 @@
+"""The ways to settle a message: on the link over which it came, or by its lock token through `$management`.
+
+The link is the way as long as it is the one over which the message came. By the token go deferred messages, and those
+of a link that is gone: the lock is the queue's, and outlives the link. The lock of a session does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from pairbus.transport import Management, Receiver
+from pairbus.transport.links.management import DispositionStatus
+from pairbus.transport.links.settlement import Deliveries
+
+
+class Settle(Enum):
+    """An operation that settles a message, in the SDK's words."""
+
+    COMPLETE = "complete"
+    ABANDON = "abandon"
+    DEFER = "defer"
+    DEAD_LETTER = "dead-letter"
+
+
+class DeliveryPlace(NamedTuple):
+    """Where a message was delivered: a link of this process, and the delivery id on it."""
+
+    link_number: int
+    delivery_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """A locked message, as far as settling it needs to know."""
+
+    place: DeliveryPlace | None
+    "None: it was received by its sequence number, over no link."
+    token: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """One operation with what it says about the message."""
+
+    operation: Settle
+    reason: str | None = None
+    description: str | None = None
+    properties: Mapping[str, Any] | None = None
+    "Application properties that an abandon changes."
+
+
+OnLink = Callable[[Receiver, Deliveries, Settlement, float], Awaitable[None]]
+
+ON_LINK: dict[Settle, OnLink] = {
+    Settle.COMPLETE: lambda link, ids, _, left_s: link.complete(ids, timeout_s=left_s),
+    Settle.ABANDON: lambda link, ids, said, left_s: link.abandon(ids, properties=said.properties, timeout_s=left_s),
+    Settle.DEFER: lambda link, ids, _, left_s: link.defer(ids, timeout_s=left_s),
+    Settle.DEAD_LETTER: lambda link, ids, said, left_s: link.dead_letter(
+        ids, said.reason, said.description, timeout_s=left_s
+    ),
+}
+STATUSES: dict[Settle, DispositionStatus] = {
+    Settle.COMPLETE: "completed",
+    Settle.ABANDON: "abandoned",
+    Settle.DEFER: "defered",
+    Settle.DEAD_LETTER: "suspended",
+}
+
+
+async def settle_by_token(
+    node: Management, token: UUID, said: Settlement, session_id: str | None, timeout_s: float
+) -> None:
+    is_dead = said.operation is Settle.DEAD_LETTER
+    await node.update_disposition(
+        STATUSES[said.operation],
+        [token],
+        reason=(said.reason or "") if is_dead else None,
+        description=(said.description or "") if is_dead else None,
+        properties=said.properties,
+        session_id=session_id,
+        timeout_s=timeout_s,
+    )

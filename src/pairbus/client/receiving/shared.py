@@ -1,0 +1,70 @@
+"""The connection, the meters and the end that all receivers of one engine have in common."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pairbus.client.state import PairState
+from pairbus.ledger.rows import MeterKind, billing_groups
+from pairbus.transport import Carrier
+from pairbus.transport.tasks import Tasks
+
+if TYPE_CHECKING:
+    from pairbus.client.receiving.entity_receiver import EntityReceiver
+
+
+class Receiving:
+    """The receivers of one engine. On a carrier of their own a flood of deliveries delays no answer to a send."""
+
+    def __init__(self, state: PairState) -> None:
+        self.state = state
+        self.loop = asyncio.get_running_loop()
+        self.tasks = Tasks()
+        self._carrier: Carrier | None = None
+        self._receivers: set[EntityReceiver] = set()
+
+    @property
+    def carrier(self) -> Carrier:
+        """The way to the primary, made when it is needed first."""
+        if self._carrier is None:
+            self._carrier = self.state.primary.new_carrier(self.state.options.connect_timeout)
+        return self._carrier
+
+    def add(self, receiver: EntityReceiver) -> None:
+        self._receivers.add(receiver)
+
+    def discard(self, receiver: EntityReceiver) -> None:
+        self._receivers.discard(receiver)
+
+    def check(self) -> None:
+        """Raise when receivers of this client must end."""
+        self.state.check_receiver()
+
+    # ── meters ──
+
+    def count(self, path: str, kind: MeterKind, count: int = 1, size_bytes: int = 0, outcome: str = "ok") -> None:
+        self.state.meters.count("primary", path, kind, size_bytes, count=count, outcome=outcome)
+
+    def count_received(self, path: str, sizes: list[int]) -> None:
+        if self.state.meters.ledger is not None:
+            for count, size_bytes in billing_groups(sizes):
+                self.count(path, "receive", count, size_bytes)
+
+    # ── the end ──
+
+    def end(self) -> None:
+        """End all receivers of a faulted client at once: calls that wait raise its error."""
+        for receiver in list(self._receivers):
+            receiver.leave()
+
+    async def close(self, timeout_s: float) -> None:
+        """Close all receivers, so that nothing stays locked, and then the connection."""
+        closing = [self.tasks.start(receiver.close(), f"closing {receiver!r}") for receiver in self._receivers]
+        if closing:
+            _, late = await asyncio.wait(closing, timeout=timeout_s)
+            for each in late:
+                each.cancel()
+        if self._carrier is not None:
+            await self._carrier.close()
+        await self.tasks.ended()
