@@ -7,12 +7,13 @@ and succeed, so the witness stands where the attempts are made.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pairbus.client.outgoing import Outgoing
 from pairbus.client.results import Origin
 from pairbus.client.sends import Sends
-from pairbus.pairing.commands import Command, Reply, ToBacklog, ToPrimary
+from pairbus.pairing.commands import Attempt, Reply, ToBacklog, ToPrimary
 from pairbus.syphon import send
 from pairbus.syphon.decide.batch import Chunk, Item
 from pairbus.syphon.settle import Settling
@@ -20,29 +21,36 @@ from pairbus.syphon.shared import Batch, SyphonState
 from pairbus.transport import Sender, TransportError
 from tests.nemesis.log import Log
 
+Attempts = Callable[[Sends, Origin, Outgoing, Any], Awaitable[Reply]]
+
 
 def watch_sends(log: Log) -> None:
     """Record attempts of a client without an answer, and messages that a backlog queue took."""
-    genuine = Sends._perform
+    to_primary, to_backlog = Sends._to_primary, Sends._to_backlog
 
-    async def perform(self: Sends, origin: Origin, outgoing: Outgoing, command: Command) -> Reply:
-        if not isinstance(command, ToPrimary | ToBacklog):
-            return await genuine(self, origin, outgoing, command)
+    async def watched(genuine: Attempts, sends: Sends, origin: Origin, outgoing: Outgoing, attempt: Attempt) -> Reply:
         before = list(outgoing.ids)
-        place = command.queue if isinstance(command, ToBacklog) else "the primary"
+        place = attempt.queue if isinstance(attempt, ToBacklog) else "the primary"
         try:
-            reply = await genuine(self, origin, outgoing, command)
+            reply = await genuine(sends, origin, outgoing, attempt)
         except BaseException:
             log.add(("doubt", place, before))
             raise
-        if isinstance(command, ToBacklog):
+        if isinstance(attempt, ToBacklog):
             left = set(outgoing.ids)
             log.add(("away", place, [one for one in before if one not in left]))
         if reply.failure is not None and reply.failure.outcome_unknown:
             log.add(("doubt", place, list(outgoing.ids)))
         return reply
 
-    Sends._perform = perform  # type: ignore[method-assign]
+    async def watched_primary(self: Sends, origin: Origin, outgoing: Outgoing, attempt: ToPrimary) -> Reply:
+        return await watched(to_primary, self, origin, outgoing, attempt)
+
+    async def watched_backlog(self: Sends, origin: Origin, outgoing: Outgoing, attempt: ToBacklog) -> Reply:
+        return await watched(to_backlog, self, origin, outgoing, attempt)
+
+    Sends._to_primary = watched_primary  # type: ignore[method-assign]
+    Sends._to_backlog = watched_backlog  # type: ignore[method-assign]
 
 
 def watch_moves(log: Log) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -14,6 +14,7 @@ from pairbus.amqp.types import decode
 from pairbus.broker.wire.deliveries import patch_of
 from pairbus.pairing.policy import Silence
 from pairbus.transport import ConnectionLost, ReceivedMessage, Refused, Timeout, TransportError
+from pairbus.transport.links.management import Status
 from tests.sim.broker import Queue
 
 if TYPE_CHECKING:
@@ -169,6 +170,26 @@ class SimSender(SimLink):
 
 def _batched(payload: bytes) -> list[bytes]:
     return [decode(payload, value_at)[0] for code, _, value_at, _ in sections(payload) if code == DATA]
+
+
+class SimManagement(SimLink):
+    """The requests of `transport.Management` that a syphon makes."""
+
+    async def update_disposition(
+        self, status: Status, tokens: Sequence[UUID], *, timeout_s: float | None = None
+    ) -> None:
+        """Abandon messages by their lock tokens; a lock that has ended refuses the request, which changes nothing."""
+        assert status == "abandoned", "nothing else is settled by a lock token here"
+        self.check()
+        queue = self.wire.namespace.queue(self.path)
+
+        def abandon() -> None:
+            if any(queue.held(token) is None for token in tokens):
+                raise Refused("com.microsoft:message-lock-lost", self.path)
+            for token in tokens:
+                queue.unlock(token)
+
+        await self.within(self.wire.ask(abandon, doubtful=True), timeout_s, "request", outcome_unknown=True)
 
 
 class Outlet:

@@ -22,6 +22,7 @@ REGRESSIONS: dict[int, str] = {
     17964: "a link that could not be asked to take messages back was left open, and went on receiving",
     65684: "nobody was told of a copy in a backlog queue that had not answered, when the primary took the next attempt",
     5773: "a send of the spool that ended while its process died was never asked how",
+    10908: "a syphon released messages by their lock tokens, which the simulated network did not understand",
     69452: "a message whose send had failed was stored ten seconds later, behind the next one of its lane: no fault",
 }
 "Seeds that once broke a promise, and the fault."

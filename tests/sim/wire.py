@@ -17,7 +17,7 @@ from pairbus.transport.carrier.carrier import HIDES_PINGS
 from pairbus.transport.connection.steps import Hearing
 from tests.sim.broker import Namespace
 from tests.sim.checker import History
-from tests.sim.links import SimLink, SimReceiver, SimSender
+from tests.sim.links import SimLink, SimManagement, SimReceiver, SimSender
 from tests.sim.loop import VirtualLoop
 
 ENDPOINT = Endpoint.parse(
@@ -184,6 +184,11 @@ class Wire:
         assert sub_queue is None and session is None, "no dead-letter queue and no session is read here"
         link = SimReceiver(self, path, timeout_s, credit)
         await self._attach(link, timeout_s, link.opened)
+        return link
+
+    async def management(self, path: str, *, timeout_s: float, silence_s: float) -> SimManagement:
+        link = SimManagement(self, path, timeout_s)
+        await self._attach(link, timeout_s, lambda: self.namespace.queue(path).refuse(attaching=True))
         return link
 
     async def _attach(self, link: SimLink, timeout_s: float, act: Act) -> None:
