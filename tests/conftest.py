@@ -19,7 +19,7 @@ from pairbus.spark.session import LIGHT_JAVA
 from tests.azure import NAMES as AZURE
 from tests.brokers import BrokerProcess
 
-pytest_plugins = ["tests.balance", "tests.failures"]
+pytest_plugins = ["tests.balance", "tests.failures", "tests.java_trap"]
 
 # Every run uses the same examples, so a failure is the same for everybody. PAIRBUS_EXPLORE=1 looks for new examples.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)

@@ -76,6 +76,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "host",
         "ledger",
         "pairing",
+        "sdk",
         "settings",
         "syphon",
         "telemetry",

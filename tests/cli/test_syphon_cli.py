@@ -424,6 +424,13 @@ def test_a_redrive_says_why_dead_letters_stay(broker: BrokerProcess, queue_name:
     assert "the label is wrong" in done.stderr
 
 
+def test_redrive_of_a_missing_queue_says_so_and_not_that_it_moved_nothing(broker: BrokerProcess) -> None:
+    """A summary would look like success."""
+    done = run(broker, "redrive", "nope")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1 and "nope" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

@@ -40,6 +40,55 @@ async def test_topic_and_subscription_are_created_and_deleted() -> None:
         assert not any(one.startswith("prices") for one in entities)
 
 
+NEWS = "news/Subscriptions/all"
+
+
+async def test_rule_is_created_changed_and_deleted() -> None:
+    """A rule is written as the list of rules shows it."""
+    async with world() as there:
+        amount = {"type": "long", "value": "5"}
+        equal = {"filter": "correlation", "fields": {"label": "paint"}, "properties": {"amount": amount}}
+        for rule in (
+            {"name": "dear", "filter": "sql", "expression": "amount > 10", "action": "SET seen = TRUE"},
+            {"name": "paint", **equal},
+            {"name": "none", "filter": "false"},
+        ):
+            await there.post(f"{CONTOSO}/create-rule", {"path": NEWS, **rule})
+        await there.post(f"{CONTOSO}/delete-rule", {"path": NEWS, "name": "$Default"})
+        await there.post(
+            f"{CONTOSO}/change-rule", {"path": NEWS, "name": "dear", "filter": "sql", "expression": "amount > 20"}
+        )
+        found = await there.get(f"{CONTOSO}/rules?path={NEWS}")
+        assert {rule.pop("name"): rule for rule in found} == {
+            "dear": {"filter": "sql", "expression": "amount > 20"},
+            "paint": {**equal, "properties": {"amount": {"type": "int", "value": "5"}}},
+            "none": {"filter": "false"},
+        }
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "status", "word"),
+    [
+        ("create-rule", {"name": "x", "filter": "sql", "expression": "amount >"}, 400, "operand"),
+        ("create-rule", {"name": "x", "filter": "sql", "expression": " "}, 400, "expression"),
+        ("create-rule", {"name": "x", "filter": "like"}, 400, "correlation"),
+        ("create-rule", {"name": "x", "filter": "correlation", "fields": {"color": "red"}}, 400, "color"),
+        ("create-rule", {"name": "x", "filter": "correlation", "properties": {"a": [1]}}, 400, "properties.a"),
+        ("create-rule", {"name": "$Default", "filter": "true"}, 400, "$Default"),
+        ("create-rule", {"filter": "true"}, 400, "name"),
+        ("create-rule", {"path": "orders", "name": "x", "filter": "true"}, 400, "no subscription"),
+        ("change-rule", {"name": "missing", "filter": "true"}, 404, "missing"),
+        ("delete-rule", {"name": "missing"}, 404, "missing"),
+        ("delete-rule", {"path": "news/Subscriptions/none", "name": "x"}, 404, "none"),
+    ],
+)
+async def test_wrong_request_changes_no_rule(route: str, body: dict[str, Any], status: int, word: str) -> None:
+    async with world() as there:
+        got, said = await there.ask("POST", f"{CONTOSO}/{route}", {"path": NEWS, **body})
+        assert (got, "\n" in said["error"], word in said["error"]) == (status, False, True), said
+        assert [rule["name"] for rule in await there.get(f"{CONTOSO}/rules?path={NEWS}")] == ["$Default"]
+
+
 @pytest.mark.parametrize(
     ("route", "body", "status"),
     [
@@ -80,7 +129,7 @@ async def test_unknown_namespace_is_told_with_those_that_exist(method: str, rout
         assert (got, said) == (404, {"error": "there is no namespace 'fabrikam'; there are: contoso"})
 
 
-@pytest.mark.parametrize("route", ["create", "change", "delete"])
+@pytest.mark.parametrize("route", ["create", "change", "delete", "create-rule", "change-rule", "delete-rule"])
 async def test_foreign_page_cannot_change_entities(route: str) -> None:
     async with world() as there:
         before = await _entities(there)

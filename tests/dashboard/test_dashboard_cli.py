@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import fcntl
 import json
 import os
@@ -61,6 +62,15 @@ def test_control_socket_of_another_broker_is_refused(command: Command, broker: B
 def test_missing_control_socket_is_told(command: Command, broker: BrokerProcess, tmp_path: Path) -> None:
     outcome = command("dashboard", "--primary", broker.connection_string(), "--control", str(tmp_path / "none.sock"))
     assert outcome.code == 1 and "none.sock" in outcome.err
+
+
+def test_port_in_use_is_told_in_one_line(command: Command, broker: BrokerProcess) -> None:
+    """The page and the broker are easily given the same port."""
+    port = broker.ports["contoso"]
+    outcome = command("dashboard", "--primary", broker.connection_string(), "--port", str(port))
+    words = f"cannot listen on 127.0.0.1:{port}: {os.strerror(errno.EADDRINUSE)}; choose another port"
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.count("\n") == 1 and outcome.err.endswith(f"{words}\n")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.management import CorrelationRuleFilter
 
 from pairbus import PairedServiceBusClient
 from tests.brokers import BrokerProcess
@@ -203,6 +204,36 @@ def test_queue_is_created_changed_and_deleted(tab: Tab, broker: BrokerProcess) -
     with broker.admin() as admin:
         assert "by-hand" not in [queue.name for queue in admin.list_queues()]
     assert tab.complaints == []
+
+
+def test_rule_is_created_changed_and_deleted(tab: Tab, broker: BrokerProcess) -> None:
+    with broker.admin() as admin:
+        admin.create_topic("ruled")
+        admin.create_subscription("ruled", "eu")
+    visit(tab, page_of(broker, "#/entity/contoso/ruled%2FSubscriptions%2Feu/rules"))
+    click(tab, "[data-action=new-rule]")
+    until(tab, "document.querySelector('#entity-form') !== null")
+    write(tab, "#entity-form input[name=name]", "dear")
+    write(tab, "#entity-form textarea[name=expression]", "amount > 10")
+    click(tab, "#entity-form [data-action=submit]")
+    click(tab, "[data-action=change-rule][data-rule=dear]")
+    until(tab, "document.querySelector('#entity-form textarea').value === 'amount > 10'")
+    tab.ask(
+        "(() => { const kind = document.querySelector('#entity-form select[name=filter]');"
+        " kind.value = 'correlation'; kind.dispatchEvent(new Event('change')); })()"
+    )
+    write(tab, "#entity-form input[name=label]", "paint")
+    click(tab, "#entity-form [data-action=submit]")
+    until(tab, "document.querySelector('dialog') === null && document.body.textContent.includes('paint')")
+    click(tab, "[data-action=delete-rule][data-rule='$Default']")
+    assert "1 rule stays" in until(tab, "document.querySelector('dialog')?.textContent")
+    click(tab, "dialog button.danger")
+    until(tab, "document.querySelector('dialog') === null && document.querySelectorAll('tbody tr').length === 1")
+    with broker.admin() as admin:
+        [rule] = admin.list_rules("ruled", "eu")
+    assert isinstance(rule.filter, CorrelationRuleFilter)
+    assert (rule.name, rule.filter.label) == ("dear", "paint")
+    assert tab.ask(OVERFLOWING) == [] and tab.complaints == []
 
 
 def test_send_and_purge(tab: Tab, broker: BrokerProcess) -> None:

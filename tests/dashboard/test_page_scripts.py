@@ -210,6 +210,77 @@ def test_counts_of_a_namespace_that_is_away_have_their_time(tmp_path: Path) -> N
     assert run(tmp_path, script) == [True, True]
 
 
+RULES = """
+import { dialogBox, find, posted, settled, submit } from "./stub_page.mjs";
+const { rules } = await import("./rules.js");
+const amount = { type: "int", value: "5" };
+const known = [
+  { name: "dear", filter: "sql", expression: "amount > 10", action: "SET seen = TRUE" },
+  { name: "paint", filter: "correlation", fields: { label: "paint" }, properties: { amount } },
+];
+const view = { extra: known };
+const here = { namespace: "contoso", path: "news/Subscriptions/eu", view, redraw() {}, reload() {} };
+const isFor = (one, action, rule) => one.given["data-action"] === action && one.given["data-rule"] === rule;
+const press = (action, rule) => find(rules(here), (one) => isFor(one, action, rule)).onclick();
+const write = (name, text) => { find(dialogBox(), (one) => one.given.name === name).value = text; };
+const send = async () => { await submit(dialogBox()); await settled(); };
+"""
+
+
+def test_rules_are_created_changed_and_deleted_by_their_dialogs(tmp_path: Path) -> None:
+    """Properties keep their types, and the dialog of a deletion says how many rules stay."""
+    script = f"""{RULES}
+    press("new-rule");
+    write("name", "cheap"); write("filter", "sql"); write("expression", "amount < 3");
+    await send();
+    press("change-rule", "paint");
+    write("filter", "correlation"); write("to", "eu");
+    await send();
+    press("delete-rule", "dear");
+    const asked = dialogBox().text;
+    await send();
+    console.log(JSON.stringify({{ posted, asked }}));
+    """
+    found = run(tmp_path, script)
+    path = {"path": "news/Subscriptions/eu"}
+    amount = {"amount": {"type": "int", "value": "5"}}
+    assert found["posted"] == [
+        ["create-rule", path | {"name": "cheap", "filter": "sql", "expression": "amount < 3"}],
+        [
+            "change-rule",
+            path
+            | {
+                "name": "paint",
+                "filter": "correlation",
+                "fields": {"label": "paint", "to": "eu"},
+                "properties": amount,
+            },
+        ],
+        ["delete-rule", path | {"name": "dear"}],
+    ]
+    assert "Delete the rule dear of news/Subscriptions/eu in contoso? 1 rule stays." in found["asked"]
+
+
+def test_backlog_queues_are_folded_and_last_and_events_are_links(tmp_path: Path) -> None:
+    """No stranger may take them for queues of an application; what an event names is one click away."""
+    script = """
+    import { find } from "./stub_page.mjs";
+    const { state } = await import("./store.js");
+    const { overview } = await import("./overview.js");
+    const orders = { kind: "queue", active: 1, dead: 2 };
+    const entities = { "contoso/x-servicebus-transfer/1": { kind: "queue", active: 7, dead: 0 }, orders };
+    state.look = { title: "fabrikam", time_ms: 2, namespaces: { fabrikam: { reachable: true, entities } } };
+    state.happened = [{ time_ms: 1, kind: "dead-letter", entity: "orders", text: "orders has 2 dead letters" }];
+    const drawn = overview(() => {});
+    const folded = find(drawn.at(-1), (one) => one.nodeName === "DETAILS");
+    const above = drawn.slice(0, -1).map((one) => one.text).join();
+    const link = find(drawn, (one) => one.text === "orders" && /dead-letters$/.test(one.given.href));
+    const found = [folded.given.open ?? null, folded.text.includes("transfer/1"), above.includes("transfer/1")];
+    console.log(JSON.stringify([...found, link.given.href]));
+    """
+    assert run(tmp_path, script) == [None, True, False, "#/entity/fabrikam/orders/dead-letters"]
+
+
 def test_no_dialog_asks_to_delete_nothing(tmp_path: Path) -> None:
     script = f"""{OPENED}
     answers.count = {{ count: 0, is_all: true, last: null }};

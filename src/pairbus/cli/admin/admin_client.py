@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from pairbus.auth.emulator import DEFAULT_PORT, ca_file_with, fetch_ca, with_por
 from pairbus.auth.hosts import in_url, is_loopback
 from pairbus.cli.admin.connection import broker_hint
 from pairbus.errors import ConfigError, EntityError, EntityExists, EntityNotFound, PairbusError
+from pairbus.sdk.refusals import first_line, words_of
 
 CONNECT_WAIT_S = 10
 READ_WAIT_S = 60
@@ -110,11 +110,11 @@ def trusted(emulator: str | None, authority: str, ca_file: Path | None) -> Itera
 
 def _unreachable(authority: str, error: object) -> str:
     host, _ = host_and_port(authority, "authority")
-    return f"cannot reach {authority}: {_first_line(error)}{broker_hint(host)}"
+    return f"cannot reach {authority}: {first_line(error)}{broker_hint(host)}"
 
 
 def _in_one_line(error: AzureError, authority: str, secret: str) -> PairbusError:
-    detail = _detail(error)
+    detail = words_of(error)
     match error:
         case ResourceNotFoundError():
             hint = "`pairbus queue list` and `pairbus topic list` show what is there"
@@ -128,22 +128,3 @@ def _in_one_line(error: AzureError, authority: str, secret: str) -> PairbusError
         case ServiceRequestError() | ServiceResponseError():
             return PairbusError(_unreachable(authority, detail))
     return PairbusError(f"{authority}: {detail}")
-
-
-def _detail(error: AzureError) -> str:
-    """Return the broker's own text: the SDK drops it for some statuses, but keeps the response."""
-    response: Any = getattr(error, "response", None)
-    if response is not None:
-        match = re.search(r"<Detail>(.*?)</Detail>", response.text(), re.DOTALL)
-        if match:
-            return _first_line(re.sub(r"^SubCode=\d+\. ", "", _unescaped(match[1])))
-    return _first_line(error.message or error)
-
-
-def _unescaped(text: str) -> str:
-    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-
-
-def _first_line(text: object) -> str:
-    lines = str(text).strip().splitlines()
-    return lines[0] if lines else type(text).__name__

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 LINE_S = 1.0  # between two progress lines on a terminal
 LOG_S = 30.0  # between two progress lines elsewhere
+FIRST_LINE_S = 1.0  # before the first progress line elsewhere
 COUNT_S = 5.0  # between two counts of waiting messages, while some are moved or held back; elsewhere LOG_S
 IDLE_COUNT_S = POLL_S  # between two counts while no messages are moved or held back: each count is billed
 COUNT_LOOK_S = 1.0  # between two checks whether a count is due
@@ -354,6 +355,8 @@ class Pumping:
     async def _show(self) -> None:
         terminal = sys.stderr.isatty()
         last = ""
+        if not terminal:  # a run that fails at once tells its error, and not that it moved 0 messages
+            await asyncio.sleep(FIRST_LINE_S)
         while True:
             now = self._progress()
             line = self._telling.progress(now)

@@ -2,7 +2,7 @@
 
 import { entityLink, go } from "./address.js";
 import { get, of, post } from "./api.js";
-import { attempt, confirm, dialog, toast } from "./dialogs.js";
+import { ask, attempt, confirm, toast } from "./dialogs.js";
 import { button, field, h } from "./dom.js";
 import { state } from "./store.js";
 import { many } from "./words.js";
@@ -40,16 +40,6 @@ function read(form, kind, known) {
     if (value !== before && !(type === "number" && text === String(before))) found[name] = value;
   }
   return found;
-}
-
-function ask(title, label, content, act) {
-  const problem = h("p", { class: "bad", role: "alert" });
-  const box = dialog(title, h("form", { id: "entity-form", onsubmit: async (event) => {
-    event.preventDefault();
-    problem.textContent = "";
-    try { await act(event.target); box.close(); } catch (error) { problem.textContent = error.message; }
-  } }, content, problem, h("div", { class: "actions" }, h("button", { type: "submit", "data-action": "submit" }, label))), { class: "wide" });
-  return box;
 }
 
 export async function newEntity() {

@@ -32,6 +32,17 @@ export function confirm(title, text, label, act, more) {
   h("div", { class: "actions" }, h("button", { class: "danger", type: "submit" }, label), button("Keep", () => box.close(), { class: "quiet" }))), { class: "small" });
 }
 
+// A form in a dialog: closes when `act` has ended, and shows why it failed.
+export function ask(title, label, content, act) {
+  const problem = h("p", { class: "bad", role: "alert" });
+  const box = dialog(title, h("form", { id: "entity-form", onsubmit: async (event) => {
+    event.preventDefault();
+    problem.textContent = "";
+    try { await act(event.target); box.close(); } catch (error) { problem.textContent = error.message; }
+  } }, content, problem, h("div", { class: "actions" }, h("button", { type: "submit", "data-action": "submit" }, label))), { class: "wide" });
+  return box;
+}
+
 let timer;
 export function toast(text, tone) {
   document.getElementById("toast")?.remove();

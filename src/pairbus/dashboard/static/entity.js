@@ -2,10 +2,11 @@
 
 import { conditionsFrom, entityLink } from "./address.js";
 import { get, of, post } from "./api.js";
-import { attempt, confirm } from "./dialogs.js";
-import { button, field, h, pill, section, svg, table, tiles } from "./dom.js";
+import { confirm } from "./dialogs.js";
+import { button, h, pill, section, svg, table, tiles } from "./dom.js";
 import { sendForm, syncMessage } from "./message.js";
 import { deadLetters, messages } from "./messages.js";
+import { rules } from "./rules.js";
 import { ratesOf, seenAt, state } from "./store.js";
 import { aheadBy } from "./switches.js";
 import { entityButtons } from "./admin.js";
@@ -121,7 +122,7 @@ export function refreshEntity() {
   load(view.here);
 }
 
-// ── scheduled, sessions, rules, subscriptions ──
+// ── scheduled, sessions, subscriptions ──
 
 function scheduled(here) {
   const found = view.extra?.messages;
@@ -157,21 +158,6 @@ function sessions(here) {
     { title: "State", cell: (one) => h("span", { class: "body" }, one.is_locked ? "(its receiver has it)" : one.state ?? "(none)") },
   ], found) : h("p", { class: "nothing" }, "No session has messages or a state."),
   view.extra.total > found.length ? h("p", { class: "note" }, `The first ${found.length} of ${number(view.extra.total)}.`) : null);
-}
-
-function rules(here) {
-  const found = view.matched?.rules ?? view.extra;
-  if (!found) return h("p", { class: "nothing" }, view.problem ? "" : "Looking…");
-  return [section("rules", "Rules", found.length ? table("Rules", [
-    { title: "Rule", cell: (rule) => h("bdi", {}, rule.name) },
-    { title: "Filter", cell: (rule) => h("code", {}, rule.expression ?? (rule.filter === "correlation" ? JSON.stringify({ ...rule.fields, ...Object.fromEntries(Object.entries(rule.properties ?? {}).map(([name, one]) => [name, one.value])) }) : rule.filter)) },
-    { title: "Action", class: "minor", cell: (rule) => (rule.action ? h("code", {}, rule.action) : "–") },
-    view.matched ? { title: "Matches", cell: (rule) => [pill(rule.matches ? "healthy" : "idle", rule.matches ? "yes" : "no"), rule.problem ? h("small", { class: "reason" }, rule.problem) : null] } : null,
-  ].filter(Boolean), found) : h("p", { class: "nothing" }, "There are no rules: no message comes here.")),
-  section("match", "Would this message match?", h("form", { id: "match-form", onsubmit: async (event) => { event.preventDefault(); const data = new FormData(event.target); view.matched = await attempt(async () => post(of(here.namespace, "match"), { path: here.path, message: { ...(data.get("subject") ? { subject: data.get("subject") } : {}), ...(data.get("body") ? { body: data.get("body") } : {}), application_properties: JSON.parse(data.get("properties") || "{}") } })); here.redraw(); } },
-    h("div", { class: "fields" }, field("Subject", h("input", { name: "subject", autocomplete: "off" })), field("Application properties, as JSON", h("textarea", { name: "properties", rows: 3, placeholder: '{"region": "eu", "amount": 12}', spellcheck: "false" })), field("Body", h("textarea", { name: "body", rows: 3, spellcheck: "false" }))),
-    view.matched ? h("p", { id: "matched", class: view.matched.matches ? "good" : "bad" }, view.matched.matches ? "Yes: the subscription would get this message." : "No rule selects this message.") : null,
-    h("div", { class: "actions" }, h("button", { type: "submit" }, "Try"))))];
 }
 
 function subscriptions(here) {
