@@ -14,7 +14,7 @@ from pairbus.amqp.types import decode
 from pairbus.broker.wire.deliveries import patch_of
 from pairbus.pairing.policy import Silence
 from pairbus.transport import ConnectionLost, ReceivedMessage, Refused, Timeout, TransportError
-from pairbus.transport.links.management import Status
+from pairbus.transport.links.management import DispositionStatus
 from tests.sim.broker import Queue
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class SimManagement(SimLink):
     """The requests of `transport.Management` that a syphon makes."""
 
     async def update_disposition(
-        self, status: Status, tokens: Sequence[UUID], *, timeout_s: float | None = None
+        self, status: DispositionStatus, tokens: Sequence[UUID], *, timeout_s: float | None = None
     ) -> None:
         """Abandon messages by their lock tokens; a lock that has ended refuses the request, which changes nothing."""
         assert status == "abandoned", "nothing else is settled by a lock token here"
