@@ -179,9 +179,17 @@ class Wire:
         return link
 
     async def receiver(
-        self, path: str, *, credit: int, sub_queue: str | None, session: object, timeout_s: float
+        self,
+        path: str,
+        *,
+        mode: str,
+        credit: int,
+        sub_queue: str | None,
+        session: object,
+        identifier: str | None,
+        timeout_s: float,
     ) -> SimReceiver:
-        assert sub_queue is None and session is None, "no dead-letter queue and no session is read here"
+        assert mode == "peek-lock" and sub_queue is None and session is None, "only messages under lock are read here"
         link = SimReceiver(self, path, timeout_s, credit)
         await self._attach(link, timeout_s, link.opened)
         return link
