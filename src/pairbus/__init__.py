@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         ScheduleWhileFailedOver,
         SendAvailabilityBacklogError,
     )
-    from pairbus.client.sync import PairedSender, PairedServiceBusClient
+    from pairbus.client.sync import PairedSender, PairedServiceBusClient, ServiceBusClient, ServiceBusSender
     from pairbus.errors import PairbusError, PairingError
     from pairbus.pairing.failover import State
     from pairbus.pairing.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
@@ -48,11 +48,13 @@ __all__ = [
     "ScheduleWhileFailedOver",
     "SendAvailabilityBacklogError",
     "SendAvailabilityPairedNamespaceOptions",
+    "ServiceBusClient",
+    "ServiceBusSender",
     "State",
 ]
 
 _HOMES = {
-    "pairbus.client.sync": ("PairedSender", "PairedServiceBusClient"),
+    "pairbus.client.sync": ("PairedSender", "PairedServiceBusClient", "ServiceBusClient", "ServiceBusSender"),
     "pairbus.errors": ("PairbusError", "PairingError"),
     "pairbus.pairing.failover": ("State",),
     "pairbus.pairing.options": ("PairedNamespaceOptions", "SendAvailabilityPairedNamespaceOptions"),

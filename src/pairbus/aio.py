@@ -1,5 +1,5 @@
-"""The paired client for asyncio, as `azure.servicebus.aio` is the SDK's."""
+"""The clients for asyncio, as `azure.servicebus.aio` has those of the SDK."""
 
-from pairbus.client.client import PairedSender, PairedServiceBusClient
+from pairbus.client.client import PairedSender, PairedServiceBusClient, ServiceBusClient, ServiceBusSender
 
-__all__ = ["PairedSender", "PairedServiceBusClient"]
+__all__ = ["PairedSender", "PairedServiceBusClient", "ServiceBusClient", "ServiceBusSender"]

@@ -1,4 +1,4 @@
-"""The plain SDK and the paired client behind one face: the same call through both, to the same scripted endpoint."""
+"""The plain SDK and our two clients behind one face: the same call through each, to the same scripted endpoint."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from azure.servicebus import ServiceBusClient, aio
 from tests.client.world import CALL_S, Client, Stage
 from tests.sdk.flavours import Flavour, in_thread
 
-Who = Literal["plain", "paired"]
+Who = Literal["plain", "paired", "single"]
 
 
 class Caller:
-    """One sender of the plain SDK, or of the paired client, in one flavour."""
+    """One client in one flavour. The stage closes ours."""
 
     def __init__(
         self, stage: Stage, who: Who, flavour: Flavour, *, failover_interval: float = 0, **keywords: Any
@@ -35,6 +35,8 @@ class Caller:
                 primary_kwargs=self._keywords,
             )
             return made.client
+        if self.who == "single":
+            return self._stage.single(self.flavour, **self._keywords).client
         kind = aio.ServiceBusClient if self.flavour == "aio" else ServiceBusClient
         return kind.from_connection_string(
             self._stage.primary.connection_string, **{"retry_total": 0, **self._keywords}

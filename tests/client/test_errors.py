@@ -40,7 +40,7 @@ ERRORS: list[tuple[PairingError, type[Exception], list[str]]] = [
         ["1 of 3", "b, c", "`unsent_ids`"],
     ),
     (
-        send_errors.PairedMessagingFactoryError("contoso", "fabrikam", "closed"),
+        send_errors.PairedMessagingFactoryError("the pair of contoso and fabrikam", "closed"),
         ServiceBusError,
         ["contoso", "fabrikam", "Nothing was sent", "new client"],
     ),

@@ -110,7 +110,7 @@ async def test_closing_closes_the_clients_of_both_sides(world: World, flavour: F
     await sender.send(message())
     closed: list[str] = []
     for side in ("primary", "secondary"):
-        call_when_closed(getattr(client.client, f"_{side}"), partial(closed.append, side))
+        call_when_closed(client.client._state.sides[side].client, partial(closed.append, side))
     assert all(nemesis.open_connections for nemesis in nemeses)
     await client.close()
     assert closed == ["primary", "secondary"]
@@ -184,9 +184,8 @@ async def test_side_closed_by_somebody_else_faults_both_sides_with_syphon(
     client = await world.client(flavour, enable_syphon=True)
     sender = client.sender(queue)
     await sender.send(message())
-    mine = client.client._primary if side == "primary" else client.client._secondary
     began = time.monotonic()
-    await client.call(mine.close)
+    await client.call(client.client._state.sides[side].client.close)
     await until(lambda: len(client.told(Faulted)) == 2, "the other one is faulted")
     assert 5.0 <= time.monotonic() - began < 5.0 + 3.0 * slowness()
     assert [fault.side == side for fault in client.told(Faulted)] == [True, False]
@@ -219,7 +218,7 @@ async def test_primary_stays_usable_without_its_secondary(world: World, flavour:
     sender = client.sender(queue)
     await sender.send(message())
     if how == "closed":
-        await client.call(client.client._secondary.close)
+        await client.call(client.client._state.secondary.client.close)
     else:
         client.client.fault("secondary")
     await sender.send(message())

@@ -35,7 +35,7 @@ def test_a_primary_without_an_answer_is_a_time_out_for_the_caller() -> None:
     ("ended", "says"),
     [
         (ClientClosed("contoso"), "contoso is closed"),
-        (PairedMessagingFactoryError("contoso", "fabrikam", "fault() was called"), "contoso and fabrikam is faulted"),
+        (PairedMessagingFactoryError("the pair of a and b", "fault() was called"), "the pair of a and b is faulted"),
     ],
 )
 def test_an_end_between_two_parts_says_which_are_stored(

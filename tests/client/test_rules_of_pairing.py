@@ -284,8 +284,9 @@ async def test_keywords_of_the_sdks_client_are_passed_on_to_their_side(world: Wo
         flavour, primary_kwargs={"user_agent": "orders/1.0"}, secondary_kwargs={"retry_total": 5}
     ).client
     assert client._primary._config.user_agent == "orders/1.0"
-    assert (client._primary._config.retry_total, client._secondary._config.retry_total) == (3, 5)
-    assert client._secondary._config.user_agent is None
+    primary, secondary = (side.client for side in client._state.sides.values())
+    assert (primary._config.retry_total, secondary._config.retry_total) == (3, 5)
+    assert secondary._config.user_agent is None
 
 
 async def test_send_at_home_and_listen_away_are_enough_for_the_syphon(world: World, flavour: Flavour) -> None:

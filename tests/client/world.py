@@ -98,7 +98,7 @@ class Namespaces:
 
 
 class Client:
-    """A paired client of either flavour. Every call is awaited and has a deadline."""
+    """A client of either flavour. Every call is awaited and has a deadline."""
 
     def __init__(self, flavour: Flavour, client: Any, events: list[Event]) -> None:
         self.flavour = flavour
@@ -220,6 +220,13 @@ def new_client(flavour: Flavour, primary: str, secondary: str, **options: Any) -
     return Client(flavour, kind.from_connection_strings(primary, secondary, **given), events)
 
 
+def new_single(flavour: Flavour, connection_string: str, **keywords: Any) -> Client:
+    """Make a client of one namespace."""
+    events: list[Event] = []
+    kind: Any = pairbus.aio.ServiceBusClient if flavour == "aio" else pairbus.ServiceBusClient
+    return Client(flavour, kind.from_connection_string(connection_string, on_event=events.append, **keywords), events)
+
+
 class Stage:
     """Two scripted endpoints instead of namespaces, for answers that a real broker cannot be made to give."""
 
@@ -234,6 +241,12 @@ class Stage:
         """Paired at its first send: the queues are taken for granted."""
         given = {"primary_name": "stage", "create_backlog_queues": False, **options}
         client = new_client(flavour, self.primary.connection_string, self.secondary.connection_string, **given)
+        self._clients.append(client)
+        return client
+
+    def single(self, flavour: Flavour, **keywords: Any) -> Client:
+        """Make a client of the primary alone."""
+        client = new_single(flavour, self.primary.connection_string, **keywords)
         self._clients.append(client)
         return client
 

@@ -17,7 +17,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus.client.background import SpoolWays
 from pairbus.client.event_outbox import EventOutbox
 from pairbus.client.metering import Meters
-from pairbus.client.outgoing import Outgoing
+from pairbus.client.outgoing import ANY_PLACE, Outgoing
 from pairbus.client.pinger import ping_payload
 from pairbus.client.results import Origin
 from pairbus.client.sends import Sends
@@ -96,11 +96,12 @@ class SimState:
     def __init__(self, world: World, spool: SpoolModel | None, listener: Callable[[Event], None]) -> None:
         self.options = world.options
         self.counters = Counters()
-        self.meters = Meters(None, "primary", "secondary")
+        self.meters = Meters(None, {})
         self.events = EventOutbox(self.counters, None, listener)
         self.pair = Pair(world.options, self.events.publish, world.dice.randrange)
         self.inflow = Inflow()
         self.warned: set[str] = set()
+        self.places = ANY_PLACE
         self.spool = SimpleNamespace(
             open_spool=spool, disk=world.loop, is_open=spool is not None, waiting=0 if spool is None else spool.waiting
         )
@@ -142,8 +143,7 @@ class SenderProcess(Process):
             self.pair.paired_with([queue.path for queue in world.secondary.queues.values()])
         self.sends = TracedSends(
             cast(Any, self.state),
-            self.carrier(world.primary, "direct"),
-            self.carrier(world.secondary, "direct"),
+            {"primary": self.carrier(world.primary, "direct"), "secondary": self.carrier(world.secondary, "direct")},
             asyncio.Event(),
             world.loop.time,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from pairbus.pairing.failover import FAILED_OVER, SendingEntity
 from pairbus.pairing.pair import Route
 from pairbus.pairing.policy import Failure, Kind, Reaction
 from pairbus.pairing.provision import ATTEMPTS
+from pairbus.pairing.side_states import PairSide
 from pairbus.spool import Spool
 from pairbus.spool.forwarder import Forwarder
 from pairbus.spool.lanes import PRIMARY, Way
@@ -48,11 +49,10 @@ class Background:
     """
 
     def __init__(
-        self, state: PairState, primary: Carrier, secondary: Carrier, pair_again: PairAgain, *, late: bool
+        self, state: PairState, carriers: Mapping[PairSide, Carrier], pair_again: PairAgain, *, late: bool
     ) -> None:
         self._state = state
-        self._primary = primary
-        self._secondary = secondary
+        self._primary, self._secondary = carriers["primary"], carriers["secondary"]
         self._pair_again = pair_again
         self._is_late = late
         self._changed = asyncio.Event()

@@ -1,17 +1,20 @@
-"""`PairedServiceBusClient` and `PairedSender` for asyncio: drop-ins for those of `azure.servicebus.aio`."""
+"""Clients and senders for asyncio: drop-ins for those of `azure.servicebus.aio`, with a pair and without one."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus.aio import ServiceBusClient as AsyncSdkClient
 
 from pairbus.client.errors import tell_outcome, tells_outcome
-from pairbus.client.face import Job, PairedClientFace, PairedSenderFace
+from pairbus.client.face import ClientFace, Job, SenderFace, SenderT
 from pairbus.client.life import AioLife
+from pairbus.client.paired import PairedClientFace
+from pairbus.client.single import SingleClientFace
 from pairbus.pairing.events import Closed, Event
 from pairbus.pairing.side_states import PairSide
 from pairbus.sdk.receivers import end_async_receiver
@@ -20,13 +23,8 @@ from pairbus.transport.tasks import Tasks
 EVENTS_MAX = 10_000  # events that an iterator may be behind; older ones are dropped then
 
 
-class PairedServiceBusClient(PairedClientFace["PairedSender"]):
-    """A client that sends to the primary, or to backlog queues of the secondary while the primary is away.
-
-    It receives from the primary. It belongs to one event loop, and to the next one when that has ended; its tasks may
-    share it. `from_connection_strings` and `from_credential` make the clients of the SDK too; the constructor takes
-    clients of the SDK, which it then owns and closes.
-    """
+class AioClient(ClientFace[SenderT]):
+    """What both clients for asyncio do."""
 
     AIO = True
     _life: AioLife
@@ -36,24 +34,11 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
         return self._life
 
     async def __aenter__(self) -> Self:
-        await self.pair()
+        self._state.check()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
-
-    # ── pairing ──
-
-    async def pair(self) -> None:
-        """Find or create the backlog queues, before the first send. `async with`, or the first send, does it too."""
-        await self._life.engine_here().pair()
-
-    async def clear_pairing(self) -> None:
-        """Forget all state and timers, and be a plain client of the primary from now on. The spool is given back."""
-        await self._life.engine_here().clear_pairing()
-
-    def _force(self, entity: str, *, over: bool) -> None:
-        self._state.force(entity, over=over)
 
     def _fault(self, side: PairSide, reason: str) -> None:
         engine = self._life.engine
@@ -87,28 +72,62 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
                 listeners.remove(listen)
 
     async def close(self) -> None:
-        """Stop pings and pumps (they get 5 seconds to finish what they hold) and close both sides.
+        """Stop what is under way (it gets 5 seconds to end) and close all connections.
 
         Closing goes on when the caller is cancelled, and a later call waits for its end.
         """
         await self._life.close(self._close_sides)
 
     async def _close_sides(self) -> None:
-        await self._primary.close()
-        await self._secondary.close()
-
-    def _new_sender(self, path: str, client_identifier: str | None) -> PairedSender:
-        return PairedSender(self, path, client_identifier)
+        for side in self._state.sides.values():
+            await cast(AsyncSdkClient, side.client).close()
 
 
 def _end_receiver(tasks: Tasks, receiver: Any) -> None:
     tasks.start(end_async_receiver(receiver), "closing a receiver of a faulted client")
 
 
-class PairedSender(PairedSenderFace):
+class ServiceBusClient(SingleClientFace["ServiceBusSender"], AioClient["ServiceBusSender"]):
+    """A client of one namespace: a drop-in for that of `azure.servicebus.aio`, on the engine of the paired client.
+
+    It belongs to one event loop, and to the next one when that has ended; its tasks may share it.
+    """
+
+    def _new_sender(self, path: str, client_identifier: str | None) -> ServiceBusSender:
+        return ServiceBusSender(self, path, client_identifier)
+
+
+class PairedServiceBusClient(PairedClientFace["PairedSender"], AioClient["PairedSender"]):
+    """A client that sends to the primary, or to backlog queues of the secondary while the primary is away.
+
+    It receives from the primary. It belongs to one event loop, and to the next one when that has ended; its tasks may
+    share it. `from_connection_strings` and `from_credential` make the clients of the SDK too; the constructor takes
+    clients of the SDK, which it then owns and closes.
+    """
+
+    async def __aenter__(self) -> Self:
+        await self.pair()
+        return self
+
+    async def pair(self) -> None:
+        """Find or create the backlog queues, before the first send. `async with`, or the first send, does it too."""
+        await self._life.engine_here().pair()
+
+    async def clear_pairing(self) -> None:
+        """Forget all state and timers, and be a plain client of the primary from now on. The spool is given back."""
+        await self._life.engine_here().clear_pairing()
+
+    def _force(self, entity: str, *, over: bool) -> None:
+        self._state.force(entity, over=over)
+
+    def _new_sender(self, path: str, client_identifier: str | None) -> PairedSender:
+        return PairedSender(self, path, client_identifier)
+
+
+class ServiceBusSender(SenderFace):
     """A sender to one queue or topic. Any number of tasks may share it: their sends are pipelined."""
 
-    def __init__(self, client: PairedServiceBusClient, path: str, client_identifier: str | None = None) -> None:
+    def __init__(self, client: AioClient[Any], path: str, client_identifier: str | None = None) -> None:
         super().__init__(client, path, client_identifier)
         self._client = client
 
@@ -137,20 +156,24 @@ class PairedSender(PairedSenderFace):
         await self._do(self._closing)
 
     async def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
-        """Send; return when the primary, a backlog queue or the spool has stored the message, raise when none did."""
+        """Send; return when the message is stored, raise when it is not: `outcome_unknown` tells whether it may be."""
         await self._do(self._sending, message, timeout)
 
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
-        """Make a batch, also while the primary is away: then with the limit that its link had."""
+        """Make a batch, also while the namespace is away: then with the limit that its link had."""
         return self._new_batch(await self._do(self._asking_limit), max_size_in_bytes)
 
     async def schedule_messages(
         self, messages: Any, schedule_time_utc: datetime, *, timeout: float | None = None
     ) -> list[int]:
-        """Schedule messages on the primary only: a backlog queue has no sequence numbers to cancel by."""
+        """Schedule messages, on the primary only: a backlog queue has no sequence numbers to cancel by."""
         return await self._do(self._scheduling, messages, schedule_time_utc, timeout) or []
 
     async def cancel_scheduled_messages(
         self, sequence_numbers: int | list[int], *, timeout: float | None = None
     ) -> None:
         await self._do(self._cancelling, sequence_numbers, timeout)
+
+
+class PairedSender(ServiceBusSender):
+    """A sender of a paired client: a message is stored in the primary, in a backlog queue or in the spool."""

@@ -1,4 +1,4 @@
-"""One pair at work in one event loop: connections to both namespaces, sends, background tasks, closing.
+"""One client at work in one event loop: connections to its namespaces, sends, background tasks, closing.
 
 The asyncio client is a face of an engine in the application's loop; the sync client is a face of one in a thread.
 An engine belongs to the loop in which it was made. When that loop has ended, or the process was forked, the client
@@ -41,15 +41,15 @@ T = TypeVar("T")
 
 
 class Engine:
-    """The part of a paired client that does all its work, in the running event loop."""
+    """The part of a client that does all its work, in the running event loop."""
 
     def __init__(self, state: PairState) -> None:
         self.loop = asyncio.get_running_loop()
         self.state = state
         self._closing = asyncio.Event()
-        self._primary = state.primary.new_carrier(state.options.connect_timeout)
-        self._secondary = state.secondary.new_carrier(state.options.connect_timeout)
-        self._sends = Sends(state, self._primary, self._secondary, self._closing)
+        self._carriers = {name: side.new_carrier(state.options.connect_timeout) for name, side in state.sides.items()}
+        self._primary = self._carriers["primary"]
+        self._sends = Sends(state, self._carriers, self._closing)
         self.receiving = Receiving(state)
         self._background: Background | None = None
         self._pairing: asyncio.Task[None] | None = None
@@ -226,7 +226,7 @@ class Engine:
         state = self.state
         is_wanted = (late or state.needs_background) and not state.is_closed and not state.is_faulted
         if self._background is None and is_wanted:
-            self._background = Background(state, self._primary, self._secondary, self._provision, late=late)
+            self._background = Background(state, self._carriers, self._provision, late=late)
 
     async def _stop_background(self, grace_s: float) -> None:
         background, self._background = self._background, None
@@ -261,7 +261,7 @@ class Engine:
         await asyncio.gather(
             self.receiving.close(PUMP_GRACE_S), self._stop_background(PUMP_GRACE_S), self._sends.settle(PUMP_GRACE_S)
         )
-        await asyncio.gather(self._primary.close(), self._secondary.close())
+        await asyncio.gather(*(carrier.close() for carrier in self._carriers.values()))
         state.closed()
 
 

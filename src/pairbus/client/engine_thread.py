@@ -28,7 +28,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 from pairbus.client.engine import Engine
 from pairbus.client.errors import ClientClosed, tell_outcome
 from pairbus.client.event_outbox import Listener, call_listener
-from pairbus.client.outgoing import ANY_PLACE, Outgoing
+from pairbus.client.outgoing import Outgoing
 from pairbus.client.state import PairState
 from pairbus.errors import PairbusError
 from pairbus.pairing.events import Event
@@ -133,7 +133,7 @@ class EngineThread:
                 self._loop.call_soon_threadsafe(self._drop, call)
             raise
         if isinstance(call.error, asyncio.CancelledError):  # the thread was stopped during the call
-            raise ClientClosed(self._state.primary.name, ANY_PLACE)
+            raise ClientClosed(self._state.primary.name, self._state.places)
         if call.error is not None:
             try:
                 raise call.error
@@ -157,12 +157,17 @@ class EngineThread:
 
     def _look(self, deadline: float | None) -> None:
         if not self.is_usable:
-            raise _unknown(PairbusError("The client's thread has ended, so the outcome of this call is not known."))
+            text = "The client's thread has ended, so the outcome of this call is not known."
+            raise self._unknown(PairbusError(text))
         if deadline is not None and time.monotonic() > deadline:
             text = "The client's thread did not answer in time; the outcome is not known."
-            raise _unknown(OperationTimeoutError(message=text))
+            raise self._unknown(OperationTimeoutError(message=text))
         with suppress(RuntimeError):  # a call that a signal handler interrupted may be about to wake the engine
             self._loop.call_soon_threadsafe(self._begin)
+
+    def _unknown(self, error: E) -> E:
+        tell_outcome(error, self._state.places)
+        return error
 
     # ── in the thread ──
 
@@ -277,11 +282,6 @@ class ListenerThread:
                 call_listener(self._listener, event)
 
 
-def _unknown(error: E) -> E:
-    tell_outcome(error, ANY_PLACE)
-    return error
-
-
 def _refuse_gevent() -> None:
     """Refuse to start where gevent has replaced a module that the engine's thread and its event loop need."""
     monkey = sys.modules.get("gevent.monkey")
@@ -289,7 +289,7 @@ def _refuse_gevent() -> None:
     if patched:
         left_out = ", ".join(f"{argument}=False" for argument in _REAL_MODULES.values())
         raise RuntimeError(
-            f"pairbus.PairedServiceBusClient runs an event loop in a real thread, and gevent has patched"
+            f"A sync client of pairbus runs an event loop in a real thread, and gevent has patched"
             f" {', '.join(patched)}: start the process without gevent's monkey patching, or patch with"
             f" `monkey.patch_all({left_out})`."
         )

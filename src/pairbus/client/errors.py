@@ -106,16 +106,16 @@ class PairedMessagingFactoryError(PairingError, ServiceBusError):
     With `outcome_unknown`: it was faulted during the send, and the places of `may_be_in` may have the message.
     """
 
-    def __init__(self, primary: str, secondary: str, reason: str, places: Sequence[str] = ()) -> None:
+    def __init__(self, who: str, reason: str, places: Sequence[str] = ()) -> None:
         where = may_be_in(places) if places else "Nothing was sent by this call; make a new client."
-        super().__init__(f"the pair of {primary} and {secondary} is faulted: {_sentence(reason)} {where}")
-        self._pair = primary, secondary, reason
+        super().__init__(f"{who} is faulted: {_sentence(reason)} {where}")
+        self._why = who, reason
         self.may_be_in = tuple(places)
         self.outcome_unknown = bool(places)
 
     def unanswered_by(self, places: Sequence[str]) -> PairedMessagingFactoryError:
         """Return the error of a call to which these places have not answered."""
-        return PairedMessagingFactoryError(*self._pair, places)
+        return PairedMessagingFactoryError(*self._why, places)
 
 
 class ClientClosed(PairingError, ServiceBusError, ValueError):

@@ -1,13 +1,13 @@
-"""The parts of a paired client and a paired sender that need no event loop: the same for asyncio and for threads."""
+"""The parts of every client and sender that need no event loop: the same for asyncio and for threads."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from uuid import uuid4
 
 from pairbus.client.engine import Engine
@@ -18,7 +18,7 @@ from pairbus.client.results import Origin
 from pairbus.client.sides import Side
 from pairbus.client.state import PairState
 from pairbus.pairing.failover import State
-from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions, check_names, factory_of
+from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.side_states import PairSide
 from pairbus.sdk import tracing
 from pairbus.sdk.clients import abandon_connections, call_when_closed
@@ -27,7 +27,7 @@ from pairbus.telemetry.counters import Snapshot
 
 LONGEST_S = 1e9  # stands for endless, which clocks do not take
 
-SenderT = TypeVar("SenderT", bound="PairedSenderFace")
+SenderT = TypeVar("SenderT", bound="SenderFace")
 
 
 class Job(NamedTuple):
@@ -39,86 +39,33 @@ class Job(NamedTuple):
     span: AbstractContextManager[None] = tracing.NO_SPAN
 
 
-class PairedClientFace(Generic[SenderT]):
-    """Construction, states, senders and receivers of a client. `AIO` tells which flavour of the SDK it has."""
+class ClientFace(Generic[SenderT]):
+    """States, senders and receivers of a client. `AIO` tells which flavour of the SDK it has.
+
+    `client/paired.py` adds what a pair has, `client/single.py` the constructors of a client of one namespace.
+    """
 
     AIO: ClassVar[bool]
     _life: Any
 
-    def __init__(self, primary: Any, options: SendAvailabilityPairedNamespaceOptions) -> None:
-        factory, admin = factory_of(options), options.secondary_namespace_manager
-        secondary = Side.from_client(factory, "options.messaging_factory", aio=self.AIO, admin=admin)
-        self._set_up(Side.from_client(primary, "primary", aio=self.AIO), secondary, options)
-
-    def _set_up(self, primary: Side, secondary: Side, options: SendAvailabilityPairedNamespaceOptions) -> None:
-        primary.reads_environment = secondary.reads_environment = not self.AIO
+    def _set_up(self, primary: Side, secondary: Side | None, options: SendAvailabilityPairedNamespaceOptions) -> None:
         self._primary: Any = primary.client
-        self._secondary: Any = secondary.client
         self._state = PairState(primary, secondary, options)
         self._receivers: weakref.WeakSet[Any] = weakref.WeakSet()
         me = weakref.ref(self)  # the SDK's clients live as long as the engine, which must not hold a forgotten client
-        call_when_closed(self._primary, partial(_closed_under_us, me, "primary"))
-        call_when_closed(self._secondary, partial(_closed_under_us, me, "secondary"))
+        for name, side in self._state.sides.items():
+            side.reads_environment = not self.AIO
+            call_when_closed(side.client, partial(_closed_under_us, me, name))
         begin(self, self._new_life())
 
-    @classmethod
-    def from_connection_strings(
-        cls,
-        primary: str,
-        secondary: str,
-        *,
-        primary_kwargs: Mapping[str, Any] | None = None,
-        secondary_kwargs: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> Self:
-        """Pair two namespaces by their connection strings.
-
-        `primary_kwargs` and `secondary_kwargs` are keywords of ServiceBusClient for one side (proxy, web sockets,
-        certificates); `options` are those of SendAvailabilityPairedNamespaceOptions.
-        """
-        return cls._of(
-            Side.from_connection_string(primary, aio=cls.AIO, **(primary_kwargs or {})),
-            Side.from_connection_string(secondary, aio=cls.AIO, **(secondary_kwargs or {})),
-            options,
-        )
-
-    @classmethod
-    def from_credential(
-        cls,
-        primary_host: str,
-        secondary_host: str,
-        credential: Any,
-        *,
-        primary_kwargs: Mapping[str, Any] | None = None,
-        secondary_kwargs: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> Self:
-        """Pair two namespaces by their hosts and a token credential of azure-identity."""
-        return cls._of(
-            Side.from_credential(primary_host, credential, aio=cls.AIO, **(primary_kwargs or {})),
-            Side.from_credential(secondary_host, credential, aio=cls.AIO, **(secondary_kwargs or {})),
-            options,
-        )
-
-    @classmethod
-    def _of(cls, primary: Side, secondary: Side, options: Mapping[str, Any]) -> Self:
-        check_names(options)
-        client = cls.__new__(cls)
-        client._set_up(primary, secondary, SendAvailabilityPairedNamespaceOptions(None, secondary.client, **options))
-        return client
-
     def __repr__(self) -> str:
-        return f"<PairedServiceBusClient {self._state!r}>"
+        return f"<{type(self).__name__} {self._state!r}>"
 
     def __getattr__(self, name: str) -> Any:
         """Forward attributes that are not defined here to the primary's client."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._primary, name)
-
-    @property
-    def options(self) -> SendAvailabilityPairedNamespaceOptions:
-        return self._state.options
 
     @property
     def counters(self) -> Snapshot:
@@ -131,12 +78,12 @@ class PairedClientFace(Generic[SenderT]):
     # ── senders and receivers ──
 
     def get_queue_sender(self, queue_name: str, *, client_identifier: str | None = None, **kwargs: Any) -> SenderT:
-        """Return a sender. Other keywords of the SDK are ignored: they set its retries, which a pair does itself."""
+        """Return a sender. Other keywords of the SDK are ignored: they set its retries, which Pairbus does itself."""
         self._state.check()
         return self._new_sender(queue_name, client_identifier)
 
     def get_topic_sender(self, topic_name: str, *, client_identifier: str | None = None, **kwargs: Any) -> SenderT:
-        """Return a sender. Other keywords of the SDK are ignored: they set its retries, which a pair does itself."""
+        """Return a sender. Other keywords of the SDK are ignored: they set its retries, which Pairbus does itself."""
         self._state.check()
         return self._new_sender(topic_name, client_identifier)
 
@@ -160,20 +107,6 @@ class PairedClientFace(Generic[SenderT]):
         """Raise when receivers must end. A method of the client, so that its receivers keep the client alive."""
         self._state.check_receiver()
 
-    # ── commands of the application ──
-
-    def force_failover(self, entity: str) -> None:
-        """Send this entity's messages to the backlog until `force_healthy` is called."""
-        self._force(entity, over=True)
-
-    def force_healthy(self, entity: str) -> None:
-        """Send this entity's messages to the primary again, whatever is known about it."""
-        self._force(entity, over=False)
-
-    def fault(self, side: PairSide = "primary") -> None:
-        """Declare one side unusable. Where the syphon runs, the other side is faulted too, a little later."""
-        self._fault(side, "fault() was called")
-
     # ── methods of each flavour ──
 
     def _new_life(self) -> AioLife | SyncLife:
@@ -182,24 +115,21 @@ class PairedClientFace(Generic[SenderT]):
     def _new_sender(self, path: str, client_identifier: str | None) -> SenderT:
         raise NotImplementedError
 
-    def _force(self, entity: str, *, over: bool) -> None:
-        raise NotImplementedError
-
     def _fault(self, side: PairSide, reason: str) -> None:
         raise NotImplementedError
 
     def _after_fork(self) -> None:
         """Forget the parent's things in a forked child: sockets, event loop, spool."""
-        for client in (self._primary, self._secondary):
-            abandon_connections(client)
+        for side in self._state.sides.values():
+            abandon_connections(side.client)
         self._life.after_fork()
         self._state.after_fork()
 
 
-class PairedSenderFace:
-    """The parts of a paired sender that need no event loop: a call becomes a job (None: there is nothing to do)."""
+class SenderFace:
+    """The parts of a sender that need no event loop: a call becomes a job (None: there is nothing to do)."""
 
-    def __init__(self, client: PairedClientFace[Any], path: str, client_identifier: str | None) -> None:
+    def __init__(self, client: ClientFace[Any], path: str, client_identifier: str | None) -> None:
         self._state = client._state
         self._origin = Origin(self._state, path, client_identifier)
         self._closed = False
@@ -210,7 +140,7 @@ class PairedSenderFace:
         self.fully_qualified_namespace: str = client._primary.fully_qualified_namespace
 
     def __repr__(self) -> str:
-        return self._state.sender_repr(self._origin.sender)
+        return f"<{type(self).__name__} {self._state.sender_repr(self._origin.sender)}>"
 
     def _check(self) -> None:
         self._state.check()
@@ -276,7 +206,7 @@ def timeout_of(timeout: float | None) -> float:
     return min(timeout, LONGEST_S)
 
 
-def _closed_under_us(face: weakref.ref[PairedClientFace[Any]], side: PairSide) -> None:
+def _closed_under_us(face: weakref.ref[ClientFace[Any]], side: PairSide) -> None:
     """Fault the side of an SDK client that the application closed."""
     client = face()
     if client is not None and not client._state.is_closed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from pairbus.client.outgoing import Outgoing, sizes_of
@@ -14,12 +14,12 @@ from pairbus.sdk.receivers import ReceiverMeter
 
 
 class Meters:
-    """Names of both namespaces, and the ledger."""
+    """Names of the namespaces, and the ledger."""
 
-    def __init__(self, ledger: Ledger | None, primary: str, secondary: str) -> None:
+    def __init__(self, ledger: Ledger | None, names: Mapping[PairSide, str]) -> None:
         self.ledger = ledger
         # Lower case, so that a host has one name in the rows of all processes.
-        self._names = {"primary": primary.lower(), "secondary": secondary.lower()}
+        self._names = {side: name.lower() for side, name in names.items()}
 
     def count(
         self,

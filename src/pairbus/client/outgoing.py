@@ -32,7 +32,8 @@ from pairbus.spool import SpoolEntry
 from pairbus.transport import Scheduled
 
 THE_PRIMARY, THE_SPOOL = "the primary", "the spool"  # places that may have a message, in errors
-ANY_PLACE = (THE_PRIMARY, "a backlog queue")  # where it is not known how far a call came
+ANY_PLACE: tuple[str, ...] = (THE_PRIMARY, "a backlog queue")  # where it is not known how far a call came
+ONLY_PLACE: tuple[str, ...] = ("the namespace",)  # of a client without a secondary
 BATCH_LIMIT = 262_144  # bytes of a message or batch until a link has told its limit: that of the Standard tier
 SECTION_BYTES = 8  # that a batch adds around each message, at most
 ENVELOPE_BYTES = 1024  # that a batch may add once: the ids and keys of its first message

@@ -116,7 +116,8 @@ class Results:
         warned, limit = self._state.warned, self._primary.message_limit(origin.path) or BATCH_LIMIT
         needed = overhead_of(origin.path, self._state.options.ordered)
         size = max(map(len, outgoing.payloads))
-        if origin.path not in warned and limit - needed < size <= limit:
+        is_news = self._state.pair.enabled and origin.path not in warned
+        if is_news and limit - needed < size <= limit:
             warned.add(origin.path)
             logger.warning(
                 "%s: a message of %d bytes fits the limit of %d, but not with the %d bytes that a backlog queue needs:"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, cast
@@ -23,7 +23,7 @@ from pairbus.client.errors import (
     tell_outcome,
     tells_outcome,
 )
-from pairbus.client.outgoing import ANY_PLACE, BATCH_LIMIT, THE_PRIMARY, THE_SPOOL, Outgoing, parcels
+from pairbus.client.outgoing import BATCH_LIMIT, THE_SPOOL, Outgoing, parcels
 from pairbus.client.results import Origin, Results, ended_meanwhile, error_of
 from pairbus.client.state import PairState
 from pairbus.errors import ConfigError, SpoolError
@@ -42,6 +42,7 @@ from pairbus.pairing.commands import (
 )
 from pairbus.pairing.plan import SenderState, requesting, sending
 from pairbus.pairing.policy import Failure, Kind, Reaction
+from pairbus.pairing.side_states import PairSide
 from pairbus.sdk.failures import failure_of_transport
 from pairbus.spool.lanes import queueing
 from pairbus.telemetry import operations
@@ -59,17 +60,16 @@ class Sends:
     def __init__(
         self,
         state: PairState,
-        primary: Carrier,
-        secondary: Carrier,
+        carriers: Mapping[PairSide, Carrier],
         closing: asyncio.Event,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
-        self._primary = primary
-        self._secondary = secondary
+        self._carriers = carriers
+        self._primary = carriers["primary"]
         self._closing = closing
         self._clock = clock
-        self.results = Results(state, primary, clock)
+        self.results = Results(state, self._primary, clock)
         self._under_way = 0
         "Calls that have not ended."
         self._idle: asyncio.Event | None = None
@@ -108,7 +108,9 @@ class Sends:
             raise ended_meanwhile(ended, origin.path, outgoing) from None
         except Exception as error:
             if not tells_outcome(error):  # a wrong setting, before anything was sent, or a bug of ours
-                tell_outcome(error, outgoing.may_be_in or (() if isinstance(error, ConfigError) else ANY_PLACE))
+                tell_outcome(
+                    error, outgoing.may_be_in or (() if isinstance(error, ConfigError) else self._state.places)
+                )
             raise
         finally:
             self._end_call()
@@ -176,26 +178,26 @@ class Sends:
             return Reply(self._clock())
         self._state.meters.send("primary", origin.path, outgoing.payloads, failure, "application")
         if failure.outcome_unknown:
-            outgoing.unanswered(THE_PRIMARY)
+            outgoing.unanswered(self._state.places[0])
         return Reply(self._clock(), failure)
 
     @operations.divert
     async def _to_backlog(self, origin: Origin, outgoing: Outgoing, attempt: ToBacklog) -> Reply:
         """Send the rest as wrapped copies; messages that the queue stored are taken off and told, after errors too."""
-        queue, first_at = attempt.queue, attempt.first_attempt_at
+        secondary, queue, first_at = self._carriers["secondary"], attempt.queue, attempt.first_attempt_at
         deadline = self._clock() + attempt.timeout_s
         wrapped = outgoing.wrapped(origin.path, self._wall_ms(first_at), origin.order)
         failure: Failure | None = None
         try:
-            if max(map(len, wrapped)) > BATCH_LIMIT and not self._secondary.batch_limit(queue):
-                failure = await self._learn_limits(queue, attempt)
+            if max(map(len, wrapped)) > BATCH_LIMIT and not secondary.batch_limit(queue):
+                failure = await _learn_limits(secondary, queue, attempt)
                 if failure is not None:
                     return Reply(self._clock(), failure)
                 attempt = attempt._replace(timeout_s=max(deadline - self._clock(), 0.001), fresh=False)
-            parts = parcels(wrapped, self._secondary.batch_limit(queue), self._secondary.message_limit(queue))
+            parts = parcels(wrapped, secondary.batch_limit(queue), secondary.message_limit(queue))
             for payload, message_format, count in parts:
                 try:
-                    await _sent(self._secondary, queue, (payload, message_format), attempt, origin)
+                    await _sent(secondary, queue, (payload, message_format), attempt, origin)
                 except TransportError as error:
                     failure = failure_of_transport(error)
                 if len(parts) > 1:  # a later part goes on the connection that took the first, within the same time
@@ -212,14 +214,6 @@ class Sends:
         finally:
             self.results.diverted(origin, outgoing, outcome_unknown=first_at is not None)
         return Reply(self._clock(), failure)
-
-    async def _learn_limits(self, queue: str, attempt: ToBacklog) -> Failure | None:
-        """Open the link to a backlog queue, which tells the sizes that the queue takes."""
-        try:
-            await self._secondary.sender(queue, attempt.timeout_s, opening_s=attempt.opening_s, fresh=attempt.fresh)
-        except TransportError as error:
-            return failure_of_transport(error)
-        return None
 
     async def _to_spool(self, origin: Origin, outgoing: Outgoing, command: ToSpool) -> Reply:
         return Reply(self._clock(), await self._spool(origin, outgoing, command))
@@ -261,7 +255,7 @@ class Sends:
         try:
             return await self._ask(origin, ask, timeout_s, partial(self._state.meters.request, origin.path, outgoing))
         except Unsent as unsent:
-            cause, places = unsent.failure.error, (THE_PRIMARY,) if unsent.outcome_unknown else ()
+            cause, places = unsent.failure.error, self._state.places[:1] if unsent.outcome_unknown else ()
             if unsent.where is Where.BACKLOG:
                 raise ScheduleWhileFailedOver(origin.path, places) from cause
             error = cause or OperationTimeoutError(message=unsent.failure.text)
@@ -311,7 +305,7 @@ class Sends:
         except StopIteration:
             return answer
         except (ClientClosed, PairedMessagingFactoryError) as ended:
-            raise ended.unanswered_by((THE_PRIMARY,) if is_unanswered else ()) from None
+            raise ended.unanswered_by(state.places[:1] if is_unanswered else ()) from None
         finally:
             plan.close()
             state.events.deliver()
@@ -338,6 +332,15 @@ def _sent(
         fresh=attempt.fresh,
         by=by,
     )
+
+
+async def _learn_limits(secondary: Carrier, queue: str, attempt: ToBacklog) -> Failure | None:
+    """Open the link to a backlog queue, which tells the sizes that the queue takes."""
+    try:
+        await secondary.sender(queue, attempt.timeout_s, opening_s=attempt.opening_s, fresh=attempt.fresh)
+    except TransportError as error:
+        return failure_of_transport(error)
+    return None
 
 
 def _ask_outcome(stored: asyncio.Future[int]) -> None:

@@ -1,4 +1,4 @@
-"""One namespace of a pair: the SDK's own client for it, and the same way for our own transport.
+"""One namespace of a client: the SDK's own client for it, and the same way for our own transport.
 
 The way is read from the SDK's client, so that a probe, a ping or the syphon never goes where the SDK would not: with
 TLS the SDK drops the port of the endpoint and takes 5671, a custom endpoint changes only the target of the socket, a
@@ -59,7 +59,7 @@ _PORTS = {("tcp", True): 5671, ("tcp", False): 5672, ("websocket", True): 443, (
 
 
 class Side:
-    """One namespace of a pair, with the SDK's client for it. `repr` never shows a key."""
+    """One namespace, with the SDK's client for it. `repr` never shows a key."""
 
     def __init__(self, client: AnyClient, given_admin: AnyAdmin | None = None) -> None:
         self.client = client

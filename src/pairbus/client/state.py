@@ -1,4 +1,4 @@
-"""The memory of a paired client: both namespaces, its entities, its spool and its own life.
+"""The memory of a client: its namespaces, its entities, its spool and its own life.
 
 It belongs to no event loop: a client that is used by the next `asyncio.run`, or in a forked child, goes on with it.
 Only code in the loop of the engine changes it; any thread may look at counters and `repr`, and make or close senders.
@@ -17,6 +17,7 @@ from pairbus import telemetry
 from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, SendAvailabilityBacklogError
 from pairbus.client.event_outbox import EventOutbox
 from pairbus.client.metering import Meters
+from pairbus.client.outgoing import ANY_PLACE, ONLY_PLACE
 from pairbus.client.sides import Side
 from pairbus.errors import PairingError
 from pairbus.host.control.clients import ClientControl
@@ -71,27 +72,35 @@ class LinkUsers:
 
 
 class PairState:
-    """The memory of one paired client."""
+    """The memory of one client, of a pair or of one namespace."""
 
-    def __init__(self, primary: Side, secondary: Side, options: SendAvailabilityPairedNamespaceOptions) -> None:
-        if primary.authority.lower() == secondary.authority.lower():
-            raise ValueError(f"primary and secondary are the same namespace, {primary.name}: a pair needs two")
+    def __init__(self, primary: Side, secondary: Side | None, options: SendAvailabilityPairedNamespaceOptions) -> None:
+        self.sides: dict[PairSide, Side] = {"primary": primary}
+        "The namespaces. Without a secondary there is no such row: what only a pair does would raise a KeyError."
+        self.places, self.who = ONLY_PLACE, primary.name
+        "Places that may have a message, the primary first, and the name of the client, as errors tell them."
+        self.secondary_name: str | None = None
+        if secondary is not None:
+            if primary.authority.lower() == secondary.authority.lower():
+                raise ValueError(f"primary and secondary are the same namespace, {primary.name}: a pair needs two")
+            self.sides["secondary"] = secondary
+            self.places, self.who = ANY_PLACE, f"the pair of {primary.name} and {secondary.name}"
+            self.secondary_name = secondary.name
         self.primary = primary
-        self.secondary = secondary
         self.options = options
         self.primary_name = options.primary_name or primary_name_of(primary.authority)
         self.spool = self._new_spool()
         self.counters = Counters(self.spool.depth)
         ledger = None if options.ledger is None else Ledger(options.ledger, client=self.primary_name)
-        self.meters = Meters(ledger, primary.name, secondary.name)
+        self.meters = Meters(ledger, {name: side.name for name, side in self.sides.items()})
         self.events = EventOutbox(self.counters, ledger, options.on_event)
-        self.pair = Pair(options, self.events.publish, random.randrange)
-        self.pair.enabled = not _is_disabled(primary.name)
+        self.pair = Pair(options, self.events.publish, random.randrange, is_alone=secondary is None)
+        self.pair.enabled = secondary is not None and not _is_disabled(primary.name)
         self.side_states = SideStates()
         self.inflow = Inflow()
         self.link_users = LinkUsers()
-        self.is_paired = False
-        "True: pairing has completed, or the client was told to start unpaired."
+        self.is_paired = self.pair.is_alone
+        "True: pairing has completed, or there is nothing to pair, or the client was told to start unpaired."
         self.is_closed = False
         self.warned: set[str] = set()
         "Paths of entities for which the warning about large messages was logged."
@@ -103,28 +112,34 @@ class PairState:
     def _new_spool(self) -> SpoolHolder:
         return SpoolHolder(self.options.spool_dir, self.primary_name, self.options.spool_max_bytes)
 
+    @property
+    def secondary(self) -> Side:
+        """The second namespace, for code that only a pair reaches."""
+        return self.sides["secondary"]
+
     # ── looking ──
 
     def __repr__(self) -> str:
-        ended = self.ended
+        ended, is_alone = self.ended, self.pair.is_alone
         away = [] if ended else [entity for entity in self.pair.entities() if entity.state is not HEALTHY]
         names = ", ".join(f"{entity.path} {entity.state.value}" for entity in away[:3])
-        state = ended or ("plain" if not self.pair.enabled else names or "HEALTHY")
+        state = ended or ("plain" if not (self.pair.enabled or is_alone) else names or "HEALTHY")
         more = f" and {len(away) - 3} more" if len(away) > 3 else ""
         waiting = self.spool.waiting
         spooled = f" spool={waiting}" if waiting else ""
-        return f"{self.primary.name} | {self.secondary.name} {state}{more} backlog={self.pair.rotation}{spooled}"
+        backlog = "" if is_alone else f" backlog={self.pair.rotation}"
+        return f"{' | '.join(side.name for side in self.sides.values())} {state}{more}{backlog}{spooled}"
 
     def sender_repr(self, sender: SenderState) -> str:
         entity = sender.entity
         if self.ended:
-            return f"<PairedSender {entity.path} {self.ended}>"
+            return f"{entity.path} {self.ended}"
         since_s = time.monotonic() - entity.since
         away = ""
-        if entity.state is not HEALTHY:
+        if entity.state is not HEALTHY and not self.pair.is_alone:
             spooled = f" spooled={entity.spooled}" if entity.spooled else ""
             away = f" backlog={self.pair.rotation} diverted={entity.diverted - entity.spooled}{spooled}"
-        return f"<PairedSender {entity.path} {entity.state.value}{away} for {since_s:.1f}s>"
+        return f"{entity.path} {entity.state.value}{away} for {since_s:.1f}s"
 
     def states(self) -> dict[str, State]:
         """Return the state of every entity that was sent to."""
@@ -153,7 +168,7 @@ class PairState:
     def check(self) -> None:
         """Raise unless the client can be used."""
         if self.side_states.has_faulted and self.is_faulted:
-            raise PairedMessagingFactoryError(self.primary.name, self.secondary.name, self.side_states.reason)
+            raise PairedMessagingFactoryError(self.who, self.side_states.reason)
         if self.is_closed:
             raise ClientClosed(self.primary.name)
 
@@ -242,10 +257,9 @@ class PairState:
 
     def closed(self) -> None:
         """Tell that the client is closed: no engine is at work any more."""
-        sides: tuple[PairSide, ...] = ("primary", "secondary")
-        for side in sides:
+        for side in self.sides:
             self.side_states.end(side, SideState.CLOSED, "close() was called")
-        self.events.tell(Closed(self.primary.name, self.secondary.name))
+        self.events.tell(Closed(self.primary.name, self.secondary_name))
 
     def after_loop(self) -> None:
         """Forget pings and listeners of an event loop that has ended."""
@@ -259,7 +273,7 @@ class PairState:
         """
         self.after_loop()
         self.link_users.after_fork()
-        self.is_paired = False
+        self.is_paired = self.pair.is_alone
         self.events.forget()
         self.spool = self._new_spool()
         self.counters.spool_depth = self.spool.depth

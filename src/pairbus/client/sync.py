@@ -1,4 +1,4 @@
-"""`PairedServiceBusClient` and `PairedSender` for threads: drop-ins for those of `azure.servicebus`.
+"""Clients and senders for threads: drop-ins for those of `azure.servicebus`, with a pair and without one.
 
 They are faces of an engine that runs in a thread: they give it work and wait, and decide nothing.
 """
@@ -8,27 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
+from azure.servicebus import ServiceBusClient as SdkClient
 from azure.servicebus import ServiceBusMessageBatch
 
 from pairbus.client.engine import Engine
 from pairbus.client.engine_thread import T, Work
 from pairbus.client.errors import tell_outcome, tells_outcome
-from pairbus.client.face import Job, PairedClientFace, PairedSenderFace
+from pairbus.client.face import ClientFace, Job, SenderFace, SenderT
 from pairbus.client.life import SyncLife
 from pairbus.client.outgoing import Outgoing
+from pairbus.client.paired import PairedClientFace
+from pairbus.client.single import SingleClientFace
 from pairbus.pairing.failover import State
 from pairbus.pairing.side_states import PairSide
 from pairbus.sdk.sockets import break_socket
 
 
-class PairedServiceBusClient(PairedClientFace["PairedSender"]):
-    """A client that sends to the primary, or to backlog queues of the secondary while the primary is away.
-
-    It receives from the primary. Threads may share it. `from_connection_strings` and `from_credential` make the clients
-    of the SDK too; the constructor takes clients of the SDK, which it then owns and closes.
-    """
+class SyncClient(ClientFace[SenderT]):
+    """What both clients for threads do."""
 
     AIO = False
     _life: SyncLife
@@ -38,7 +37,7 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
         return self._life
 
     def __enter__(self) -> Self:
-        self.pair()
+        self._state.check()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -46,19 +45,6 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
 
     def _run(self, work: Work[T], *, outgoing: Outgoing | None = None, timeout_s: float | None = None) -> T:
         return self._life.engine().run(work, outgoing=outgoing, timeout_s=timeout_s)
-
-    # ── pairing ──
-
-    def pair(self) -> None:
-        """Find or create the backlog queues, before the first send. `with`, or the first send, does it as well."""
-        self._run(Engine.pair)
-
-    def clear_pairing(self) -> None:
-        """Forget all state and timers, and be a plain client of the primary from now on. The spool is given back."""
-        self._run(Engine.clear_pairing)
-
-    def _force(self, entity: str, *, over: bool) -> None:
-        self._run(lambda engine: engine.call(partial(engine.state.force, entity, over=over)))
 
     def states(self) -> dict[str, State]:
         """Return the state of every entity that this client has sent to."""
@@ -75,24 +61,57 @@ class PairedServiceBusClient(PairedClientFace["PairedSender"]):
                 break_socket(receiver)  # a call that waits fails in the same second
 
     def close(self) -> None:
-        """Stop pings and pumps (they get 5 seconds to finish what they hold) and close both sides.
+        """Stop what is under way (it gets 5 seconds to end) and close all connections.
 
         When the call is interrupted, a later one does the rest. A call beside another one returns at once.
         """
         self._life.close(self._close_sides)
 
     def _close_sides(self) -> None:
-        self._primary.close()
-        self._secondary.close()
+        for side in self._state.sides.values():
+            cast(SdkClient, side.client).close()
+
+
+class ServiceBusClient(SingleClientFace["ServiceBusSender"], SyncClient["ServiceBusSender"]):
+    """A client of one namespace: a drop-in for that of `azure.servicebus`, on the engine of the paired client.
+
+    Threads may share it.
+    """
+
+    def _new_sender(self, path: str, client_identifier: str | None) -> ServiceBusSender:
+        return ServiceBusSender(self, path, client_identifier)
+
+
+class PairedServiceBusClient(PairedClientFace["PairedSender"], SyncClient["PairedSender"]):
+    """A client that sends to the primary, or to backlog queues of the secondary while the primary is away.
+
+    It receives from the primary. Threads may share it. `from_connection_strings` and `from_credential` make the clients
+    of the SDK too; the constructor takes clients of the SDK, which it then owns and closes.
+    """
+
+    def __enter__(self) -> Self:
+        self.pair()
+        return self
+
+    def pair(self) -> None:
+        """Find or create the backlog queues, before the first send. `with`, or the first send, does it as well."""
+        self._run(Engine.pair)
+
+    def clear_pairing(self) -> None:
+        """Forget all state and timers, and be a plain client of the primary from now on. The spool is given back."""
+        self._run(Engine.clear_pairing)
+
+    def _force(self, entity: str, *, over: bool) -> None:
+        self._run(lambda engine: engine.call(partial(engine.state.force, entity, over=over)))
 
     def _new_sender(self, path: str, client_identifier: str | None) -> PairedSender:
         return PairedSender(self, path, client_identifier)
 
 
-class PairedSender(PairedSenderFace):
+class ServiceBusSender(SenderFace):
     """A sender to one queue or topic. Any number of threads may share it: their sends are pipelined."""
 
-    def __init__(self, client: PairedServiceBusClient, path: str, client_identifier: str | None = None) -> None:
+    def __init__(self, client: SyncClient[Any], path: str, client_identifier: str | None = None) -> None:
         super().__init__(client, path, client_identifier)
         self._client = client
 
@@ -120,18 +139,22 @@ class PairedSender(PairedSenderFace):
         self._do(self._closing)
 
     def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
-        """Send; return when the primary, a backlog queue or the spool has stored the message, raise when none did."""
+        """Send; return when the message is stored, raise when it is not: `outcome_unknown` tells whether it may be."""
         self._do(self._sending, message, timeout)
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
-        """Make a batch, also while the primary is away: then with the limit that its link had."""
+        """Make a batch, also while the namespace is away: then with the limit that its link had."""
         return self._new_batch(self._do(self._asking_limit), max_size_in_bytes)
 
     def schedule_messages(
         self, messages: Any, schedule_time_utc: datetime, *, timeout: float | None = None
     ) -> list[int]:
-        """Schedule messages on the primary only: a backlog queue has no sequence numbers to cancel by."""
+        """Schedule messages, on the primary only: a backlog queue has no sequence numbers to cancel by."""
         return self._do(self._scheduling, messages, schedule_time_utc, timeout) or []
 
     def cancel_scheduled_messages(self, sequence_numbers: int | list[int], *, timeout: float | None = None) -> None:
         self._do(self._cancelling, sequence_numbers, timeout)
+
+
+class PairedSender(ServiceBusSender):
+    """A sender of a paired client: a message is stored in the primary, in a backlog queue or in the spool."""

@@ -64,10 +64,12 @@ class Suspected(Event):
     path: str
     "Entity whose send failed."
     reason: str
-    fails_over_in_s: float
+    fails_over_in_s: float | None
+    "None: never, because the client has no secondary."
 
     def __str__(self) -> str:
-        return f"{self.path} HEALTHY -> SUSPECT: {self.reason}; fails over in {self.fails_over_in_s:.1f}s"
+        after = "" if self.fails_over_in_s is None else f"; fails over in {self.fails_over_in_s:.1f}s"
+        return f"{self.path} HEALTHY -> SUSPECT: {self.reason}{after}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +341,8 @@ class Faulted(Event):
 @dataclass(frozen=True, slots=True)
 class Closed(Event):
     primary: str
-    secondary: str
+    secondary: str | None
+    "None: the client has no secondary."
 
     def __str__(self) -> str:
-        return f"{self.primary} and {self.secondary} closed"
+        return f"{self.primary}{'' if self.secondary is None else f' and {self.secondary}'} closed"

@@ -88,10 +88,13 @@ class SendingEntity:
 
 
 class Failover:
-    """All entities of one paired client."""
+    """All entities of one client."""
 
-    def __init__(self, failover_interval_s: float, changed: Callable[[SendingEntity, Event, float], None]) -> None:
+    def __init__(
+        self, failover_interval_s: float | None, changed: Callable[[SendingEntity, Event, float], None]
+    ) -> None:
         self._interval_s = failover_interval_s
+        "None: there is no other place, so a suspicion lasts until a send is accepted."
         self._changed = changed
         "Function that is told every transition, after it happened."
         self._entities: dict[str, SendingEntity] = {}
@@ -144,7 +147,8 @@ class Failover:
 
     def settle(self, entity: SendingEntity, now: float) -> State:
         """Return the state at this moment: a suspicion whose interval is over ends here, if it did not in `tick`."""
-        if entity.state is SUSPECT and now >= entity.suspect_since + self._interval_s:
+        interval_s = self._interval_s
+        if entity.state is SUSPECT and interval_s is not None and now >= entity.suspect_since + interval_s:
             self._apply(entity, Signal.INTERVAL_OVER, now)
         return entity.state
 
@@ -154,6 +158,8 @@ class Failover:
 
     def next_due(self) -> float | None:
         """Return the time at which the next suspicion becomes a failover."""
+        if self._interval_s is None:
+            return None
         return min((entity.suspect_since + self._interval_s for entity in self._suspects.values()), default=None)
 
     def _apply(self, entity: SendingEntity, signal: Signal, now: float) -> None:

@@ -59,6 +59,8 @@ RANGES: dict[str, _Range] = {
     "spool_max_bytes": _Range(1 << 16, _FOREVER, "bytes"),
 }
 CHOICES: dict[str, tuple[str, ...]] = {"ping": ("auto", "message", "attach"), "ttl_policy": ("restore", "deduct")}
+SINGLE = ("control_socket", "ledger", "on_event", "policy")
+"Options of a client of one namespace; all others belong to a pair."
 LEDGER = "PAIRBUS_LEDGER"
 _SEGMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,198}[A-Za-z0-9])?")  # leaves room for the rest of 260 characters
 

@@ -31,23 +31,27 @@ class Route(Enum):
 
 
 class Pair:
-    """Decisions of one paired client. `choose(n)` picks one of n, at random or by a seed."""
+    """Decisions of one client. `choose(n)` picks one of n, at random or by a seed."""
 
     def __init__(
         self,
         options: SendAvailabilityPairedNamespaceOptions,
         publish: Callable[[Event], None],
         choose: Callable[[int], int],
+        *,
+        is_alone: bool = False,
     ) -> None:
+        self.is_alone = is_alone
+        "True: a client without a secondary. Its entities are SUSPECT while their sends fail, and never fail over."
         self.options = options
         self.policy = options.policy
         self.publish = publish
-        self.failover = Failover(options.failover_interval, self._on_transition)
+        self.failover = Failover(None if is_alone else options.failover_interval, self._on_transition)
         self.pings = Pings(
             options.ping_primary_interval, options.healthy_pings_required, lambda: choose(JITTER_STEPS) / JITTER_STEPS
         )
         self.rotation = Rotation([], options.backlog_retry_interval, choose)
-        self.enabled = True
+        self.enabled = not is_alone
         "False: a plain client. Sends go to the primary, errors reach the caller."
 
     def entities(self) -> Iterator[SendingEntity]:
@@ -105,7 +109,7 @@ class Pair:
 
     def failed(self, entity: SendingEntity, failure: Failure, now: float) -> None:
         """Note a failure that counts, after its retries."""
-        if self.enabled:
+        if self.enabled or self.is_alone:
             self.failover.failed(entity, failure.text, now)
 
     def note_diverted(

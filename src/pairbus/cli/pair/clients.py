@@ -208,7 +208,8 @@ def _rows(client: dict[str, Any]) -> Iterator[tuple[object, ...]]:
     """Yield a row of `COLUMNS` for each entity; a client without any has one row."""
     from pairbus.cli.pair.status_facts import duration
 
-    who = (client["pid"], client["program"], f"{client['primary']} | {client['secondary']}")
+    namespaces = (client["primary"], client["secondary"])
+    who = (client["pid"], client["program"], " | ".join(name for name in namespaces if name is not None))
     if not client["entities"]:
         yield (*who, "-", client["ended"] or "-", "-", *("-" for _ in COUNTS), "-")
     for entity in client["entities"]:

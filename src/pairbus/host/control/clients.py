@@ -1,4 +1,4 @@
-"""The control socket of a paired client: its entities, its syphon, and the operator's commands."""
+"""The control socket of a client: its entities, its syphon, and the operator's commands."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class ClientControl:
             "pid": os.getpid(),
             "program": program(),
             "primary": state.primary.name,
-            "secondary": state.secondary.name,
+            "secondary": state.secondary_name,
             "primary_name": state.primary_name,
             "paired": state.is_paired and state.pair.enabled,
             "ended": state.ended,
