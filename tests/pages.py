@@ -70,6 +70,8 @@ HELD: dict[tuple[str, str], str] = {
     ("docs/quickstart.md", "      sent"): "tests/test_docs.py::test_the_demo_on_the_pages_is_what_the_demo_prints",
     ("docs/quickstart.md", "  3.8 s"): "tests/test_docs.py::test_the_drill_on_the_page_is_what_the_drill_prints",
     ("docs/report.md", "sh"): "tests/cli/test_report.py::test_the_report_is_printed_and_written",
+    ("docs/single-client.md", "diff"): "tests/test_blocks.py::test_migration_changes_two_lines_that_exist",
+    ("docs/single-client.md", "python"): "tests/test_docs.py::test_python_code_runs_against_the_broker",
     ("docs/spark.md", "python"): "tests/spark/test_pages.py::test_python_of_the_spark_page_runs",
     ("docs/spark-options.md", "python"): "tests/spark/test_pages.py::test_python_of_the_spark_page_runs",
     ("docs/spark-clusters.md", "python"): "tests/spark/test_pages.py::test_python_of_the_spark_page_runs",

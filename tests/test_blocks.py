@@ -31,6 +31,7 @@ from tests.pages import (
     NOT_RUN,
     PAGES,
     ROOT,
+    Block,
     all_blocks,
     blocks,
     blocks_of,
@@ -170,9 +171,9 @@ def test_status_lines_are_those_of_the_command() -> None:
     assert block.text.splitlines() == summary(status, CountChange(5.002, -1490))
 
 
-def test_migration_changes_two_lines_that_exist() -> None:
+@pytest.mark.parametrize("block", blocks_of("test_migration_changes_two_lines_that_exist"), ids=str)
+def test_migration_changes_two_lines_that_exist(block: Block) -> None:
     """The two clients are imported from where the page says, and have the methods that it calls."""
-    [block] = blocks_of("test_migration_changes_two_lines_that_exist")
     for sign, names in (("-", {"primary": ""}), ("+", {"primary": "", "secondary": ""})):
         imported, made = [line[1:] for line in block.text.splitlines() if line.startswith(sign)]
         scope: dict[str, Any] = dict(names)

@@ -15,6 +15,8 @@ SRC = ROOT / "src" / "pairbus"
 TWO_FACES = {
     "PairedSender": {"client/client", "client/sync"},
     "PairedServiceBusClient": {"client/client", "client/sync"},
+    "ServiceBusClient": {"client/client", "client/sync"},
+    "ServiceBusSender": {"client/client", "client/sync"},
 }
 
 # Packages whose `__all__` is the API of users.
@@ -35,6 +37,7 @@ PLAIN_WORDS = {
 PLAIN_WORDS |= {
     "NamespaceOptions",
     "ServiceBusNamespace",
+    "ServiceBusSender",
     "SubscriptionConfig",
     "SubscriptionDescription",
     "TopicDescription",

@@ -24,6 +24,7 @@ SITE = ROOT / "site"
 CHAPTERS: dict[str, list[str]] = {
     "Start": ["index.md", "quickstart.md", "glossary.md", "changelog.md"],
     "Send": [
+        "single-client.md",
         "failover.md",
         "failover-guarantees.md",
         "failover-options.md",

@@ -163,8 +163,8 @@ async def test_send_to_a_namespace_that_is_away_raises_the_sdks_error_after_retr
     began = time.monotonic()
     error: Any = await sender.error(message())
     assert 0.4 < time.monotonic() - began < 2.0 * slowness()
-    assert type(error) is ServiceBusConnectionError
     assert (error.outcome_unknown, error.may_be_in) == (False, ())
+    assert type(error) is ServiceBusConnectionError
     assert client.state(QUEUE) is State.SUSPECT
     assert repr(client.client) == f"<ServiceBusClient {name} orders SUSPECT>"
     assert re.fullmatch(r"<ServiceBusSender orders SUSPECT for \d+\.\ds>", repr(sender.sender))
@@ -182,9 +182,9 @@ async def test_error_of_an_unanswered_send_names_the_namespace(stage: Stage, fla
     client = stage.single(flavour)
     stage.primary.on("transfer", LoseAnswer(), path=QUEUE)
     error: Any = await client.sender(QUEUE).error(message(), timeout=0.5)
-    assert type(error) is OperationTimeoutError
     assert (error.outcome_unknown, error.may_be_in) == (True, ("the namespace",))
     assert "Unknown outcome: the namespace did not answer" in error.__notes__[0]
+    assert type(error) is OperationTimeoutError
 
 
 async def test_send_that_is_closed_under_way_names_the_namespace(

@@ -24,7 +24,7 @@ EVENTS_MAX = 10_000  # events that an iterator may be behind; older ones are dro
 
 
 class AioClient(ClientFace[SenderT]):
-    """What both clients for asyncio do."""
+    """A client for asyncio, of a pair or of one namespace."""
 
     AIO = True
     _life: AioLife

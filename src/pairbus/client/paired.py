@@ -1,4 +1,4 @@
-"""What a client of a pair has beyond a client of one namespace: two constructors more, and the operator's commands."""
+"""The constructors of a paired client, and the commands that only a pair has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The constructors of a client of one namespace: those of the SDK's client, and four options of ours."""
+"""The constructors of a single client, which has one namespace: those of the SDK's client, and four options of ours."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from pairbus.sdk.sockets import break_socket
 
 
 class SyncClient(ClientFace[SenderT]):
-    """What both clients for threads do."""
+    """A client for threads, of a pair or of one namespace."""
 
     AIO = False
     _life: SyncLife
