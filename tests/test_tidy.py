@@ -95,7 +95,8 @@ CORES_OF_THE_BROKER = [
     *(f"wire/{name}.py" for name in ("address", "deliveries", "draft_reader", "messages")),
 ]
 PURE = [
-    *("amqp/", "backlog/", "pairing/", "syphon/decide/", "faults/", "filters/", "settings/"),
+    *("amqp/", "backlog/", "pairing/", "syphon/decide/", "filters/", "settings/"),
+    *(f"faults/{name}.py" for name in ("__init__", "active", "fault", "kinds", "load", "pace")),
     *(f"broker/{name}" for name in CORES_OF_THE_BROKER),
 ]
 "Folders, with everything in them, and files."
@@ -108,7 +109,7 @@ OUTSIDE_WORLD = {
 BROAD_EXCEPTS = {
     ("broker/admin/app.py", "handle"),  # answers 500 and logs the traceback
     ("broker/admin/app.py", "_answer"),  # the same, and the answer is counted
-    ("broker/outages/held.py", "run_all"),  # reports to the loop's exception handler; other steps must run too
+    ("faults/play/held_steps.py", "run_all"),  # reports to the loop's exception handler; other steps must run too
     ("broker/store/committer.py", "_attempt"),  # logs the traceback and tells every sender of the group
     ("broker/store/sqlite.py", "_tell"),  # reports to the loop's exception handler; other callbacks must hear too
     ("client/background.py", "_ping"),  # logs the traceback; the entity must be asked again

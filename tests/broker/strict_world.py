@@ -48,11 +48,16 @@ class Client:
 
     # ── the wire, as the broker sees it ──
 
+    is_frozen = False
+
     def write(self, data: bytes) -> None:
         self._unread.append(data)
 
     def close(self) -> None: ...
     def abort(self) -> None: ...
+    def is_closing(self) -> bool:
+        return False
+
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
     def get_write_buffer_size(self) -> int:

@@ -14,6 +14,7 @@ from pairbus.broker.namespace import Namespace
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.strict import LENIENT
 from pairbus.broker.wire.peer import Peer
+from pairbus.faults.play.cable import Cable, CableFaults
 from tests.broker.strict_world import Client, message
 
 
@@ -22,6 +23,8 @@ class Wire:
 
     def __init__(self) -> None:
         self.said: asyncio.Queue[bytes] = asyncio.Queue()
+
+    is_frozen = False
 
     def write(self, data: bytes) -> None:
         self.said.put_nowait(data)
@@ -60,16 +63,19 @@ async def test_thawed_client_that_does_not_read_gets_no_messages() -> None:
     session = await client.session()
     receiver = await client.receiver(session, "orders", credit=5)
     sender = await client.sender(session, "orders")
-    client.peer.pause_writing()
-    client.peer.freeze(1)
-    client.peer.thaw(1)
+    cable = client.peer._wire = Cable(CableFaults(lambda: 0.5), late_bytes_max=1 << 20)
+    cable.protocol = client.peer
+    cable.open_on(client)
+    cable.pause_writing()
+    cable.freeze(1)
+    cable.thaw(1)
     sender.send(message("waits"), b"1")
     await client.turn()
     assert client.all_events(Delivery) == []
-    client.peer.freeze(1)
-    client.peer.resume_writing()
+    cable.freeze(1)
+    cable.resume_writing()
     await client.turn()
     assert client.all_events(Delivery) == []
-    client.peer.thaw(1)
+    cable.thaw(1)
     await client.turn()
     assert [event.link for event in client.all_events(Delivery)] == [receiver]

@@ -18,9 +18,9 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnect
 from pairbus.aio import PairedServiceBusClient
 from pairbus.amqp.message import Message, Properties
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
-from pairbus.broker.outages.held import HeldSteps
-from pairbus.broker.wire.peer import Peer
 from pairbus.client.pinger import ping_payload
+from pairbus.faults.play.cable import Cable
+from pairbus.faults.play.held_steps import HeldSteps
 from pairbus.pairing.events import Event, PingSent
 from pairbus.pairing.failover import State
 from pairbus.transport import Endpoint, Refused, Timeout, TransportError, connect
@@ -99,11 +99,8 @@ async def test_port_that_another_program_took_is_taken_back(world: World, caplog
 async def test_refuse_with_a_count_resets_new_connections_only(world: World) -> None:
     sender = await world.sender()
     world.faults.add("refuse", count=1)
-    reader, writer = await dial(world)
     with pytest.raises(ConnectionResetError):
-        writer.write(b"AMQP\x03\x01\x00\x00")
-        await reader.readexactly(8)
-    writer.close()
+        await (await dial(world))[0].readexactly(8)
     await sender.send_messages(ServiceBusMessage("goes on"), timeout=5)
     await world.check_whole()
 
@@ -180,8 +177,9 @@ async def test_connection_that_fails_in_its_thaw_keeps_no_other_frozen(
         world.faults.add("black-hole")
         sending = [asyncio.create_task(sender.send(one_message(), timeout_s=10)) for sender in senders]
         first = next(iter(world.namespace.peers))
-        first._frozen_data.append(b"bytes that came while the connection froze")
-        monkeypatch.setattr(first, "_handle", Mock(side_effect=bug))
+        assert isinstance(first._wire, Cable)
+        first._wire.data_received(b"bytes that came while the connection froze")
+        monkeypatch.setattr(first, "data_received", Mock(side_effect=bug))
         world.faults.clear()
         results = await asyncio.gather(*sending, return_exceptions=True)
     assert sorted(isinstance(result, TransportError) for result in results) == [False, True], results
@@ -278,13 +276,13 @@ async def test_bytes_that_are_late_leave_when_latency_ends(world: World) -> None
 async def test_late_bytes_go_with_their_connection(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write to a connection that is gone is an error in the broker's log, and with uvloop an exception."""
     was_over: list[bool] = []
-    genuine = Peer.write_now
+    genuine = Cable._write_due
 
-    def write_now(peer: Peer, data: bytes) -> None:
-        was_over.append(peer.is_over)
-        genuine(peer, data)
+    def write_due(cable: Cable) -> None:
+        was_over.append(not cable.is_open)
+        genuine(cable)
 
-    monkeypatch.setattr(Peer, "write_now", write_now)
+    monkeypatch.setattr(Cable, "_write_due", write_due)
     async with await connect(world.connection_string) as connection:
         sender = await connection.sender("orders")
         world.faults.add("latency", delay_s=0.1)
@@ -309,12 +307,13 @@ async def test_faults_end_although_a_slow_connection_is_just_being_closed(
     sending = asyncio.create_task(sender.send_messages(ServiceBusMessage("a")))
     await until(lambda: world.waiting() == 1)
     [peer] = world.namespace.peers
-    wire = Mock(wraps=peer._wire)
-    wire.write.side_effect = RuntimeError("the handler is closed")
+    assert isinstance(peer._wire, Cable)
+    transport = Mock(wraps=peer._wire.transport)
+    transport.write.side_effect = RuntimeError("the handler is closed")
     with monkeypatch.context() as patch:
-        patch.setattr(peer, "_wire", wire)
+        patch.setattr(peer._wire, "transport", transport)
         world.faults.clear()
-    assert world.faults.list() == [] and wire.write.called
+    assert world.faults.list() == [] and transport.write.called
     sending.cancel()
     peer._wire.abort()
     await world.check_whole()

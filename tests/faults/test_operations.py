@@ -298,7 +298,7 @@ async def test_held_request_of_a_client_that_left_is_dropped(world: World, fault
     token = sign("sb://127.0.0.1/", ROOT_KEY_NAME, WELL_KNOWN_KEY, int(time.time()) + 60)
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-    listening = world.faults.contact.port
+    listening = world.faults.connections.port
     assert isinstance(listening, Port) and listening._runner is not None and listening._runner.server is not None
     server = listening._runner.server
     await until(lambda: len(server.connections) == 1)

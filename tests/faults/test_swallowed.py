@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pairbus.auth.connection_string import ConnectionString
-from pairbus.broker.outages import swallowed
+from pairbus.faults.play import swallowed
 from tests.faults.conftest import World as BrokerWorld
 from tests.faults.conftest import running as running_broker
 from tests.faults.conftest import until

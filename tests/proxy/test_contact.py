@@ -15,9 +15,9 @@ from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusErr
 
 from pairbus.errors import ConfigError, FaultNotFound, InvalidFault
 from pairbus.faults import KINDS
+from pairbus.faults.play.reset import reset_transport
 from pairbus.proxy import Proxy
 from pairbus.proxy.faults import AT_THE_TARGET, WITHOUT_FRAMES
-from pairbus.proxy.sockets import reset
 from pairbus.transport import TransportError, connect
 from tests.proxy.conftest import World, by_proxy, encoded, message, running, until
 
@@ -276,5 +276,5 @@ def test_reset_of_a_lost_tls_connection_is_quiet() -> None:
         def abort(self) -> None:
             aborted.append(self)
 
-    reset(Lost())
+    reset_transport(Lost())
     assert len(aborted) == 1

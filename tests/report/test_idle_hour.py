@@ -47,6 +47,8 @@ class Pipe:
         self._arrives = arrives
         self._under_way: deque[bytes] = deque()
 
+    is_frozen = False
+
     def write(self, data: bytes) -> None:
         self._under_way.append(bytes(data))
         self._loop.call_later(0.001, lambda: self._arrives(self._under_way.popleft()))

@@ -20,7 +20,7 @@ from typing import Any
 from pairbus.amqp.errors import CONNECTION_FORCED, DETACH_FORCED
 from pairbus.amqp.performatives import Error
 from pairbus.proxy.conversation import path_of
-from pairbus.proxy.sockets import HOST
+from pairbus.proxy.port import HOST
 from pairbus.testing.threads import InThread, OnLoop, switch
 from tests.scripted import script
 from tests.scripted.mailbox import Mailbox, Received

@@ -36,8 +36,8 @@ from pairbus.amqp.performatives import ACCEPTED_BYTES, Error, Modified, Rejected
 from pairbus.amqp.sasl import SaslServer
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Int, Symbol
+from pairbus.faults.play.reset import reset_transport
 from pairbus.proxy.conversation import PING_CONTENT_TYPE, is_node, path_of
-from pairbus.proxy.sockets import reset
 from tests.scripted import script
 from tests.scripted.mailbox import Received, split
 from tests.scripted.nodes import Responder, attach_receiver, reply_to_request, session_of
@@ -121,7 +121,7 @@ class ScriptedPeer(asyncio.Protocol):
 
     def reset(self) -> None:
         if self._transport is not None:
-            reset(self._transport)
+            reset_transport(self._transport)
 
     def hang_up(self) -> None:
         if self._transport is not None:

@@ -11,7 +11,6 @@ that it ends itself, frame by frame; TLS that it passes on is only bytes.
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 import socket
 import ssl
@@ -29,13 +28,11 @@ from pairbus.broker.wire.certificate import ca_path, expiring_contexts
 from pairbus.errors import ConfigError
 from pairbus.faults import CONTACT, Place
 from pairbus.proxy import names
-from pairbus.proxy.conversation import UP
 from pairbus.proxy.counts import Counts
 from pairbus.proxy.faults import ProxyFaults
 from pairbus.proxy.joint import ProxyTarget
 from pairbus.proxy.passage import Passage
-from pairbus.proxy.port import THIN_BUFFER_BYTES, ProxyPort
-from pairbus.proxy.sockets import HOST
+from pairbus.proxy.port import HOST, THIN_BUFFER_BYTES, ProxyPort
 
 __all__ = ["Proxy"]
 
@@ -107,10 +104,7 @@ class Proxy:
         """Listen. ConfigError when the port is not free, or the control socket cannot be opened."""
         self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
         host, port = self._listen
-        try:
-            self._port.open(host, port)
-        except OSError as error:
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another port") from error
+        self._port.open(host, port)
         if self._control is not None:
             try:
                 await self._control.listen()
@@ -218,16 +212,23 @@ class Proxy:
 
     def _accepted(self, client: socket.socket) -> None:
         self.counts.connections += 1
-        self.faults.accepted(client)
+        self.faults.connections.accept(client)
+
+    def refuse(self, is_refusing: bool) -> None:
+        """Stop listening and cut every connection, or listen again."""
+        self._port.refuse(is_refusing)
+        if is_refusing:
+            self._port.reset_all()
 
     def welcome(self, client: socket.socket) -> None:
         """Go on with a connection that was accepted."""
         if self._loop is None:
             client.close()
             return
-        if self.faults.lines(UP):
+        cables = self.faults.connections.cables
+        if cables.thin:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, THIN_BUFFER_BYTES)
-        passage = Passage(self.faults.rules, self.counts, _nothing, random.random, self._loop.time())
+        passage = Passage(self.faults.rules, cables, self.counts, self._loop.time(), changed=_nothing)
         tls = None
         if self._tls is not None:
             good, expired = self._tls

@@ -1,4 +1,4 @@
-"""Two sockets that are joined, and operations on both: reset, cut, freeze, swallow."""
+"""Two sockets that are joined, and operations on both: reset, cut, swallow."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
-from pairbus.faults import Active
+from pairbus.faults.play.cable import CableFaults
 from pairbus.proxy.conversation import DOWN, UP, Direction
 from pairbus.proxy.wire import ProxyWire
 
@@ -33,25 +33,31 @@ class Joint:
 
     def __init__(
         self,
-        lines: Callable[[Direction], Sequence[Active]],
+        faults: CableFaults,
         arrived: Callable[[Direction, bytes], None],
         changed: Callable[[], None],
-        dice: Callable[[], float],
+        *,
+        is_late_both_ways: bool,
     ) -> None:
-        """Make both ends. `lines`: faults that slow a direction. `changed`: called when bytes passed or one ended."""
+        """Make both ends. `changed`: called when bytes passed or one ended.
+
+        `is_late_both_ways`: faults that delay bytes do so in both directions; otherwise only on the way to the client.
+        """
         self.is_ending = False
         self.has_lost_bytes = False
         "True when bytes were dropped: then the connection cannot go on after the fault."
-        self.lines = lines
         self._arrived = arrived
         self._changed = changed
-        self._wires = {UP: ProxyWire(self, UP, dice), DOWN: ProxyWire(self, DOWN, dice)}
+        self._wires = {
+            UP: ProxyWire(self, UP, faults, faults.late),
+            DOWN: ProxyWire(self, DOWN, faults, faults.late if is_late_both_ways else []),
+        }
         self._is_swallowing = False
         self._is_cut_off = False
 
     @property
     def is_gone(self) -> bool:
-        return self.is_ending and all(each.transport is None for each in self._wires.values())
+        return self.is_ending and not any(each.is_open for each in self._wires.values())
 
     def end(self, direction: Direction) -> ProxyWire:
         """Return the socket whose bytes go in that direction."""
@@ -66,15 +72,19 @@ class Joint:
         self._wires[UP].pause("opening")
         try:
             deadline = {} if tls is None else {"ssl_handshake_timeout": HANDSHAKE_S}
-            await loop.connect_accepted_socket(lambda: self._wires[UP], client, ssl=tls, **deadline)
+            await loop.connect_accepted_socket(lambda: self._wires[UP].cable, client, ssl=tls, **deadline)
             if target is not None and not self.is_ending:
                 name = None if target.tls is None else target.host
                 async with asyncio.timeout(REACH_S):
                     await loop.create_connection(
-                        lambda: self._wires[DOWN], target.host, target.port, ssl=target.tls, server_hostname=name
+                        lambda: self._wires[DOWN].cable,
+                        target.host,
+                        target.port,
+                        ssl=target.tls,
+                        server_hostname=name,
                     )
         except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
-            if self._wires[UP].transport is None:
+            if not self._wires[UP].is_open:
                 logger.info("a client did not begin TLS as it should: %s", error or "it was silent")
                 client.close()
             else:
@@ -109,20 +119,6 @@ class Joint:
         self._is_swallowing = is_swallowing
         if not is_swallowing and self.has_lost_bytes and not self.is_ending:
             self.reset()
-
-    def freeze(self, why: object) -> None:
-        """Stop reading and writing until `thaw` for the same reason. No bytes are lost."""
-        for each in self._wires.values():
-            each.freeze(why)
-
-    def thaw(self, why: object) -> None:
-        for each in self._wires.values():
-            each.thaw(why)
-
-    def pace_anew(self) -> None:
-        """Give the bytes that wait new times, because a fault that slowed the line has ended."""
-        for each in self._wires.values():
-            each.pace_anew()
 
     def lost(self, direction: Direction, error: Exception | None) -> None:
         """End the other socket in the same way, because this one is gone."""

@@ -6,7 +6,7 @@ Refusals have the same texts as the broker's. An operation that is refused here 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 from typing import Protocol
 
 from pairbus.amqp.errors import DETACH_FORCED, ProtocolError
@@ -17,7 +17,7 @@ from pairbus.broker.management import OPERATIONS
 from pairbus.broker.outages.operations import DIRECTION_OF
 from pairbus.broker.outages.refusals import refusal_by
 from pairbus.faults import MANAGE, RECEIVE, SEND, Active, Place
-from pairbus.proxy.conversation import Direction, FollowedLink, Unit, is_node
+from pairbus.proxy.conversation import FollowedLink, Unit, is_node
 from pairbus.proxy.passage import Passage
 from pairbus.proxy.rules import FrameAct, How
 
@@ -28,8 +28,6 @@ REFUSALS = ("throttle", "restart", "disable", "quota", "unauthorized", "internal
 
 class Meeting(Protocol):
     """The set of faults, as operations use it."""
-
-    def lines(self, direction: Direction) -> Sequence[Active]: ...
 
     def meet(
         self, place: Place, direction: str | None, entity: str = "", among: Container[str] | None = None
@@ -43,9 +41,6 @@ class OperationRules:
         self._faults = faults
         self._namespace = namespace
         "Name of the namespace, for the texts of errors."
-
-    def lines(self, direction: Direction) -> Sequence[Active]:
-        return self._faults.lines(direction)
 
     def drops_answer(self, link: FollowedLink, *, to_settlement: bool) -> bool:
         return False  # a lost answer cuts the connection

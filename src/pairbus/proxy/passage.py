@@ -11,9 +11,10 @@ from pairbus.amqp.frames import frame
 from pairbus.amqp.link import ranges
 from pairbus.amqp.performatives import Attach, Begin, Close, Composite, Detach, Disposition, End, Error, Flow, Rejected
 from pairbus.amqp.transfers import disposition_frame
+from pairbus.faults.play.cable import CableFaults
 from pairbus.proxy.conversation import DOWN, UP, Conversation, Direction, FollowedLink, Unit, is_node, settled_ids
 from pairbus.proxy.counts import Counts
-from pairbus.proxy.held import HeldUnits
+from pairbus.proxy.held_frames import HeldUnits
 from pairbus.proxy.joint import Joint
 from pairbus.proxy.numbers import DeliveryNumbers
 from pairbus.proxy.rules import FrameAct, FrameRules, How
@@ -34,9 +35,17 @@ class Passage(Joint):
     """One client, one connection to the target."""
 
     def __init__(
-        self, rules: FrameRules, counts: Counts, changed: Callable[[], None], dice: Callable[[], float], now: float
+        self,
+        rules: FrameRules,
+        faults: CableFaults,
+        counts: Counts,
+        now: float,
+        *,
+        changed: Callable[[], None],
+        is_late_both_ways: bool = False,
     ) -> None:
-        super().__init__(rules.lines, self._read, changed, dice)
+        """Make a passage for a client that was accepted. For `changed` and `is_late_both_ways` see `Joint`."""
+        super().__init__(faults, self._read, changed, is_late_both_ways=is_late_both_ways)
         self.conversation = Conversation()
         self.used_at = now
         "Time when the client was accepted, or last had a link to an entity."

@@ -9,87 +9,51 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 
+from pairbus.faults.play.listening_port import ListeningPort
 from pairbus.proxy.joint import ProxyTarget
 from pairbus.proxy.passage import Passage
-from pairbus.proxy.sockets import HOST, bound
 
-BACKLOG = 256
-TAKEN_PORT_S = 1.0  # until the next try to take a port that another program took
+HOST = "127.0.0.1"
 CONNECTIONS_MAX = 5000  # two file descriptors each
 THIN_BUFFER_BYTES = 64 << 10  # receive buffer of the system for a client on a thin line
 logger = logging.getLogger("pairbus.proxy")
 
 
 class ProxyPort:
-    """A listening socket that can be shut and keeps its port meanwhile."""
+    """The listening port of a proxy, and the connections that came to it."""
 
     def __init__(self, accepted: Callable[[socket.socket], None]) -> None:
         """Make a closed port. `accepted` gets each client: it calls `welcome`, or keeps the socket, or closes it."""
-        self.host = HOST
-        self.number = 0
         self.passages: set[Passage] = set()
         self._accepted = accepted
-        self._holder: socket.socket | None = None
-        "Socket that keeps the port while connections are refused: bound, and never listening."
-        self._listener: socket.socket | None = None
-        self._retry: asyncio.TimerHandle | None = None
+        self._listener = ListeningPort(self._accept, failed=_not_accepted, taken=_not_ours)
         self._opening: set[asyncio.Task[None]] = set()
 
+    @property
+    def host(self) -> str:
+        return self._listener.host
+
+    @property
+    def number(self) -> int:
+        return self._listener.number
+
     def open(self, host: str, number: int) -> None:
-        """Take the port, 0 for any free one, and listen. OSError when it is not free."""
-        self._holder = bound(number, host)
-        self.host, self.number = host, int(self._holder.getsockname()[1])
-        try:
-            self.listen()
-        except OSError:  # another program listens there
-            self._holder.close()
-            self._holder = None
-            raise
+        """Take the port, 0 for any free one, and listen. ConfigError when it is not free."""
+        self._listener.open(host, number)
+        self._listener.accept_clients()
 
     async def close(self) -> None:
         """Accept no more connections, and reset those that are open."""
-        self.shut()
+        self._listener.close()
         self.reset_all()
         for task in list(self._opening):
             task.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
         self.reset_all()
-        if self._holder is not None:
-            self._holder.close()
-            self._holder = None
 
-    def listen(self) -> None:
-        """Accept connections; does nothing when it does already, or is closed."""
-        if self._listener is None and self._holder is not None:
-            listener = bound(self.number, self.host)
-            try:
-                listener.listen(BACKLOG)
-            except OSError:
-                listener.close()
-                raise
-            self._listener = listener
-            asyncio.get_running_loop().add_reader(listener, self._accept)
-
-    def listen_again(self) -> None:
-        """Accept connections; while that fails, because another program has the port, try again every second."""
-        try:
-            self.listen()
-        except OSError as error:
-            logger.error("port %d cannot be opened again yet: %s", self.number, error.strerror)
-            self._listen_later(TAKEN_PORT_S)
-
-    def _listen_later(self, delay_s: float) -> None:
-        self._retry = asyncio.get_running_loop().call_later(delay_s, self.listen_again)
-
-    def shut(self) -> None:
-        """Refuse connections, and keep the port."""
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
+    def refuse(self, is_refusing: bool) -> None:
+        """Refuse connections and keep the port, or listen again."""
+        self._listener.refuse(is_refusing)
 
     def reset_all(self) -> None:
         for passage in self.open_passages():
@@ -114,21 +78,18 @@ class ProxyPort:
         if task.cancelled():  # perhaps before it began
             client.close()
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            client, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError):  # the client left before
-            return
-        except OSError as error:  # out of file descriptors: try again in a moment, not at once
-            logger.warning("a connection could not be accepted: %s", error)
-            self.shut()
-            self._listen_later(0.1)
-            return
+    def _accept(self, client: socket.socket) -> None:
         if len(self.passages) >= CONNECTIONS_MAX and len(self.open_passages()) >= CONNECTIONS_MAX:
             logger.warning("%d connections are open; one more was turned away", CONNECTIONS_MAX)
             client.close()
             return
-        client.setblocking(False)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._accepted(client)
+
+
+def _not_accepted(error: OSError) -> None:
+    logger.warning("a connection could not be accepted: %s", error)
+
+
+def _not_ours(number: int, error: OSError) -> None:
+    logger.error("port %d cannot be opened again yet: %s", number, error.strerror)

@@ -6,14 +6,12 @@ A passage follows the frames of two peers and decides nothing. Its rules decide:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from pairbus.amqp.performatives import Error
-from pairbus.faults import Active
-from pairbus.proxy.conversation import Direction, FollowedLink, Unit
+from pairbus.proxy.conversation import FollowedLink, Unit
 
 
 class How(Enum):
@@ -42,10 +40,6 @@ RESET = FrameAct(How.RESET)
 
 class FrameRules(Protocol):
     """Decisions about one frame at a time; None lets it pass."""
-
-    def lines(self, direction: Direction) -> Sequence[Active]:
-        """Return the faults that slow the bytes of that direction."""
-        ...
 
     def attach(self, link: FollowedLink) -> FrameAct | None:
         """Decide about a client that attaches a link."""

@@ -13,7 +13,6 @@ pass as bytes, and only faults of whole connections apply to them.
 
 from __future__ import annotations
 
-import random
 import re
 import socket
 from typing import Self
@@ -23,8 +22,7 @@ from pairbus.proxy.conversation import path_of
 from pairbus.proxy.counts import Counts
 from pairbus.proxy.joint import ProxyTarget
 from pairbus.proxy.passage import Passage
-from pairbus.proxy.port import THIN_BUFFER_BYTES, ProxyPort
-from pairbus.proxy.sockets import HOST
+from pairbus.proxy.port import HOST, THIN_BUFFER_BYTES, ProxyPort
 from pairbus.testing.switches import CUTS, CutHow, NemesisSwitches
 from pairbus.testing.threads import InThread, OnLoop, switch
 
@@ -82,16 +80,15 @@ class Nemesis(OnLoop):
         self._switches.clear()
         for passage in self._port.open_passages():
             passage.swallow(False)
-            passage.thaw("stall")
-            passage.pace_anew()
+        self._switches.go_on()
+        for passage in self._port.open_passages():
             passage.release()
-        if self._loop is not None:
-            self._port.listen()
+        self._port.refuse(False)
 
     @switch
     def refuse(self, *, open_connections: bool = True) -> None:
         """Stop listening on the port; open connections are reset, unless `open_connections` is False."""
-        self._port.shut()
+        self._port.refuse(True)
         if open_connections:
             self.reset()
 
@@ -118,9 +115,7 @@ class Nemesis(OnLoop):
     @switch
     def stall(self) -> None:
         """Stop reading from both ends, which may write until the sockets are full. No bytes are lost."""
-        self._switches.is_stalled = True
-        for passage in self._port.open_passages():
-            passage.freeze("stall")
+        self._switches.cables.freeze("stall")
 
     @switch
     def latency(self, seconds: float) -> None:
@@ -178,12 +173,12 @@ class Nemesis(OnLoop):
     def _accepted(self, client: socket.socket) -> None:
         assert self._loop is not None
         switches = self._switches
-        if "bandwidth" in switches.slow:
+        if switches.cables.thin:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, THIN_BUFFER_BYTES)
         self.counts.connections += 1
-        passage = Passage(switches, self.counts, self.changed, random.random, self._loop.time())
-        if switches.is_stalled:
-            passage.freeze("stall")
+        passage = Passage(
+            switches, switches.cables, self.counts, self._loop.time(), changed=self.changed, is_late_both_ways=True
+        )
         if switches.is_black_hole:
             passage.swallow()
             passage.has_lost_bytes = True

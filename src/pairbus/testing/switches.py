@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from pairbus.amqp.errors import DETACH_FORCED
 from pairbus.amqp.performatives import Error
 from pairbus.faults import Active, Fault
-from pairbus.proxy.conversation import Direction, FollowedLink, Unit, is_node, path_of
+from pairbus.faults.play.cable import CableFaults
+from pairbus.proxy.conversation import FollowedLink, Unit, is_node, path_of
 from pairbus.proxy.rules import RESET, FrameAct, How
 
 CutHow = Literal["reset", "stall", "detach"]
@@ -35,33 +37,34 @@ class NemesisSwitches:
     """The rules of a nemesis. Paths are those of entities in lower case; None means every entity, not `$` nodes."""
 
     is_black_hole: bool = False
-    is_stalled: bool = False
-    slow: dict[str, Active] = field(default_factory=dict)
-    "Faults that slow the line, by kind; the same in both directions."
+    cables: CableFaults = field(default_factory=partial(CableFaults, random.random))
+    "Faults that freeze and slow the cables; the same in both directions."
     held: set[str | None] = field(default_factory=set)
     cut: dict[str, CutHow] = field(default_factory=dict)
     drops: list[_Drop] = field(default_factory=list)
 
     def slow_line(self, kind: str, **numbers: Any) -> None:
-        """Slow the line by one fault of the kind; without numbers, end that fault."""
-        self.slow.pop(kind, None)
+        """Slow the cable by one fault of the kind; without numbers, end that fault."""
+        slow = [active for active in self.cables.slow if active.fault.kind.name != kind]
         if any(numbers.values()):
-            self.slow[kind] = Active(0, Fault.read({"kind": kind, **numbers}), 0.0)
+            slow.append(Active(0, Fault.read({"kind": kind, **numbers}), 0.0))
+        self.cables.slow_by(slow)
 
     def drop_answers(self, path: str | None, count: int | None, *, to_settlement: bool) -> None:
         self.drops.append(_Drop(None if path is None else path_of(path), count, to_settlement))
 
     def clear(self) -> None:
-        self.is_black_hole = self.is_stalled = False
-        self.slow.clear()
+        self.is_black_hole = False
         self.held.clear()
         self.cut.clear()
         self.drops.clear()
 
-    # ── questions of passages ──
+    def go_on(self) -> None:
+        """Freeze and slow no cable any more."""
+        self.cables.slow_by(())
+        self.cables.thaw("stall")
 
-    def lines(self, direction: Direction) -> Sequence[Active]:
-        return tuple(self.slow.values())
+    # ── questions of passages ──
 
     def attach(self, link: FollowedLink) -> FrameAct | None:
         how = self.cut.get(link.path)

@@ -130,7 +130,7 @@ class _Routes:
         faults = self._faults
         try:
             if faults is not None and faults.acts:
-                await faults.contact.http_is_open()
+                await faults.http.until_open()
                 _check_client(request)
             check_request_source(request.headers.getall("Host", []), request.headers.get("Origin"), self._hosts)
             if not self._wants_websocket(request):
@@ -140,8 +140,8 @@ class _Routes:
                 else:
                     answer = await self._answer(request)
                 if faults is not None and faults.acts:
-                    await faults.contact.http_is_open()
-                    await faults.contact.http_is_late(answer.content_length or 0)
+                    await faults.http.until_open()
+                    await faults.http.until_passed(answer.content_length or 0)
                 return answer
         except Exception as error:  # the last resort: the client gets an answer, the log gets the traceback
             return self._error_answer(request, error)
@@ -171,7 +171,7 @@ class _Routes:
         is_lost = False
         try:
             if self._faults is not None and self._faults.acts:
-                is_lost, refusal = await self._faults.operations.http(path)
+                is_lost, refusal = await self._faults.http.request(path)
                 _check_client(request)
                 if refusal is not None:
                     raise AdminRefusal(*refusal)

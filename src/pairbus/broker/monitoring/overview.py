@@ -35,7 +35,7 @@ def overview(namespace: Namespace) -> dict[str, Any]:
             by_path[subscription.path] = _holder("subscription", subscription)
     return {
         "name": namespace.name,
-        "port": getattr(namespace.faults.contact.port, "number", None),
+        "port": getattr(namespace.faults.connections.port, "number", None),
         "entities": by_path,
         "faults": namespace.faults.list(),
         "clock": clock_json(namespace.clock),

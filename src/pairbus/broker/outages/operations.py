@@ -12,9 +12,8 @@ from pairbus.amqp.message import Message
 from pairbus.amqp.session import Session
 from pairbus.auth.sas import LISTEN, MANAGE, SEND
 from pairbus.broker.entities.draft import Draft
-from pairbus.broker.outages.refusals import http_refusal_by, refusal_by
+from pairbus.broker.outages.refusals import refusal_by
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.wire.address import parse_entity
 from pairbus.faults import Active, Place
 
 if TYPE_CHECKING:
@@ -166,29 +165,6 @@ class OperationFaults:
         else:
             node.refuse(reply, self._refusal(one, entity, direction))
         return False
-
-    async def http(self, path: str) -> tuple[bool, tuple[int, str] | None]:
-        """Return (whether the answer over HTTP is lost, status and detail of a refusal); waits for a stall to end."""
-        entity = _entity_of(path)
-        one = self._owner.meet(Place.HTTP, "manage", entity)
-        if one is None:
-            is_overloaded = self._owner.is_overloaded(entity, is_partitioned=False)
-            return False, http_refusal_by("throttle", self._namespace.name, path) if is_overloaded else None
-        kind = one.fault.kind.name
-        if kind == "stall":
-            await self._owner.until_end(one)
-            return False, None
-        if kind == "drop-answer":
-            return True, None
-        return False, http_refusal_by(kind, self._namespace.name, path)
-
-
-def _entity_of(path: str) -> str:
-    """Return the entity of an HTTP path: rules belong to their subscription, a list of entities to none."""
-    if path.startswith("$"):
-        return ""
-    name = parse_entity(path)
-    return name.root if name.subscription is None else f"{name.root}/Subscriptions/{name.subscription}"
 
 
 def _nothing() -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -75,8 +74,6 @@ class Peer:
         self.namespace = namespace
         self.strictness = strictness = namespace.strictness
         self.grants = Grants(strictness.token_max or GRANTS_MAX)
-        self._full: set[str] = set()
-        "Reasons why no more bytes should be written: `wire` (the transport's buffer is full), `late` (a slow line's)."
         self.is_choked = False
         "True while the client does not read the messages that it asked for."
         self.is_over = False
@@ -97,15 +94,9 @@ class Peer:
         self._unflushed_bytes = self._unread_bytes = 0
         self._is_flush_scheduled = False
         self._pauses: set[str] = set()
-        "Reasons why the client is not read from: `held`, `unread`, `turn`, `stopping`, `frozen`, `thin line`."
+        "Reasons why the client is not read from: `held`, `unread`, `turn`, `stopping`."
         self._runs: list[Inlet | Outlet] = []
         self._started_s = loop.time()
-        self._frozen_by: set[int] = set()
-        "Faults that let no bytes in or out."
-        self._frozen_data: list[bytes] = []
-        "Bytes that came while the connection froze."
-        self._frozen_answers: list[bytes] = []
-        "Bytes that were late on a slow line when it froze."
         self._idle: IdleWatch | None = None
         self._tick_s = TICK_S
         self._set_idle(namespace.faults.idle)
@@ -128,17 +119,6 @@ class Peer:
     # ── from the wire ──
 
     def data_received(self, data: bytes) -> None:
-        if self.is_over:
-            return
-        if self.namespace.faults.acts:
-            if self.namespace.faults.contact.read(self, data):
-                return
-            if self._frozen_by:  # bytes that were on their way when reading was stopped
-                self._frozen_data.append(data)
-                return
-        self._handle(data)
-
-    def _handle(self, data: bytes) -> None:
         if self.is_over:
             return
         now_ms = self.namespace.now_ms()
@@ -167,30 +147,23 @@ class Peer:
             end.submit(now_ms)
             self.namespace.changed(end.entity)
 
-    def pause_writing(self, why: str = "wire") -> None:
-        self._full.add(why)
+    def pause_writing(self) -> None:
         self.is_choked = True
 
-    def resume_writing(self, why: str = "wire") -> None:
-        if why in self._full:
-            self._full.discard(why)
-            if not self._full and not self._frozen_by:
-                self._go_on_writing()
-
-    def _go_on_writing(self) -> None:
+    def resume_writing(self) -> None:
         self.is_choked = False
         self._unread_bytes = 0
         self._resume("unread")
         self._wake_links()
+        self._reschedule_tick()  # a connection that was frozen owes its client a sign of life
 
-    def connection_lost(self) -> None:
+    def connection_lost(self, error: Exception | None = None) -> None:
         self.is_over = True
         self._timer.cancel()
         self._leave()
         self._leaving.hold(self, 0)
         self._unfinished.note(0)
         self.arrivals.close()
-        self.namespace.faults.contact.forget(self)
         self.namespace.peers.discard(self)
 
     def _leave(self) -> None:
@@ -214,15 +187,12 @@ class Peer:
         self.flush()
 
     def flush(self) -> None:
-        if self.is_over or self._frozen_by:
+        if self.is_over:
             return
         self._unflushed_bytes = 0
         if self._connection.has_output:
             data = self._connection.data_to_send()
-            if self.namespace.faults.acts:
-                self.namespace.faults.contact.write(self, data)
-            else:
-                self._wire.write(data)
+            self._wire.write(data)
             if self.is_choked:
                 self._unread_bytes += len(data)
                 if self._unread_bytes > UNREAD_BYTES_MAX:
@@ -284,63 +254,12 @@ class Peer:
         self._timer.cancel()
         self._timer = self._loop.call_later(LINGER_S, self._wire.abort)
 
-    # ── faults ──
-
     def cut(self) -> None:
         """End the connection without a close frame."""
         self.is_over = True
-        self.namespace.faults.contact.forget(self)
         self._wire.abort()
 
-    def freeze(self, fault: int) -> None:
-        """Stop reading and writing until `thaw`, as if the line swallowed all bytes."""
-        self._frozen_by.add(fault)
-        self.is_choked = True
-        self._pause("frozen")
-
-    def thaw(self, fault: int) -> None:
-        """Go on where the connection froze: no byte was lost."""
-        self._frozen_by.discard(fault)
-        if not self._frozen_by and not self.is_over:
-            for data in self._frozen_answers:
-                self._wire.write(data)
-            self._frozen_answers.clear()
-            kept, self._frozen_data = self._frozen_data, []
-            self._handle_all(kept)
-            self._resume("frozen")
-            if not self._full:  # otherwise the transport tells when it has room: it does not tell twice
-                self._go_on_writing()
-            self.flush()
-            self._reschedule_tick()
-
-    def _handle_all(self, kept: list[bytes]) -> None:
-        """Handle bytes that a fault kept."""
-        try:
-            for data in kept:
-                self._handle(data)
-        except BaseException:  # as a transport does when it hands over the bytes itself
-            self._wire.abort()
-            raise
-
-    def write_now(self, data: bytes) -> None:
-        """Write bytes that a slow line kept. A connection that froze meanwhile keeps them, a closed one drops them."""
-        if self._frozen_by:
-            self._frozen_answers.append(data)
-        else:
-            with suppress(RuntimeError):  # uvloop's error for a closed connection; asyncio drops the bytes
-                self._wire.write(data)
-
-    def rest(self) -> None:
-        """Stop reading from a line of low bandwidth until `go_on`."""
-        self._pause("thin line")
-
-    def go_on(self, unread: list[bytes]) -> None:
-        """Handle bytes that a line of low bandwidth has passed, and read from it again."""
-        if self._frozen_by:
-            self._frozen_data += unread
-        else:
-            self._handle_all(unread)
-        self._resume("thin line")
+    # ── faults ──
 
     def watch_idle(self, idle: Idle | None) -> None:
         """Close links and connections that are idle by these times from now on."""
@@ -410,7 +329,7 @@ class Peer:
         self._timer = self._loop.call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
-        if self._frozen_by:
+        if self._wire.is_frozen:  # a client that is not read from is not silent
             self._timer = self._loop.call_later(TICK_S, self._tick)
             return
         now = self._loop.time()

@@ -16,7 +16,10 @@ HELD_COUNT_MAX = 8192
 
 
 class PeerWire(Protocol):
-    """Transport as a peer needs it: TCP, TLS or a web socket."""
+    """The line of a peer, over TCP, TLS or a web socket."""
+
+    @property
+    def is_frozen(self) -> bool: ...
 
     def write(self, data: bytes) -> None: ...
     def close(self) -> None: ...

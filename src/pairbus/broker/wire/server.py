@@ -11,24 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import socket
 import ssl
 from collections.abc import Coroutine, Sequence
-from functools import partial
 from typing import Any
 
 from aiohttp import WSMsgType, http_exceptions, web
 
 from pairbus.amqp.connection import Trace
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.outages.contact import HttpRequest, answered_request
-from pairbus.broker.outages.held import run_all
-from pairbus.broker.wire.door import FIRST_BYTES_DEADLINE_S, Door
+from pairbus.broker.outages.http import HttpRequest, answered_request
+from pairbus.broker.wire.door import FIRST_BYTES_DEADLINE_S, LATE_BYTES_MAX, Door
 from pairbus.broker.wire.peer import Peer
 from pairbus.broker.wire.web_socket import WebSocketWire
 from pairbus.errors import ConfigError
+from pairbus.faults.play.cable import Cable
+from pairbus.faults.play.listening_port import ListeningPort
 
 logger = logging.getLogger("pairbus.broker")
 http_logger = logging.getLogger("pairbus.broker.http")
@@ -38,8 +37,6 @@ _UNREADABLE = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
 http_logger.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _UNREADABLE)))
 
 LAST_REQUESTS_S = 2.0  # for requests that are being read or answered when the broker stops
-BACKLOG = 1024  # connections that wait to be accepted
-TAKEN_PORT_S = 1.0  # until the next try to take a port that another program took
 CONNECTIONS_MAX = 5000  # per namespace, the limit of the service
 WEB_SOCKET_PROTOCOL = "AMQPWSB10"
 WEB_SOCKET_MESSAGE_MAX = 4 << 20
@@ -61,18 +58,13 @@ class Port:
         self.trace = trace
         self.number = 0
         self.extra_numbers: list[int] = []
-        self.doors: set[Door] = set()
-        self.frozen_by: set[int] = set()
-        "Faults that let no bytes in or out."
-        self._tls = tls
-        self._listeners: list[socket.socket] = []
-        self._accepting: dict[socket.socket, asyncio.Task[None]] = {}
-        "Tasks of the listeners that listen; while connections are refused there are none."
         self.opened_count = 0
         "Connections that were accepted since the start."
-        self._is_refusing = False
-        self._turning: asyncio.Task[None] | None = None
-        "Task that brings the listeners into line with `_is_refusing`."
+        self._faults = namespace.faults.connections
+        self._tls = tls
+        self._listeners: list[ListeningPort] = []
+        self._web_cables: set[Cable] = set()
+        "Cables over web sockets."
         self._runner: web.AppRunner | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._awaited: dict[object, asyncio.TimerHandle] = {}
@@ -80,20 +72,23 @@ class Port:
 
     async def open(self, host: str, port: int, app: web.Application, extra_ports: Sequence[int] = ()) -> None:
         """Listen on all ports or on none; `number` and `extra_numbers` then tell which were taken."""
-        try:
-            for number in (port, *extra_ports):
-                self._listeners.append(_listen(host, number))
-        except ConfigError:
-            self._close_listeners()
-            raise
+        for number in (port, *extra_ports):
+            listener = ListeningPort(self._accepted, failed=self._not_accepted, taken=self._not_ours)
+            try:
+                listener.open(host, number)
+            except ConfigError:
+                self._close_listeners()
+                raise
+            self._listeners.append(listener)
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, logger=http_logger, shutdown_timeout=LAST_REQUESTS_S
         )
         await self._runner.setup()
-        self.number, *self.extra_numbers = [int(listener.getsockname()[1]) for listener in self._listeners]
-        self._open_ports()
-        self.namespace.faults.contact.port = self
-        self.namespace.faults.contact.changed()
+        self.number, *self.extra_numbers = [listener.number for listener in self._listeners]
+        for listener in self._listeners:
+            listener.accept_clients()
+        self._faults.port = self
+        self._faults.changed()
 
     def _close_listeners(self) -> None:
         for listener in self._listeners:
@@ -124,47 +119,26 @@ class Port:
             awaited.cancel()
 
     async def stop_accepting(self) -> None:
-        self.namespace.faults.contact.port = None
-        tasks = [*self._tasks, *self._accepting.values(), *([] if self._turning is None else [self._turning])]
+        self._faults.port = None
+        self._close_listeners()
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._close_listeners()
-
-    # ── faults ──
 
     def refuse(self, is_refusing: bool) -> None:
         """Stop listening and cut every connection, or listen again."""
-        self._is_refusing = is_refusing
+        for listener in self._listeners:
+            listener.refuse(is_refusing)
         if is_refusing:
             self._cut_all()
-        if self._turning is not None and not self._turning.done():
-            return  # the running task sees the new value
-        if not is_refusing:
-            self._open_ports()
-        if not self._is_in_line():
-            self._turning = self.loop.create_task(self._turn())
-
-    def _is_in_line(self) -> bool:
-        """Return whether all ports listen, or none while connections are refused."""
-        return len(self._accepting) == (0 if self._is_refusing else len(self._listeners))
-
-    async def _turn(self) -> None:
-        """Bring the ports into line with `_is_refusing`, which may change meanwhile."""
-        while not self._is_in_line():
-            if self._is_refusing:
-                await self._close_ports()
-            else:
-                await asyncio.sleep(TAKEN_PORT_S)
-            if not self._is_refusing:
-                self._open_ports()
 
     def _cut_all(self) -> None:
         """Cut every connection; the one whose request asked for this fault gets its answer first."""
         for task in self._tasks:
             task.cancel()
-        for door in list(self.doors):
-            door.abort()
+        for cable in self._amqp_cables():
+            cable.abort()
         assert self._runner is not None and self._runner.server is not None
         request = answered_request.get()
         for connection in self._runner.server.connections:
@@ -173,55 +147,9 @@ class Port:
             elif connection.transport is not None:
                 connection.transport.abort()
 
-    async def _close_ports(self) -> None:
-        """Close the listeners and keep their ports."""
-        accepting, self._accepting = self._accepting, {}
-        for task in accepting.values():
-            task.cancel()
-        await asyncio.gather(*accepting.values(), return_exceptions=True)
-        for at, listener in enumerate(self._listeners):
-            if listener in accepting:
-                host, number = listener.getsockname()[:2]
-                listener.close()
-                self._listeners[at] = await self._reserve(host, number)
-
-    def _open_ports(self) -> None:
-        """Listen again; clients that connect after this call are accepted, unless another program has the port."""
-        for listener in self._listeners:
-            if listener in self._accepting:
-                continue
-            try:
-                listener.listen(BACKLOG)
-            except OSError as error:  # a program that shares the address (SO_REUSEADDR) listened while we did not
-                number = listener.getsockname()[1]
-                logger.error("%s: port %d cannot be opened again yet: %s", self.namespace.name, number, error.strerror)
-            else:
-                self._accepting[listener] = self.loop.create_task(self._accept(listener))
-
-    async def _reserve(self, host: str, number: int) -> socket.socket:
-        """Return a socket that is bound and does not listen: it refuses connections and keeps the port."""
-        while True:
-            try:
-                return _bind(host, number)
-            except ConfigError as error:  # another process took the port since it was closed
-                logger.error("%s: %s", self.namespace.name, error)
-                await asyncio.sleep(TAKEN_PORT_S)
-
-    def freeze(self, key: int) -> None:
-        """Stop reading from the open connections and writing to them, until `thaw` with the same key."""
-        if not self.frozen_by:
-            for door in self.doors:
-                door.freeze()
-        self.frozen_by.add(key)
-        for peer in self.namespace.peers:
-            peer.freeze(key)
-
-    def thaw(self, key: int) -> None:
-        """Let the frozen connections go on."""
-        self.frozen_by.discard(key)
-        run_all([partial(peer.thaw, key) for peer in self.namespace.peers])
-        if not self.frozen_by:
-            run_all([door.thaw for door in self.doors])
+    def _amqp_cables(self) -> list[Cable]:
+        """Return the connections that speak AMQP, or have not shown their protocol yet; web sockets are HTTP."""
+        return [cable for cable in self._faults.cables.open if cable not in self._web_cables]
 
     def welcome(self, client: socket.socket) -> None:
         """Go on with a connection that was accepted."""
@@ -240,46 +168,43 @@ class Port:
                 if transport is not None:  # a TLS connection would wait half a minute for the client's close
                     transport.abort()
         for _ in range(0 if at_once else 20):
-            if not self.doors:
+            if not self._amqp_cables():
                 return
             await asyncio.sleep(0.05)
-        for door in list(self.doors):
-            door.abort()
+        for cable in self._amqp_cables():
+            cable.abort()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                client, _ = await self.loop.sock_accept(listener)
-            except OSError as error:  # out of file descriptors, or a client that left before we looked
-                self.namespace.strangers.warning(
-                    "%s: a connection could not be accepted: %s", self.namespace.name, error
-                )
-                await asyncio.sleep(0.1)
-                continue
-            self.opened_count += 1
-            if self._connection_count() >= CONNECTIONS_MAX:
-                self.namespace.strangers.warning(
-                    "%s: %d connections are open; one more was turned away", self.namespace.name, CONNECTIONS_MAX
-                )
-                client.close()
-                continue
-            if not self.namespace.faults.acts or self.namespace.faults.contact.accepts(client):
-                self._spawn(self._welcome(client))
+    def _accepted(self, client: socket.socket) -> None:
+        self.opened_count += 1
+        if self._connection_count() >= CONNECTIONS_MAX:
+            self.namespace.strangers.warning(
+                "%s: %d connections are open; one more was turned away", self.namespace.name, CONNECTIONS_MAX
+            )
+            client.close()
+        else:
+            self._faults.accept(client)
+
+    def _not_accepted(self, error: OSError) -> None:
+        """Log that a connection was not accepted: no file descriptor is free, or the client left before."""
+        self.namespace.strangers.warning("%s: a connection could not be accepted: %s", self.namespace.name, error)
+
+    def _not_ours(self, number: int, error: OSError) -> None:
+        logger.error("%s: port %d cannot be opened again yet: %s", self.namespace.name, number, error.strerror)
 
     def _connection_count(self) -> int:
         """Count connections: undecided ones, AMQP, and HTTP with its web sockets."""
-        assert self._runner is not None and self._runner.server is not None
-        return len(self._tasks) + len(self.doors) + len(self._runner.server.connections)
+        return len(self._tasks) + sum(self.connections().values())
 
     def connections(self) -> dict[str, int]:
         """Count the open connections by protocol: AMQP, and HTTP with its web sockets."""
         assert self._runner is not None and self._runner.server is not None
-        return {"amqp": len(self.doors), "http": len(self._runner.server.connections)}
+        amqp = len(self._faults.cables.open) - len(self._web_cables)
+        return {"amqp": amqp, "http": len(self._runner.server.connections)}
 
     async def _welcome(self, client: socket.socket) -> None:
         """Go on with TLS or without, by the first byte."""
@@ -292,7 +217,7 @@ class Port:
                 client.close()
                 return
             tls = {"ssl": self._tls, "ssl_handshake_timeout": FIRST_BYTES_DEADLINE_S} if first == b"\x16" else {}
-            await self.loop.connect_accepted_socket(lambda: Door(self), client, **tls)  # type: ignore[arg-type]
+            await self.loop.connect_accepted_socket(lambda: Door(self).cable, client, **tls)  # type: ignore[arg-type]
         except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
             logger.info("%s: a connection ended before it said what it is: %s", self.namespace.name, error or "silent")
             client.close()
@@ -317,39 +242,23 @@ class Port:
         )
         await response.prepare(request)
         wire = WebSocketWire(response, request.transport)
-        peer = wire.peer = Peer(self.namespace, wire, self.loop, self.trace)
+        cable = wire.cable = Cable(self._faults.cables, late_bytes_max=LATE_BYTES_MAX)
+        cable.protocol = Peer(self.namespace, cable, self.loop, self.trace)
+        self._web_cables.add(cable)
+        cable.open_on(wire)
         sending = self.loop.create_task(wire.send_forever())
         try:
             async for message in response:
                 if message.type is not WSMsgType.BINARY:
                     self.namespace.strangers.warning("%s: a web socket sent text; AMQP is binary", self.namespace.name)
                     break
-                peer.data_received(message.data)
+                cable.data_received(message.data)
                 await wire.may_read.wait()
         finally:
-            peer.connection_lost()
+            cable.connection_lost(None)
+            self._web_cables.discard(cable)
             sending.cancel()
             with contextlib.suppress(asyncio.CancelledError, ConnectionError):
                 await sending
             await response.close()
         return response
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    listener = _bind(host, port)
-    listener.listen(BACKLOG)
-    return listener
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        other = "port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "address"
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another {other}") from error
-    listener.setblocking(False)
-    return listener

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from pairbus.broker.outages.held import HeldSteps
+from pairbus.faults.play.held_steps import HeldSteps
+from pairbus.faults.play.reset import reset
 
 SWALLOWED_MAX = 1000  # sockets of all namespaces and proxies of this process
 SWEEP_S = 1.0
@@ -89,11 +90,3 @@ class SwallowedConnections:
             client = self._kept[descriptor]
             self._forget(client)
             client.close()
-
-
-def reset(client: socket.socket) -> None:
-    """Close a socket so that the other end sees a reset at once."""
-    try:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-    finally:
-        client.close()
