@@ -1,4 +1,4 @@
-"""The paired client against the plain SDK, in one run: rates, CPU, distance, diverted sends, memory, connections.
+"""Our clients against the plain SDK, in one run: rates, CPU, distance, diverted sends, memory, connections.
 
 A row is the ratio of two ways to send: the median over many short turns with a block of each, because the speed of the
 disk varies, and other programs may use the machine.
@@ -39,6 +39,10 @@ def shared(workers: int) -> Way:
     return Way("ours", workers)
 
 
+def alone(workers: int = 1) -> Way:
+    return Way("single", workers)
+
+
 def diverted(workers: int = 1) -> Way:
     return Way("ours", workers, queue=AWAY)
 
@@ -61,6 +65,8 @@ NEAR = {
         Compared("one caller", OURS, PLAIN, 1.1, 1.0),
         Compared("8 threads", shared(8), PLAIN, 3.0),
         Compared("32 threads", shared(32), PLAIN, 4.5),
+        Compared("one namespace, one caller", alone(), PLAIN, 1.1, 1.0),
+        Compared("one namespace, 100 threads", alone(100), PLAIN, 4.5),
         Compared("lists of 100", OURS_LIST, PLAIN_LIST, 2.0),
         Compared("one caller, with a spool", SPOOLED, OURS),
         Compared("one caller, diverted", diverted(), OURS, 0.9),
@@ -70,6 +76,8 @@ NEAR = {
         Compared("one caller", OURS, PLAIN, 1.25, 1.0),
         Compared("20 tasks", shared(20), PLAIN, 5.0),
         Compared("200 tasks", shared(200), PLAIN, 10.0),
+        Compared("one namespace, one caller", alone(), PLAIN, 1.25, 1.0),
+        Compared("one namespace, 100 tasks", alone(100), PLAIN, 10.0),
         Compared("lists of 100", OURS_LIST, PLAIN_LIST, 2.0),
         Compared("one caller, with a spool", SPOOLED, OURS),
         Compared("one caller, diverted", diverted(), OURS, 0.9),

@@ -44,7 +44,7 @@ class Way:
     """A way to send, which a row compares with another."""
 
     client: str
-    "Client: plain, ours or spooled, which is the paired client with an empty spool."
+    "Client: plain, ours, spooled, which is the paired client with an empty spool, or single."
     workers: int = 1
     "Tasks or threads that share one sender."
     shape: str = "single"
@@ -158,6 +158,11 @@ def plain_client(connection_string: str, *, aio: bool) -> Any:
     return kind.from_connection_string(connection_string)
 
 
+def single_client(connection_string: str, *, aio: bool) -> Any:
+    kind: Any = pairbus.aio.ServiceBusClient if aio else pairbus.ServiceBusClient
+    return kind.from_connection_string(connection_string)
+
+
 def paired_client(primary: str, secondary: str, *, aio: bool, **options: Any) -> Any:
     kind: Any = pairbus.aio.PairedServiceBusClient if aio else pairbus.PairedServiceBusClient
     return kind.from_connection_strings(primary, secondary, backlog_queue_count=1, primary_name=PRIMARY_NAME, **options)
@@ -190,6 +195,8 @@ async def in_turns(work: ClientWork) -> list[list[Block]]:
 def _client(work: ClientWork, name: str) -> Any:
     if name == "plain":
         return plain_client(work.primary, aio=work.aio)
+    if name == "single":
+        return single_client(work.primary, aio=work.aio)
     spool = {"spool_dir": work.spool_dir} if name == "spooled" else {}
     return paired_client(work.primary, work.secondary, aio=work.aio, **spool)
 

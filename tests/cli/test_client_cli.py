@@ -47,6 +47,11 @@ class World:
         )
         return self._stack.enter_context(made)
 
+    def single(self) -> pairbus.ServiceBusClient:
+        """A client of one namespace, with a control socket."""
+        text = self._broker.namespace("home").connection_string
+        return self._stack.enter_context(pairbus.ServiceBusClient.from_connection_string(text, control_socket=True))
+
 
 @pytest.fixture
 def world(
@@ -109,6 +114,15 @@ def test_client_that_cannot_fail_over_says_why(world: World) -> None:
     done = world.run("force-failover", QUEUE)
     assert done.code == 1 and "is not paired, sends go to " in done.err
     assert "HEALTHY (not paired)" in world.run("list").out
+
+
+def test_single_client_is_listed_with_its_namespace(world: World) -> None:
+    """It has no secondary, and cannot be failed over."""
+    client = world.single()
+    client.get_queue_sender(QUEUE)
+    row = dict(zip(clients.COLUMNS, world.run("list").out.splitlines()[1].split("\t"), strict=True))
+    assert (row["pair"], row["state"]) == (client.fully_qualified_namespace, "HEALTHY")
+    assert json.loads(world.run("list", "--json").out)[0]["secondary"] is None
 
 
 def test_without_a_client_the_command_says_how_to_open_a_socket(world: World) -> None:

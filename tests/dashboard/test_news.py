@@ -109,6 +109,7 @@ def test_loopback_names_are_one_namespace() -> None:
     assert same_namespace("localhost:5672", "127.0.0.1:5672")
     assert not same_namespace("localhost:5672", "localhost:5673")
     assert same_namespace("Contoso.servicebus.windows.net", "contoso.servicebus.windows.net")
+    assert not same_namespace(None, "localhost:5672"), "a single client has no secondary"
 
 
 def test_running_cost_prices_what_meters_counted() -> None:

@@ -31,9 +31,9 @@ def described() -> list[dict[str, Any]]:
     ]
 
 
-def same_namespace(one: str, other: str) -> bool:
-    """Tell whether two authorities mean one namespace: loopback names are the same host."""
-    return _plain(one) == _plain(other)
+def same_namespace(one: str | None, other: str) -> bool:
+    """Tell whether two authorities mean one namespace: loopback names are the same host. None is no namespace."""
+    return one is not None and _plain(one) == _plain(other)
 
 
 def _plain(authority: str) -> tuple[str, int | None]:
@@ -41,15 +41,19 @@ def _plain(authority: str) -> tuple[str, int | None]:
     return ("localhost" if is_loopback(host) else host), port
 
 
-def paired_clients(ours: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the clients that are paired and at work."""
-    return [one for one in ours if one["role"] == "client" and one.get("paired") and not one.get("ended")]
+def clients_at_work(ours: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the clients that are at work, without those whose pairing is switched off: they know no states."""
+    return [
+        one
+        for one in ours
+        if one["role"] == "client" and not one.get("ended") and (one.get("paired") or one.get("secondary") is None)
+    ]
 
 
 def pair_facts(ours: Sequence[dict[str, Any]], now_s: float) -> dict[str, Any]:
     """Join the descriptions of clients and syphons: the state of an entity is the worst that any client has."""
     entities: dict[str, dict[str, Any]] = {}
-    for client in paired_clients(ours):
+    for client in clients_at_work(ours):
         for entity in client["entities"]:
             _join(entities, entity, now_s)
     syphons = [_syphon(one) for one in ours if one.get("syphon") is not None]

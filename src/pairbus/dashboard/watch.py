@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pairbus.dashboard.cost import running_cost, visible_operations
 from pairbus.dashboard.event_log import EventLog
-from pairbus.dashboard.facts import IsOurs, described, pair_facts, paired_clients
+from pairbus.dashboard.facts import IsOurs, clients_at_work, described, pair_facts
 from pairbus.dashboard.following import Following
 from pairbus.dashboard.news import Happening, backlog_of, happenings, patch_of
 from pairbus.errors import PairbusError
@@ -289,7 +289,7 @@ class Watch:
     async def _ask_clients(self) -> bool:
         said = await in_thread("pairbus-control", described)
         ours = [one for one in said if self._pairing.is_ours(one)]
-        self.clients = paired_clients(ours)
+        self.clients = clients_at_work(ours)
         if self._following is not None and self._tasks:
             self._following.keep(one["socket"] for one in ours)
         before, self._pair = self._pair, pair_facts(ours, time.time())

@@ -208,13 +208,14 @@ def _rows(client: dict[str, Any]) -> Iterator[tuple[object, ...]]:
     """Yield a row of `COLUMNS` for each entity; a client without any has one row."""
     from pairbus.cli.pair.status_facts import duration
 
-    namespaces = (client["primary"], client["secondary"])
-    who = (client["pid"], client["program"], " | ".join(name for name in namespaces if name is not None))
+    names = [name for name in (client["primary"], client["secondary"]) if name is not None]
+    who = (client["pid"], client["program"], " | ".join(names))
+    unpaired = " (not paired)" if len(names) == 2 and not client["paired"] else ""
     if not client["entities"]:
         yield (*who, "-", client["ended"] or "-", "-", *("-" for _ in COUNTS), "-")
     for entity in client["entities"]:
         counts = (entity.get(name, 0) for name in COUNTS)
-        state = client["ended"] or (entity["state"] if client["paired"] else f"{entity['state']} (not paired)")
+        state = client["ended"] or entity["state"] + unpaired
         cells = (entity["path"], state, duration(entity["for_s"]), *counts, entity["cause"] or "-")
         yield (*who, *(one_line(cell) if isinstance(cell, str) else cell for cell in cells))
 
