@@ -127,8 +127,7 @@ def _sums(report: Report) -> Html:
             ("Base charge", said(bill.base, "of the namespaces for this period; not in the total")),
             ("Total and base", said(bill.with_pairing, "to compare with geo-replication" if compared else "together")),
             *compared,
-        ],
-        "pairs sums",
+        ]
     )
 
 

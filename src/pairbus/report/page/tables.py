@@ -88,6 +88,6 @@ def folds(*parts: object) -> Html:
     return tag("div", *parts, class_="folds") if any(parts) else Html("")
 
 
-def pairs(entries: Iterable[tuple[object, object]], class_: str = "pairs") -> Html:
+def pairs(entries: Iterable[tuple[object, object]]) -> Html:
     """Return a list of terms and their values."""
-    return tag("dl", *(tag("div", tag("dt", term), tag("dd", meaning)) for term, meaning in entries), class_=class_)
+    return tag("dl", *(tag("div", tag("dt", term), tag("dd", meaning)) for term, meaning in entries), class_="pairs")
