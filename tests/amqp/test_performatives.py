@@ -19,9 +19,10 @@ from pairbus.amqp.types import Array, Described, Symbol, UInt, ULong, UShort, de
 names = st.text(st.characters(max_codepoint=127), min_size=1, max_size=8)
 fields = st.dictionaries(names.map(Symbol), st.none() | st.booleans() | names | st.binary(max_size=4), max_size=3)
 errors = st.builds(p.Error, names, st.none() | names, st.none() | fields)
-states = st.sampled_from([p.Accepted(), p.Released(), p.Received(1, 2), p.Modified(True, False, None)]) | st.builds(
+outcomes = st.sampled_from([p.Accepted(), p.Released(), p.Received(1, 2), p.Modified(True, False, None)]) | st.builds(
     p.Rejected, st.none() | errors
 )
+states = outcomes | st.builds(p.TransactionalState, st.binary(max_size=32), st.none() | outcomes)
 termini = [
     st.builds(p.Source, st.none() | names, filter=st.none() | fields, outcomes=st.none() | st.lists(names)),
     st.builds(p.Target, st.none() | names, capabilities=st.none() | names),
@@ -113,6 +114,7 @@ def test_the_tables_are_those_of_the_standard() -> None:
         0x15: ("disposition", 6), 0x16: ("detach", 3), 0x17: ("end", 1), 0x18: ("close", 1), 0x1D: ("error", 3),
         0x23: ("received", 2), 0x24: ("accepted", 0), 0x25: ("rejected", 1), 0x26: ("released", 0),
         0x27: ("modified", 3), 0x28: ("source", 11), 0x29: ("target", 7), 0x30: ("coordinator", 1),
+        0x31: ("declare", 1), 0x32: ("discharge", 2), 0x33: ("declared", 1), 0x34: ("transactional-state", 2),
         0x40: ("sasl-mechanisms", 1), 0x41: ("sasl-init", 3), 0x44: ("sasl-outcome", 2),
         message.HEADER: ("header", 5), message.PROPERTIES: ("properties", 13),
     }  # fmt: skip
@@ -170,7 +172,8 @@ def test_one_symbol_stands_for_many() -> None:
 def general(transfer: p.Transfer, at: int) -> Any:
     return (
         transfer.handle, transfer.delivery_id, transfer.delivery_tag, transfer.message_format, bool(transfer.settled),
-        transfer.more, transfer.aborted, at,
+        transfer.more, transfer.aborted,
+        transfer.state if isinstance(transfer.state, p.TransactionalState) else None, at,
     )  # fmt: skip
 
 

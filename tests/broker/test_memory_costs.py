@@ -6,6 +6,7 @@ import gc
 import os
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -15,15 +16,20 @@ from pairbus.broker.boxes.payloads import Payloads
 from pairbus.broker.budget import (
     DELIVERY_COST,
     LOCK_COST,
+    OPERATION_COST,
     PAYLOAD_COST,
     READY_COST,
     REMEMBERED_COST,
     SCHEDULED_COST,
+    TRANSACTION_COST,
     MemoryBudget,
 )
 from pairbus.broker.entities.duplicates import DuplicateWindow
+from pairbus.broker.entities.receivable import Outcome
 from pairbus.broker.entities.schedule import WaitingMessage
+from pairbus.broker.entities.transactions import Transaction, WaitingSettlement
 from pairbus.broker.store import StoredMessage
+from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.records import messages_of, pack_rows
 from tests.broker.queue_world import World
 
@@ -139,3 +145,30 @@ def test_remembered_id_costs_what_is_counted() -> None:
     while window.purge(2 * NOW):
         pass
     assert budget.index.used == 0
+
+
+def test_open_transaction_costs_what_is_counted() -> None:
+    """A client need not discharge it before its time is over."""
+    store, share = MemoryStore(), MemoryBudget().undecided.share()
+    check(
+        TRANSACTION_COST,
+        bytes_of_each(lambda: {os.urandom(16): Transaction(share, store, share, NOW + n) for n in range(COUNT)}),
+    )
+
+
+def test_operation_of_a_transaction_costs_what_is_counted() -> None:
+    """A settlement with its answer; a message takes less, beside its body and annotations."""
+    world = World()
+    queue, link = world.queue, object()
+
+    def waiting() -> Transaction:
+        transaction = Transaction(link, world.store, MemoryBudget().undecided.share(), NOW)
+        for n in range(COUNT):
+            token = os.urandom(16)
+            transaction._tokens.add(token)
+            settlement = WaitingSettlement(queue, queue.main, token, Outcome.ABANDON, b"")
+            transaction._settlements.append(settlement)
+            transaction._on_committed.append(partial(queue.settle, link, n + 10**6, token))  # type: ignore[arg-type]
+        return transaction
+
+    check(OPERATION_COST, bytes_of_each(waiting))

@@ -118,6 +118,28 @@ class Delivery(AmqpEvent):
         return self.delivery_id, self.tag, self.message_format, self.settled, self.payload, self.too_large
 
 
+class TransactionalDelivery(Delivery):
+    """A whole message that belongs to a transaction. A class of its own, so that other deliveries need no check."""
+
+    __slots__ = ("txn_id",)
+
+    def __init__(  # noqa: PLR0917 - those of a delivery, and one more
+        self,
+        link: ReceiverLink,
+        delivery_id: int,
+        tag: bytes,
+        message_format: int,
+        settled: bool,
+        payload: bytes,
+        txn_id: bytes,
+    ) -> None:
+        super().__init__(link, delivery_id, tag, message_format, settled, payload)
+        self.txn_id = txn_id
+
+    def _key(self) -> tuple[Any, ...]:
+        return *super()._key(), self.txn_id
+
+
 @dataclass(frozen=True, slots=True)
 class DeliveryAborted(AmqpEvent):
     """The peer has taken a delivery back before it was whole. The credit for it is spent (2.6.14)."""
@@ -128,6 +150,9 @@ class DeliveryAborted(AmqpEvent):
 @dataclass(slots=True)
 class Disposed(AmqpEvent):
     """The peer's outcome of deliveries that we sent. When not settled, answer with `Session.settle_sent`.
+
+    With an unsettled transactional state the deliveries stay unsettled on our side too, because the transaction may be
+    rolled back: answer with `Session.answer_sent`, and with `Session.settle_kept` when the outcome is final.
 
     Not frozen, which would cost a microsecond: receivers settle messages one by one.
     """

@@ -11,9 +11,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pairbus.amqp.errors import ILLEGAL_STATE, RESOURCE_LIMIT_EXCEEDED, TRANSFER_LIMIT_EXCEEDED, ProtocolError
-from pairbus.amqp.events import AmqpEvent, Delivery, DeliveryAborted, LinkDrained, LinkFlow
+from pairbus.amqp.events import AmqpEvent, Delivery, DeliveryAborted, LinkDrained, LinkFlow, TransactionalDelivery
 from pairbus.amqp.lifecycle import EndpointState, Step, after
-from pairbus.amqp.performatives import Attach, Coordinator, Detach, Error, Flow, Source, Target
+from pairbus.amqp.performatives import (
+    Attach,
+    Coordinator,
+    Detach,
+    Error,
+    Flow,
+    Source,
+    Target,
+    TransactionalState,
+)
 from pairbus.amqp.transfers import TransferHeads, TransferMould
 
 if TYPE_CHECKING:
@@ -181,6 +190,14 @@ class SenderLink(Link):
         self.delivery_count = (self.delivery_count + 1) & MASK
         return self.session.send_transfer(self, payload, tag, message_format, settled)
 
+    def send_in(self, txn_id: bytes, payload: bytes, tag: bytes, *, message_format: int = 0) -> int:
+        """Send one whole message, unsettled, in a transaction; as `send`."""
+        assert self.state is EndpointState.OPEN, self
+        self.credit -= 1
+        self.delivery_count = (self.delivery_count + 1) & MASK
+        state = TransactionalState(txn_id).encode()
+        return self.session.send_transfer(self, payload, tag, message_format, False, state)
+
     def drained(self) -> None:
         """Give back the rest of the credit, because there is no more to send (2.6.7)."""
         self.delivery_count = (self.delivery_count + self.credit) & MASK
@@ -217,6 +234,7 @@ class ReceiverLink(Link):
         "Bytes of a message that is not whole yet."
         self._partial_is_too_large = False
         self._partial_head: tuple[int, bytes, int, bool] = (0, b"", 0, False)
+        self._partial_state: TransactionalState | None = None
 
     def _on_attaching(self, max_message_size: int | None) -> None:
         self.max_message_size = max_message_size or 0
@@ -260,7 +278,7 @@ class ReceiverLink(Link):
                 self.drain = False
                 events.append(LinkDrained(self))
 
-    def on_transfer(  # noqa: PLR0917 - each is a setting of its own
+    def on_transfer(  # noqa: PLR0913, PLR0917 - each is a setting of its own
         self,
         delivery_id: int | None,
         tag: bytes | None,
@@ -268,6 +286,7 @@ class ReceiverLink(Link):
         settled: bool,
         more: bool,
         aborted: bool,
+        state: TransactionalState | None,
         payload: bytes,
         events: list[AmqpEvent],
     ) -> None:
@@ -282,11 +301,12 @@ class ReceiverLink(Link):
                 events.append(DeliveryAborted(self))
                 return
             if not more:
-                self._deliver(delivery_id, tag, message_format or 0, settled, payload, False, events)
+                self._deliver(delivery_id, tag, message_format or 0, settled, payload, False, state, events)
                 return
             self._partial = bytearray()
             self._partial_is_too_large = False
             self._partial_head = (delivery_id, tag, message_format or 0, settled)
+            self._partial_state = state
         elif delivery_id is not None and delivery_id != self._partial_head[0]:
             raise ProtocolError(ILLEGAL_STATE, f"link {self.name}: delivery {delivery_id} inside another")
         elif settled and not self._partial_head[3]:  # any frame of the delivery may have `settled` (2.7.5)
@@ -299,7 +319,7 @@ class ReceiverLink(Link):
         if not more:
             whole = bytes(self._partial)
             self._drop_partial()
-            self._deliver(*self._partial_head, whole, self._partial_is_too_large, events)
+            self._deliver(*self._partial_head, whole, self._partial_is_too_large, self._partial_state, events)
 
     def on_run(
         self, mould: TransferMould, buf: bytes, pos: int, count_max: int, frame_size_max: int, events: list[AmqpEvent]
@@ -362,13 +382,17 @@ class ReceiverLink(Link):
         settled: bool,
         payload: bytes,
         too_large: bool,
+        state: TransactionalState | None,
         events: list[AmqpEvent],
     ) -> None:
         if not settled:
             self.unsettled += 1
             if self.unsettled > self.session.unsettled_max:
                 raise ProtocolError(TRANSFER_LIMIT_EXCEEDED, f"link {self.name}: {self.unsettled} unsettled deliveries")
-        delivery = Delivery(self, delivery_id, tag, message_format, settled, payload)
+        if state is None:
+            delivery = Delivery(self, delivery_id, tag, message_format, settled, payload)
+        else:
+            delivery = TransactionalDelivery(self, delivery_id, tag, message_format, settled, payload, state.txn_id)
         if too_large or 0 < self.max_message_size < len(payload):
             delivery.too_large = True
             delivery.payload = b""

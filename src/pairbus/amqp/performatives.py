@@ -290,7 +290,7 @@ class Close(Composite):
     error: Error | None = row(ERROR)
 
 
-# ── errors, outcomes, termini (2.8, 3.4, 3.5, 4.5) ──
+# ── errors, outcomes, termini (2.8, 3.4, 3.5, 4.5.1) ──
 
 
 @composite(0x1D, "error", whole=True)  # a shortened error list blocks the Python SDK for ever
@@ -359,6 +359,39 @@ class Coordinator(Composite):
     capabilities: Any = row(SYMBOLS)
 
 
+# ── transactions (4.5) ──
+
+
+@composite(0x31, "declare")
+class Declare(Composite):
+    """Body of a message to a coordinator: begin a transaction."""
+
+    global_id: Any = row(ANY)
+
+
+@composite(0x32, "discharge")
+class Discharge(Composite):
+    """Body of a message to a coordinator: end a transaction."""
+
+    txn_id: bytes = row(BINARY, required=True)
+    fail: bool = row(BOOLEAN, False)
+
+
+@composite(0x33, "declared")
+class Declared(Composite):
+    """Outcome of a declare."""
+
+    txn_id: bytes = row(BINARY, required=True)
+
+
+@composite(0x34, "transactional-state")
+class TransactionalState(Composite):
+    """State of a delivery that belongs to a transaction; the outcome holds if the transaction is committed."""
+
+    txn_id: bytes = row(BINARY, required=True)
+    outcome: Any = row(STATE)
+
+
 # ── SASL (5.3) ──
 
 
@@ -387,7 +420,7 @@ class SaslOutcome(Composite):
 
 @dataclass(slots=True)
 class UnknownState:
-    """A delivery state of an extension (a transactional one, say): kept, so that it can be refused by name."""
+    """A delivery state of an extension: kept, so that it can be refused by name."""
 
     descriptor: Any
     value: Any

@@ -20,10 +20,17 @@ PIECE_MAX = 32_768  # of a frame in a paced connection, even if the peer takes m
 class OutgoingDelivery:
     """One delivery; its next frame begins at `at`."""
 
-    __slots__ = ("aborted", "at", "delivery_id", "link", "message_format", "payload", "settled", "tag")
+    __slots__ = ("aborted", "at", "delivery_id", "link", "message_format", "payload", "settled", "state", "tag")
 
-    def __init__(
-        self, link: SenderLink, delivery_id: int, tag: bytes, message_format: int, settled: bool, payload: bytes
+    def __init__(  # noqa: PLR0917 - each is a setting of its own
+        self,
+        link: SenderLink,
+        delivery_id: int,
+        tag: bytes,
+        message_format: int,
+        settled: bool,
+        payload: bytes,
+        state: bytes = b"",
     ) -> None:
         self.link = link
         self.delivery_id = delivery_id
@@ -31,6 +38,8 @@ class OutgoingDelivery:
         self.message_format = message_format
         self.settled = settled
         self.payload = payload
+        self.state = state
+        "Encoded transactional state; empty: the delivery belongs to no transaction."
         self.at = 0
         self.aborted = False
 
@@ -43,13 +52,16 @@ class OutgoingDelivery:
         at, size = self.at, len(self.payload)
         if self.aborted:
             return self._abort(), b"", False
-        room = limit - (LATER_HEAD_MAX if at else FIRST_HEAD_MAX)
+        room = limit - (LATER_HEAD_MAX if at else FIRST_HEAD_MAX + len(self.state))
         piece = self.payload[at : at + room]  # the payload itself when it fits
         self.at = at + len(piece)
         more = self.at < size
         heads = self.link.heads
         if at:
             return heads.later(more, len(piece)), piece, more
+        if self.state:
+            head = heads.first_in(self.state, self.delivery_id, self.tag, self.message_format, more, len(piece))
+            return head, piece, more
         return heads.first(self.delivery_id, self.tag, self.message_format, self.settled, more, len(piece)), piece, more
 
     def _abort(self) -> bytes:

@@ -44,6 +44,7 @@ from pairbus.amqp.performatives import (
     Error,
     Flow,
     Received,
+    TransactionalState,
 )
 from pairbus.amqp.pieces import OutgoingDelivery
 from pairbus.amqp.transfers import FIRST_HEAD_MAX, decode_transfer, disposition_frame, mould_of
@@ -172,6 +173,19 @@ class Session:
         """Answer the peer's unsettled disposition of our deliveries first … last: they are settled with `state`."""
         self.send_disposition(SENDER, first, last, True, state)
 
+    def answer_sent(self, delivery_id: int, state: bytes) -> None:
+        """Answer the peer's transactional disposition of one delivery of ours, which stays unsettled."""
+        self.send_disposition(SENDER, delivery_id, delivery_id, False, state)
+
+    def settle_kept(self, delivery_id: int, state: bytes) -> None:
+        """Settle a delivery that stayed unsettled with a transactional state, unless its link is gone."""
+        if self.drop_kept(delivery_id):
+            self.settle_sent(delivery_id, delivery_id, state)
+
+    def drop_kept(self, delivery_id: int) -> bool:
+        """Forget a delivery that stayed unsettled; False: it was settled, or its link is gone."""
+        return self._sent.pop(delivery_id, None) is not None
+
     # ── calls of links ──
 
     def send_performative(self, performative: Composite) -> None:
@@ -201,7 +215,9 @@ class Session:
             flow.drain = link.drain
         self.send_performative(flow)
 
-    def send_transfer(self, link: SenderLink, payload: bytes, tag: bytes, message_format: int, settled: bool) -> int:
+    def send_transfer(
+        self, link: SenderLink, payload: bytes, tag: bytes, message_format: int, settled: bool, state: bytes = b""
+    ) -> int:
         delivery_id = self._next_delivery_id
         self._next_delivery_id = (delivery_id + 1) & MASK
         if not settled:
@@ -209,7 +225,7 @@ class Session:
         if self.connection.trace is not None:
             self.connection.trace("->", self.channel, f"transfer {delivery_id} of {len(payload)} B on {link.name}")
         size, limit = len(payload), self.connection.transfer_size_max
-        if size + FIRST_HEAD_MAX <= limit and self._remote_window > 0 and not self._outgoing:
+        if size + FIRST_HEAD_MAX <= limit and self._remote_window > 0 and not self._outgoing and not state:
             self._remote_window -= 1  # almost every message: without one more call
             self._next_outgoing_id = (self._next_outgoing_id + 1) & MASK
             self._write(link.heads.first(delivery_id, tag, message_format, settled, False, size))
@@ -217,7 +233,7 @@ class Session:
         elif not self.is_over:
             if self._outgoing is NOTHING:
                 self._outgoing = deque()
-            self._outgoing.append(OutgoingDelivery(link, delivery_id, tag, message_format, settled, payload))
+            self._outgoing.append(OutgoingDelivery(link, delivery_id, tag, message_format, settled, payload, state))
             self._write_outgoing()
         return delivery_id
 
@@ -389,7 +405,7 @@ class Session:
         return end
 
     def on_transfer(self, buf: bytes, pos: int, end: int, events: list[AmqpEvent]) -> None:
-        handle, delivery_id, tag, message_format, settled, more, aborted, at = decode_transfer(buf, pos, end)
+        handle, delivery_id, tag, message_format, settled, more, aborted, state, at = decode_transfer(buf, pos, end)
         self._next_incoming_id = (self._next_incoming_id + 1) & MASK
         self._incoming_window -= 1
         if self._incoming_window <= self._window_low and self.state is EndpointState.OPEN:
@@ -408,7 +424,7 @@ class Session:
         if link.state is EndpointState.OPEN or link.state is EndpointState.OFFERED:
             # A transfer of a peer that does not wait for our attach is read as well: it must not matter whether its
             # bytes come together with its attach, before the user could answer.
-            link.on_transfer(delivery_id, tag, message_format, settled, more, aborted, buf[at:end], events)  # type: ignore[attr-defined]
+            link.on_transfer(delivery_id, tag, message_format, settled, more, aborted, state, buf[at:end], events)  # type: ignore[attr-defined]
 
     def renew_window(self) -> None:
         """Let the peer send on, unless the session is over."""
@@ -435,7 +451,8 @@ class Session:
             ids = range(first, last + 1) if first <= last else [(first + step) & MASK for step in range(span + 1)]
         else:  # a wide range costs no more than the deliveries that are not settled
             ids = [i for i in sent if (i - first) & MASK <= span]
-        take = sent.pop
+        # The roll-back of a transaction leaves its deliveries as they were.
+        take = sent.get if type(state) is TransactionalState and not disposition.settled else sent.pop
         deliveries = [delivery for delivery_id in ids if (delivery := take(delivery_id, None)) is not None]
         if deliveries:
             events.append(Disposed(self, deliveries, disposition.settled, state))

@@ -17,7 +17,14 @@ from typing import Any, NamedTuple
 
 from pairbus.amqp.encoding import encode_binary, encode_uint, list_of
 from pairbus.amqp.errors import INVALID_FIELD, ProtocolError
-from pairbus.amqp.performatives import Accepted, Disposition, Released, Transfer, decode_performative
+from pairbus.amqp.performatives import (
+    Accepted,
+    Disposition,
+    Released,
+    TransactionalState,
+    Transfer,
+    decode_performative,
+)
 
 TAG_SIZE_MAX = 32  # 2.8.7
 FIRST_HEAD_MAX = 72  # frame head and performative of the first frame of a delivery, with a tag of 32 bytes
@@ -48,6 +55,13 @@ class TransferHeads:
         pack, head_size, before, between, behind = self._shapes.get(shape) or self._encode_shape(*shape)
         head: bytes = pack(head_size + size, before, delivery_id, between, tag, behind)
         return head
+
+    def first_in(self, state: bytes, delivery_id: int, tag: bytes, message_format: int, more: bool, size: int) -> bytes:
+        """Return `first` for an unsettled delivery with an encoded state: it belongs to a transaction."""
+        fields = [encode_uint(self._handle), encode_uint(delivery_id), encode_binary(tag), encode_uint(message_format)]
+        fields += [b"\x42", b"\x41" if more else b"\x42", b"\x40", state, *[b"\x40"] * 3]
+        body = b"\x00\x53\x14" + list_of(fields)
+        return _FRAME.pack(8 + len(body) + size, 2, 0, self._channel) + body
 
     def run(self, ids: Sequence[int], tags: Sequence[bytes], payloads: Sequence[bytes]) -> list[bytes]:
         """Return heads and payloads, in turns, of unsettled deliveries of one frame each; their tags have one size."""
@@ -131,8 +145,8 @@ def disposition_frame(channel: int, role: bool, first: int, last: int, settled: 
 
 # ── reading ──
 
-TransferFields = tuple[int, int | None, bytes | None, int | None, bool, bool, bool, int]
-"(handle, delivery-id, delivery-tag, message-format, settled, more, aborted, start of the payload)"
+TransferFields = tuple[int, int | None, bytes | None, int | None, bool, bool, bool, TransactionalState | None, int]
+"(handle, delivery-id, delivery-tag, message-format, settled, more, aborted, transaction, start of the payload)"
 
 TAILS_MAX = 256  # number of patterns that are remembered, so that a peer that invents new ones cannot fill the memory
 TAIL_SIZE_MAX = 32
@@ -197,7 +211,7 @@ def decode_transfer(buf: bytes, pos: int, end: int) -> TransferFields:  # noqa: 
         tail = buf[at:payload]  # empty also when the fields overrun their list; the empty tail is never remembered
         known = _transfer_tails.get(tail)
         if known is not None and known[0] == count - 3 and (tag is None or len(tag) <= TAG_SIZE_MAX):
-            return handle, delivery_id, tag, known[1], known[2], known[3], known[4], payload
+            return handle, delivery_id, tag, known[1], known[2], known[3], known[4], None, payload
     return _decode_any_transfer(buf, pos, end, tail, count)
 
 
@@ -209,11 +223,23 @@ def _decode_any_transfer(buf: bytes, pos: int, end: int, tail: bytes = b"", coun
     if tag is not None and len(tag) > TAG_SIZE_MAX:
         raise ProtocolError(INVALID_FIELD, f"delivery tag of {len(tag)} bytes")
     settled, more, aborted = bool(transfer.settled), transfer.more, transfer.aborted
-    if 0 < len(tail) <= TAIL_SIZE_MAX:
+    state = transfer.state if isinstance(transfer.state, TransactionalState) else None
+    if 0 < len(tail) <= TAIL_SIZE_MAX and state is None:
         if len(_transfer_tails) >= TAILS_MAX:
             _transfer_tails.clear()
         _transfer_tails[tail] = count - 3, transfer.message_format, settled, more, aborted
-    return transfer.handle, transfer.delivery_id, tag, transfer.message_format, settled, more, aborted, pos + size
+    payload_at = pos + size
+    return (
+        transfer.handle,
+        transfer.delivery_id,
+        tag,
+        transfer.message_format,
+        settled,
+        more,
+        aborted,
+        state,
+        payload_at,
+    )
 
 
 class TransferMould(NamedTuple):
@@ -236,10 +262,10 @@ def mould_of(buf: bytes, pos: int, end: int) -> TransferMould | None:
     The usual form: an 8-byte frame head, a list8, a delivery id of four bytes. A frame that agrees with the mould in
     `before`, `between` and `behind` has its fields in the same places, with any id and any tag.
     """
-    handle, delivery_id, tag, message_format, settled, more, aborted, payload_at = decode_transfer(buf, pos, end)
+    handle, delivery_id, tag, message_format, settled, more, aborted, state, payload_at = decode_transfer(buf, pos, end)
     id_at = pos + (7 if buf[pos + 6] == 0x43 else 8)  # behind the constructor of the handle: uint0 or smalluint
     usual = buf[pos - 4] == 2 and buf[pos : pos + 4] == b"\x00\x53\x14\xc0" and buf[pos + 6] in b"\x43\x52"
-    if not usual or tag is None or delivery_id is None or more or aborted:
+    if not usual or tag is None or delivery_id is None or more or aborted or state is not None:
         return None
     if buf[id_at] != 0x70 or buf[id_at + 5] != 0xA0:
         return None

@@ -7,7 +7,8 @@
     unfinished 128 MB   clients: messages of which only a part has come     the client that stood still longest is cut
     leaving     64 MB   clients: bytes written and not read, and answers    the client that stood still longest is cut
     moving       8 MB   entities: bodies that an uncommitted write carries  the next batch waits for the commit
-    sum        456 MB
+    undecided   64 MB   clients: open transactions and their operations     the operation is refused
+    sum        520 MB
     index      half of the machine's memory: what is kept for each waiting message and id; then sends are refused
 
 Law. A client takes more while it has less than is free. So one greedy client gets half of an account, two get a third
@@ -30,6 +31,7 @@ ARRIVING_MAX_BYTES = 64 * MB
 UNFINISHED_MAX_BYTES = 128 * MB  # a message may have 100 MB
 LEAVING_MAX_BYTES = 64 * MB
 MOVING_MAX_BYTES = 8 * MB
+UNDECIDED_MAX_BYTES = 64 * MB
 MOVE_BYTES = 2 * MB  # bodies that one batch of due work moves; one message may be larger
 MEASURED_AFTER = 8  # holders of a shelf are measured again when they have grown by this part of its limit
 INDEX_MAX_BYTES = 4096 * MB  # where nobody says how much memory there is
@@ -42,6 +44,8 @@ WAITING_COST = 48  # one waiting message that is not loaded
 SCHEDULED_COST = 520  # one scheduled message
 PAYLOAD_COST = 320  # one large or shared body that the store has
 REMEMBERED_COST = 240  # one id of duplicate detection
+TRANSACTION_COST = 1000  # one open transaction
+OPERATION_COST = 700  # one operation of an open transaction
 
 
 class MemoryAccount:
@@ -198,4 +202,5 @@ class MemoryBudget:
         self.unfinished = Shelf(UNFINISHED_MAX_BYTES)
         self.leaving = Shelf(LEAVING_MAX_BYTES)
         self.moving = MemoryAccount(MOVING_MAX_BYTES)
+        self.undecided = MemoryAccount(UNDECIDED_MAX_BYTES)
         self.index = MemoryAccount(index_bytes)

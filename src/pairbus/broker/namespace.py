@@ -258,6 +258,8 @@ class Namespace:
         for holder in self.catalog.holders():
             holder.shift(step_ms)
             self.changed(holder)
+        for peer in self.peers:
+            peer.transactions.shift(step_ms)
 
     async def trouble(self) -> str | None:
         """Return why messages cannot be stored now; None when they can."""

@@ -181,7 +181,7 @@ class Conversation:
             return Unit(raw)
 
     def _transfer(self, direction: Direction, channel: int, raw: bytes, start: int) -> Unit:
-        handle, delivery_id, _, _, settled, more, _, payload_at = decode_transfer(raw, start, len(raw))
+        handle, delivery_id, _, _, settled, more, _, _, payload_at = decode_transfer(raw, start, len(raw))
         session = self._sessions.get(channel)
         link = session.by_handle.get((direction, handle)) if session is not None else None
         if session is None or link is None:

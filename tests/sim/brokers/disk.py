@@ -30,6 +30,7 @@ from pairbus.broker.store import (
     Write,
 )
 from pairbus.broker.store.memory import MemoryStore
+from pairbus.broker.store.units import Units
 from pairbus.errors import StoreError
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Wear:
     failing: float
 
 
-class DiskStore:
+class DiskStore(Units):
     """One process's view of the disk; see the contract in `pairbus.broker.store`."""
 
     def __init__(
@@ -129,10 +130,16 @@ class DiskStore:
         return first
 
     def write(self, op: Write) -> None:
+        if self._unit is not None:
+            self._unit.writes.append(op)
+            return
         self._group.writes.append(op)
         self._schedule()
 
     def after_commit(self, done: Done) -> None:
+        if self._unit is not None:
+            self._unit.callbacks.append(done)
+            return
         if self._in_flight is not None and not self._group.writes:
             self._in_flight.callbacks.append(done)
             return

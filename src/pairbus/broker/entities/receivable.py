@@ -187,6 +187,13 @@ class Receivable(Entity):
             change = self.change(box, lock.message, outcome, patch)
             self.store.after_commit(partial(self._settled, box, lock, change, done))
 
+    def check_settlement(self, box: Box, token: bytes, outcome: Outcome, now_ms: int, patch: bytes = b"") -> None:
+        """Raise the Refusal with which `settle` would answer now."""
+        lock = None if self.closed else box.locks.held(token, now_ms)
+        refusal = self._objection(box, lock, outcome, patch)
+        if refusal is not None:
+            raise refusal
+
     def _objection(self, box: Box, lock: Lock | None, outcome: Outcome, patch: bytes) -> Refusal | None:
         if lock is None:
             return lock_lost()

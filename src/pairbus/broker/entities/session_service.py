@@ -110,20 +110,26 @@ class SessionService:
     def set_state(self, hold: Hold, state: bytes | None, now_ms: int, done: EntityDone) -> None:
         """Write the state, or clear it; `done` is called after the commit. Refusal: it is too large, or larger than the
         one before and the quota is used up."""
-        if state is not None and len(state) > STATE_SIZE_MAX:
-            text = f"The state of a session has at most {STATE_SIZE_MAX} bytes; this one has {len(state)}."
-            raise Refusal(MESSAGE_SIZE_EXCEEDED, text)
+        self.check_state(hold, state)
         entity, session = self._entity, hold.session
-        entity.check_receive()
         entity.used_ms = now_ms
         size = None if state is None else len(state)
-        if size is not None and (session.state_bytes is None or size > session.state_bytes):
-            self.check_quota()
         session.state_n = session.state_n or entity.store.number()
         session.writing += 1
         self.state_bytes += 0 if size is None else state_size(session.id, size)
         entity.store.write(SetSessionState(entity.entity_id, session.state_n, session.id, now_ms, state))
         entity.store.after_commit(partial(self._written, session, size, now_ms, done))
+
+    def check_state(self, hold: Hold, state: bytes | None) -> None:
+        """Refuse a state that is too large, or larger than the one before when the quota is used up."""
+        size = None if state is None else len(state)
+        if size is not None and size > STATE_SIZE_MAX:
+            text = f"The state of a session has at most {STATE_SIZE_MAX} bytes; this one has {size}."
+            raise Refusal(MESSAGE_SIZE_EXCEEDED, text)
+        self._entity.check_receive()
+        before = hold.session.state_bytes
+        if size is not None and (before is None or size > before):
+            self.check_quota()
 
     def _written(
         self, session: MessageSession, size: int | None, now_ms: int, done: EntityDone, error: StoreError | None

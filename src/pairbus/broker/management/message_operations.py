@@ -179,6 +179,11 @@ def _update_disposition(node: ManagementNode, fields: Fields, answer: Answer, no
                 changes[name] = text
     patch, tokens = patch_of(changes), fields.lock_tokens()
     held(node, fields, now_ms)
+    if fields.transaction is not None:
+        for token in tokens:
+            fields.transaction.settle(node.receivable, node.box, token, outcome, now_ms, patch=patch)
+        answer.ok()
+        return
     if outcome is Outcome.COMPLETE:
         node.receivable.complete_many(node.box, tokens, now_ms, lambda lost, error: answer.done(_lost(lost, error)))
         return
@@ -205,13 +210,15 @@ def _lost(lost: list[bytes], error: Refusal | None) -> Refusal | None:
 
 
 OPERATIONS = {
-    "com.microsoft:peek-message": Operation(LISTEN, RECEIVED_FROM, _peek),
-    "com.microsoft:renew-lock": Operation(LISTEN, RECEIVED_FROM, _renew_lock),
+    "com.microsoft:peek-message": Operation(LISTEN, RECEIVED_FROM, _peek, may_be_transactional=True),
+    "com.microsoft:renew-lock": Operation(LISTEN, RECEIVED_FROM, _renew_lock, may_be_transactional=True),
     "com.microsoft:schedule-message": Operation(SEND, SENT_TO, _schedule),
     "com.microsoft:cancel-scheduled-message": Operation(SEND, SENT_TO, _cancel_scheduled),
     "com.microsoft:receive-by-sequence-number": Operation(
         LISTEN, RECEIVED_FROM, _receive_deferred, sees_settlements=True
     ),
     "com.microsoft:batch-delete-messages": Operation(LISTEN, RECEIVED_FROM, _delete, sees_settlements=True),
-    "com.microsoft:update-disposition": Operation(LISTEN, RECEIVED_FROM, _update_disposition),
+    "com.microsoft:update-disposition": Operation(
+        LISTEN, RECEIVED_FROM, _update_disposition, may_be_transactional=True
+    ),
 }

@@ -29,6 +29,7 @@ from pairbus.broker.budget import Share
 from pairbus.broker.entities.queue import Queue
 from pairbus.broker.entities.subscription import Subscription
 from pairbus.broker.entities.topic import Topic
+from pairbus.broker.entities.transactions import Transaction
 from pairbus.broker.refusal import (
     ARGUMENT_ERROR,
     ENTITY_DISABLED,
@@ -42,7 +43,7 @@ from pairbus.broker.refusal import (
     refusal_of,
     unreadable,
 )
-from pairbus.broker.wire.requests import SendReply
+from pairbus.broker.wire.requests import OwnTransaction, SendReply
 from pairbus.errors import EntityExists, EntityNotFound, InvalidDescription, StoreError
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ class Operation:
     run: Callable[[ManagementNode, Fields, Answer, int], None]
     sees_settlements: bool = False
     "True: runs when all earlier settlements are committed. Older SDKs settle without waiting for an answer."
+    may_be_transactional: bool = False
+    "True: may be requested in a transaction, because it changes nothing, or takes its change into the transaction."
 
 
 class ManagementNode:
@@ -191,13 +194,17 @@ class ManagementNode:
         assert self.target.box is not None
         return self.target.box
 
-    def on_request(self, request: Message, reply: SendReply, now_ms: int) -> None:
+    def on_request(
+        self, request: Message, reply: SendReply, now_ms: int, transaction: OwnTransaction | None = None
+    ) -> None:
         name = request.property("operation")
         meter = self.namespace.meter
 
         def count(body: dict[str, Any] | None, refusal: Refusal | None) -> None:
             if meter is not None:
                 meter.request(self.path, name, request.body, body, refusal)
+            if transaction is not None and refusal is not None:
+                transaction.fail(refusal)
 
         answer = Answer(reply, count)
         try:
@@ -212,7 +219,9 @@ class ManagementNode:
             if not isinstance(self.target.entity, operation.kinds):
                 kind = self.target.entity.description.KIND
                 raise Refusal(NOT_ALLOWED, f"{name} is not possible on the {kind} '{self.path}'.")
-            fields = Fields(request.body)
+            if transaction is not None and not operation.may_be_transactional:
+                raise Refusal(NOT_ALLOWED, f"{name} is not possible in a transaction.")
+            fields = Fields(request.body, None if transaction is None else transaction.find(now_ms))
         except Refusal as refusal:
             answer.refuse(refusal)
             return
@@ -261,10 +270,12 @@ class ManagementNode:
 class Fields:
     """The map of a request, with checked access."""
 
-    def __init__(self, body: Any) -> None:
+    def __init__(self, body: Any, transaction: Transaction | None = None) -> None:
         if not isinstance(body, dict):
             raise Refusal(ARGUMENT_ERROR, "The body of the request must be a map.")
         self._values = body
+        self.transaction = transaction
+        "Transaction that the request belongs to."
 
     def __contains__(self, key: str) -> bool:
         """Return whether the key has a value other than null; clients send null for: not set."""

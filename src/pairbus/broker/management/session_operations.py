@@ -54,7 +54,12 @@ def _get_state(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int
 
 def _set_state(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
     sessions, hold = _held(node, fields, now_ms)
-    sessions.set_state(hold, fields.binary("session-state"), now_ms, answer.done)
+    state = fields.binary("session-state")
+    if fields.transaction is None:
+        sessions.set_state(hold, state, now_ms, answer.done)
+    else:
+        fields.transaction.set_state(sessions, hold.session.id, node.is_mine, state, now_ms)
+        answer.ok()
 
 
 def _list(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> None:
@@ -72,8 +77,8 @@ def _list(node: ManagementNode, fields: Fields, answer: Answer, now_ms: int) -> 
 
 KINDS = (Queue, Subscription)
 OPERATIONS = {
-    "com.microsoft:renew-session-lock": Operation(LISTEN, KINDS, _renew),
-    "com.microsoft:get-session-state": Operation(LISTEN, KINDS, _get_state),
-    "com.microsoft:set-session-state": Operation(LISTEN, KINDS, _set_state),
+    "com.microsoft:renew-session-lock": Operation(LISTEN, KINDS, _renew, may_be_transactional=True),
+    "com.microsoft:get-session-state": Operation(LISTEN, KINDS, _get_state, may_be_transactional=True),
+    "com.microsoft:set-session-state": Operation(LISTEN, KINDS, _set_state, may_be_transactional=True),
     "com.microsoft:get-message-sessions": Operation(LISTEN, KINDS, _list),
 }

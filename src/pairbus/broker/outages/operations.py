@@ -141,7 +141,7 @@ class OperationFaults:
             elif kind == "stall":
                 self._owner.held.add(one.id, outlet, partial(outlet.resume, session, delivery, settled, state))
             else:
-                outlet.refuse(session, delivery, settled, self._refusal(one, outlet.entity.path, "receive"))
+                outlet.refuse(session, delivery, settled, state, self._refusal(one, outlet.entity.path, "receive"))
         return healthy
 
     # ── requests ──

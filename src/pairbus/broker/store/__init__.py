@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -418,6 +419,14 @@ class Store(Protocol):
         """Call `done(None)` when all writes so far are durable, or `done(error)` when this group failed.
 
         Without a write since the last commit `done` is still called, later, never from within this call.
+        """
+        ...
+
+    def unit(self) -> AbstractContextManager[None]:
+        """Return a context that makes one unit of all writes in it, which ends with the context.
+
+        Its callbacks are told together, of the whole unit, before any other. When the context ends by an error, nothing
+        was written, and the callbacks are told so at once.
         """
         ...
 

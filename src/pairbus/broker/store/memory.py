@@ -38,6 +38,7 @@ from pairbus.broker.store import (
 from pairbus.broker.store.commit_times import CommitTimes
 from pairbus.broker.store.group import SETTLING
 from pairbus.broker.store.room_check import RoomCheck
+from pairbus.broker.store.units import Units
 from pairbus.errors import StoreError, StoreFull
 
 _GONE: Any = object()
@@ -71,7 +72,7 @@ def _head(message: StoredMessage) -> StoredMessage:
     return head
 
 
-class MemoryStore:
+class MemoryStore(Units):
     """Store in memory; see the contract in `pairbus.broker.store`.
 
     `schedule` puts a commit off: it gets a callable to call later. Without it a commit runs soon on the running event
@@ -163,10 +164,16 @@ class MemoryStore:
         return first
 
     def write(self, op: Write) -> None:
+        if self._unit is not None:
+            self._unit.writes.append(_snapshot(op))
+            return
         self._writes.append(_snapshot(op))
         self._commit_later()
 
     def after_commit(self, done: Done) -> None:
+        if self._unit is not None:
+            self._unit.callbacks.append(done)
+            return
         self._callbacks.append((done, len(self._writes)))
         self._commit_later()
 

@@ -45,6 +45,7 @@ from pairbus.broker.store.schema import (
     recognise,
     store_error,
 )
+from pairbus.broker.store.units import Units
 from pairbus.broker.store.writer import WriterThread
 from pairbus.errors import StoreError, StoreFull
 from pairbus.host.commit_file import CommitFile
@@ -52,7 +53,7 @@ from pairbus.host.folders import make_folder, tighten_folder
 from pairbus.host.locks import FolderLock
 
 
-class SqliteStore:
+class SqliteStore(Units):
     """Store in a SQLite file; see the contract in `pairbus.broker.store`.
 
     `loop` is the event loop that owns the store; without it, the one that runs when the first write is made.
@@ -175,11 +176,17 @@ class SqliteStore:
     # ── writing ──
 
     def write(self, op: Write) -> None:
+        if self._unit is not None:
+            self._unit.writes.append(op)
+            return
         self._group.add(op)
         if not self._handing_over:
             self._schedule()
 
     def after_commit(self, done: Done) -> None:
+        if self._unit is not None:
+            self._unit.callbacks.append(done)
+            return
         if self._in_flight is not None and not self._group.needs_commit:
             # All writes so far are in the group that the writer has: its result is the answer.
             self._in_flight.callbacks.append(done)

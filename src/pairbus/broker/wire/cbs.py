@@ -11,7 +11,7 @@ from pairbus.amqp.message import Message
 from pairbus.amqp.types import Int
 from pairbus.auth.sas import MANAGE, Grant, KeyRing, TokenNotValid, resource_path
 from pairbus.broker.refusal import SERVER_BUSY, TIMEOUT, Refusal
-from pairbus.broker.wire.requests import SendReply
+from pairbus.broker.wire.requests import OwnTransaction, SendReply
 
 logger = logging.getLogger("pairbus.broker")
 
@@ -75,7 +75,9 @@ class CbsNode:
     def refuse(self, reply: SendReply, refusal: Refusal) -> None:
         reply(_status(_STATUS_OF.get(refusal.condition, 500), refusal.description), None)
 
-    def on_request(self, request: Message, reply: SendReply, now_ms: int) -> None:
+    def on_request(
+        self, request: Message, reply: SendReply, now_ms: int, transaction: OwnTransaction | None = None
+    ) -> None:
         operation, audience, token = request.property("operation"), request.property("name"), request.body
         if operation != "put-token":
             reply(_status(400, f"The operation {operation!r} is not known; put-token is."), None)

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, ProtocolError
-from pairbus.amqp.events import Delivery
+from pairbus.amqp.events import Delivery, TransactionalDelivery
 from pairbus.amqp.link import MASK, ReceiverLink, ranges
-from pairbus.amqp.performatives import ACCEPTED_BYTES
+from pairbus.amqp.performatives import ACCEPTED_BYTES, Accepted, TransactionalState
 from pairbus.broker.entities.destination import Destination
 from pairbus.broker.entities.draft import Draft, check_session_ids
 from pairbus.broker.monitoring.meter import sizes_of
@@ -134,10 +134,33 @@ class Inlet(EntityLink):
                 self.peer.namespace.faults.operations.postpone(self.entity.path, drafts, now_ms)
             self._offer(drafts, ids, size, sizes, now_ms)
 
+    def on_transactional(self, delivery: TransactionalDelivery, now_ms: int) -> None:
+        """Take a message into its transaction: it is sent when that is discharged."""
+        self.used_ms = self.peer.namespace.real_ms()
+        faults = self.peer.namespace.faults
+        if not faults.acts or faults.operations.messages(self, [delivery]):
+            self._enlist(delivery, now_ms)
+
+    def _enlist(self, delivery: TransactionalDelivery, now_ms: int) -> None:
+        try:
+            transaction = self.peer.transactions.find(delivery.txn_id, now_ms)
+            drafts = [draft for draft in self._drafts_of(delivery) if not draft.is_ping]
+            if self.peer.namespace.faults.acts:
+                self.peer.namespace.faults.operations.postpone(self.entity.path, drafts, now_ms)
+            transaction.send(self.entity, drafts)
+        except (ProtocolError, Refusal) as error:
+            self.refuse(delivery, Refusal(error.condition, error.description))
+            return
+        sizes = [len(delivery.payload)] if delivery.message_format == 0 else sizes_of(delivery.payload)
+        if delivery.settled:
+            self._return_credit(1)
+        ids = [] if delivery.settled else [delivery.delivery_id]
+        self._answer(ids, None, (sizes, []), TransactionalState(delivery.txn_id, Accepted()).encode())
+
     def _drafts_of(self, delivery: Delivery) -> list[Draft]:
-        """Read a delivery that is a batch, or too large."""
+        """Read a delivery in the general way: a batch, a message in a transaction, or one that is too large."""
         limit = self.entity.message_size_max
-        if delivery.too_large or delivery.message_format == 0:
+        if delivery.too_large or (delivery.message_format == 0 and len(delivery.payload) > limit):
             raise Refusal(MESSAGE_SIZE_EXCEEDED, f"The message is larger than the {limit} bytes of this link.")
         if len(delivery.payload) > self.batch_size_max + BATCH_ENVELOPE_SIZE:
             raise Refusal(MESSAGE_SIZE_EXCEEDED, f"The batch is larger than the {self.batch_size_max} bytes allowed.")
@@ -177,7 +200,7 @@ class Inlet(EntityLink):
         self.peer.arrivals.give(size, len(ids))
         self._answer(ids, refusal, sizes)
 
-    def _answer(self, ids: list[int], refusal: Refusal | None, sizes: Sizes) -> None:
+    def _answer(self, ids: list[int], refusal: Refusal | None, sizes: Sizes, success: bytes = ACCEPTED_BYTES) -> None:
         meter = self.peer.namespace.meter
         if meter is not None and sizes is not None:
             of_messages, of_pings = sizes
@@ -188,7 +211,7 @@ class Inlet(EntityLink):
         if self.lost_ids and not self.lost_ids.isdisjoint(ids):
             self.peer.cut()
             return
-        outcome = ACCEPTED_BYTES if refusal is None else self.peer.refused(refusal)
+        outcome = success if refusal is None else self.peer.refused(refusal)
         one_by_one = self.peer.strictness.answers_one_by_one
         for first, last in [(each, each) for each in ids] if one_by_one else ranges(ids):
             self.link.settle(first, last, outcome, ((last - first) & MASK) + 1)
@@ -196,7 +219,9 @@ class Inlet(EntityLink):
         self.peer.flush_soon()
 
     def refuse(self, delivery: Delivery, refusal: Refusal) -> None:
-        """Refuse a delivery. The meter counts one operation."""
+        """Refuse a delivery. The meter counts one operation; a transaction that it belongs to fails."""
+        if isinstance(delivery, TransactionalDelivery):
+            self.peer.transactions.fail(delivery.txn_id, refusal)
         if delivery.settled:
             self._return_credit(1)
         ids = [] if delivery.settled else [delivery.delivery_id]
@@ -215,7 +240,11 @@ class Inlet(EntityLink):
         self._stalled_bytes -= len(delivery.payload)
         self._stalled_count -= 1
         self.peer.arrivals.give(len(delivery.payload), 1)
-        self._take([delivery], self.peer.namespace.now_ms())
+        now_ms = self.peer.namespace.now_ms()
+        if isinstance(delivery, TransactionalDelivery):
+            self._enlist(delivery, now_ms)
+        else:
+            self._take([delivery], now_ms)
         self.peer.namespace.changed(self.entity)
         self.peer.flush_soon()
 

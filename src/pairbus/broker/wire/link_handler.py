@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pairbus.amqp.events import Delivery
+from pairbus.amqp.events import Delivery, TransactionalDelivery
 from pairbus.amqp.link import Link, SentDelivery
 from pairbus.amqp.session import Session
 from pairbus.broker.refusal import Refusal
@@ -18,7 +18,8 @@ class LinkHandler:
     """One end of one link. A peer calls it with the events of the link; each kind of end handles those that it gets.
 
     `Inlet`: a client sends. `Outlet`: a client receives. `Applicant`: a client waits for a session.
-    `RequestLink` and `ResponseLink`: requests to `$cbs` and `$management`, and the answers.
+    `RequestLink` and `ResponseLink`: requests to `$cbs` and `$management`, and the answers. `CoordinatorLink`:
+    commands to begin and end transactions.
     """
 
     def __init__(self, peer: Peer, link: Link) -> None:
@@ -27,6 +28,10 @@ class LinkHandler:
 
     def on_delivery(self, delivery: Delivery, now_ms: int) -> None:
         """Take a message that the client has sent."""
+
+    def on_transactional(self, delivery: TransactionalDelivery, now_ms: int) -> None:
+        """Take a message that the client has sent in a transaction."""
+        self.on_delivery(delivery, now_ms)
 
     def on_aborted(self) -> None:
         """Note that the client has taken a message back while it was sending it."""
@@ -60,8 +65,8 @@ class EntityLink(LinkHandler):
     def __init__(self, peer: Peer, link: Link, entity: Entity, path: str) -> None:
         super().__init__(peer, link)
         self.entity = entity
-        self.path = path
-        "Path as the client spelled it; its token must cover this path."
+        self.paths: tuple[str, ...] = (path,)
+        "Paths as the client spelled them, two where it sends via another entity; its tokens must cover them."
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.entity.path} {self.link!r}>"

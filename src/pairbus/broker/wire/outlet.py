@@ -7,9 +7,17 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pairbus.amqp.errors import DETACH_FORCED, NOT_ALLOWED, ProtocolError
+from pairbus.amqp.errors import DETACH_FORCED, INVALID_FIELD, NOT_ALLOWED, ProtocolError
 from pairbus.amqp.link import SenderLink, SentDelivery, ranges
-from pairbus.amqp.performatives import ACCEPTED_BYTES, RELEASED_BYTES, Accepted, Modified, Rejected, Released
+from pairbus.amqp.performatives import (
+    ACCEPTED_BYTES,
+    RELEASED_BYTES,
+    Accepted,
+    Modified,
+    Rejected,
+    Released,
+    TransactionalState,
+)
 from pairbus.amqp.session import Session
 from pairbus.broker.boxes.box import Box
 from pairbus.broker.boxes.holds import Hold
@@ -231,7 +239,8 @@ class Outlet(EntityLink):
     ) -> None:
         """Settle messages as the client says: completions are gathered until `submit`, others are written now."""
         self.wake()  # unsettled deliveries may have held it back
-        self._give_room(len(deliveries))
+        if settled or not isinstance(state, TransactionalState):  # otherwise the deliveries stay unsettled
+            self._give_room(len(deliveries))
         faults = self.peer.namespace.faults
         if faults.acts:
             deliveries = faults.operations.settlements(self, session, deliveries, settled, state)
@@ -243,8 +252,11 @@ class Outlet(EntityLink):
         self._unsettled_count -= count
         self.peer.locked.give(DELIVERY_COST * count)
 
-    def refuse(self, session: Session, delivery: SentDelivery, settled: bool, refusal: Refusal) -> None:
-        """Refuse a settlement; the message stays locked."""
+    def refuse(self, session: Session, delivery: SentDelivery, settled: bool, state: Any, refusal: Refusal) -> None:
+        """Refuse a settlement; the message stays locked. A transaction that it belongs to fails."""
+        if isinstance(state, TransactionalState):
+            self._refuse_in(session, delivery.delivery_id, settled, state, refusal)
+            return
         self._settled(session, delivery.delivery_id, settled, b"", refusal)
 
     def resume(self, session: Session, delivery: SentDelivery, settled: bool, state: Any) -> None:
@@ -261,6 +273,9 @@ class Outlet(EntityLink):
         if isinstance(state, Accepted):
             self._complete(session, deliveries, settled, now_ms)
             return
+        if isinstance(state, TransactionalState):
+            self._enlist(session, deliveries, settled, state, now_ms)
+            return
         self.peer.namespace.changed(self.entity)
         outcome, patch, answer = self._read(state)
         for delivery in deliveries:
@@ -272,6 +287,55 @@ class Outlet(EntityLink):
                 self.entity.settle(self.box, delivery.tag, outcome, now_ms, answered, patch=patch)
             except Refusal as refusal:
                 answered(refusal)
+
+    def _enlist(
+        self,
+        session: Session,
+        deliveries: list[SentDelivery],
+        settled: bool,
+        state: TransactionalState,
+        now_ms: int,
+    ) -> None:
+        """Take settlements into their transaction: they happen when that is discharged. A roll-back leaves deliveries
+        that the client has not settled as they are."""
+        outcome, patch, answer = self._read(state.outcome)
+        provisional = state.encode()
+        for delivery in deliveries:
+            delivery_id = delivery.delivery_id
+            committed = None if settled else partial(self._settle_kept, session, delivery_id, answer)
+            try:
+                transaction = self.peer.transactions.find(state.txn_id, now_ms)
+                if state.outcome is None:
+                    raise Refusal(INVALID_FIELD, "A settlement in a transaction has an outcome.")
+                if isinstance(outcome, Refusal):
+                    raise outcome
+                transaction.settle(
+                    self.entity, self.box, delivery.tag, outcome, now_ms, patch=patch, on_committed=committed
+                )
+            except Refusal as refusal:
+                self._refuse_in(session, delivery_id, settled, state, refusal)
+                continue
+            self._meter_settled(1, None)
+            if delivery_id in self.lost_ids:
+                self.peer.cut()
+            elif not settled:
+                session.answer_sent(delivery_id, provisional)
+                self.peer.flush_soon()
+
+    def _refuse_in(
+        self, session: Session, delivery_id: int, settled: bool, state: TransactionalState, refusal: Refusal
+    ) -> None:
+        """Refuse a settlement in a transaction, which fails by that."""
+        self.peer.transactions.fail(state.txn_id, refusal)
+        if session.drop_kept(delivery_id):
+            self._give_room(1)
+        self._settled(session, delivery_id, settled, b"", refusal)
+
+    def _settle_kept(self, session: Session, delivery_id: int, answer: bytes) -> None:
+        """Settle a delivery whose transaction is committed."""
+        self._give_room(1)
+        session.settle_kept(delivery_id, answer)
+        self.peer.flush_soon()
 
     def _complete(self, session: Session, deliveries: list[SentDelivery], settled: bool, now_ms: int) -> None:
         """Complete the messages whose completions arrived in one read: one run, like deliveries to an inlet."""
@@ -294,6 +358,8 @@ class Outlet(EntityLink):
     def _read(self, state: Any) -> tuple[Outcome | Refusal, bytes, bytes]:
         """Return (the outcome that the client wants, changed properties, the state that confirms it)."""
         try:
+            if isinstance(state, Accepted):
+                return Outcome.COMPLETE, b"", ACCEPTED_BYTES
             if state is None or isinstance(state, Released):  # settled without a state: no confirmation is sent
                 return Outcome.RELEASE, b"", RELEASED_BYTES
             if isinstance(state, Modified):

@@ -35,11 +35,13 @@ from pairbus.amqp.events import (
     SessionBegun,
     SessionEnded,
     SessionFlow,
+    TransactionalDelivery,
 )
 from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.link import Link
 from pairbus.amqp.performatives import Error, Rejected
 from pairbus.amqp.sasl import SaslServer
+from pairbus.broker.entities.transactions import Transactions
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.strict import Idle, IdleWatch, settings_of, track, tracked
 from pairbus.broker.wire.cbs import GRANTS_MAX, CbsNode, Grants
@@ -84,6 +86,7 @@ class Peer:
         budget = namespace.budget
         self.locked = budget.locked.share()
         "Locks and unsettled deliveries of this client."
+        self.transactions = Transactions(namespace.store, budget.undecided.share())
         self.arrivals = Arrivals(budget.arriving.share(), lambda: self._pause("held"), lambda: self._resume("held"))
         self._leaving = budget.leaving
         self._is_leaving = False
@@ -167,7 +170,7 @@ class Peer:
         self.namespace.peers.discard(self)
 
     def _leave(self) -> None:
-        """Stop taking messages out of any queue."""
+        """Stop taking messages out of any queue, and roll back open transactions."""
         for session in self._connection.sessions:
             self._close_ends(session.links)
 
@@ -341,6 +344,7 @@ class Peer:
             self._drop_unauthorised_links()
         if self._idle is not None and not self.is_over:
             self._end_idle(self._idle)
+        self.transactions.run_due(self.namespace.now_ms())
         self.flush()
         self._reschedule_tick()
 
@@ -367,8 +371,10 @@ class Peer:
     def _drop_unauthorised_links(self) -> None:
         for link in self.links():
             end: LinkHandler | None = link.context
-            if isinstance(end, EntityLink) and not self.allows(end.path, right_of(link)):
-                end.end(self.expired(link, end.path))
+            paths = end.paths if isinstance(end, EntityLink) else ()
+            lost = next((path for path in paths if not self.allows(path, right_of(link))), None)
+            if isinstance(end, EntityLink) and lost is not None:
+                end.end(self.expired(link, lost))
 
     def expired(self, link: Link, path: str) -> Refusal:
         text = f"The token for '{path}' has expired."
@@ -450,6 +456,11 @@ class Peer:
 
             self.namespace.store.after_commit(answer)
 
+    def _on_transactional(self, event: TransactionalDelivery) -> None:
+        end: LinkHandler | None = event.link.context
+        if end is not None:
+            end.on_transactional(event, self.namespace.now_ms())
+
     def _on_flow(self, event: LinkFlow) -> None:
         end: LinkHandler | None = event.link.context
         if end is not None:
@@ -497,6 +508,7 @@ _HANDLERS: dict[type[AmqpEvent], Callable[[Peer, Any], None]] = {
     SessionBegun: Peer._on_begun,
     LinkAttached: Peer._on_attached,
     LinkDetached: Peer._on_detached,
+    TransactionalDelivery: Peer._on_transactional,
     LinkFlow: Peer._on_flow,
     SessionFlow: Peer._on_session_flow,
     DeliveryAborted: Peer._on_aborted,

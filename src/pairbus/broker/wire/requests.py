@@ -6,14 +6,15 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, RESOURCE_LIMIT_EXCEEDED, ProtocolError
-from pairbus.amqp.events import Delivery
+from pairbus.amqp.events import Delivery, TransactionalDelivery
 from pairbus.amqp.link import ReceiverLink, SenderLink, address_of
 from pairbus.amqp.message import Message, Properties
-from pairbus.amqp.performatives import ACCEPTED_BYTES
+from pairbus.amqp.performatives import ACCEPTED_BYTES, Accepted, TransactionalState
 from pairbus.amqp.types import Int, Symbol
+from pairbus.broker.entities.transactions import Transaction, Transactions
 from pairbus.broker.refusal import TIMEOUT, Refusal
 from pairbus.broker.wire.link_handler import LinkHandler
 
@@ -36,6 +37,21 @@ SendReply = Callable[[dict[str, Any], Any], None]
 "(application properties, body value): sends the answer to one request."
 
 
+class OwnTransaction(NamedTuple):
+    """Transaction of the client that a request belongs to."""
+
+    txn_id: bytes
+    transactions: Transactions
+
+    def find(self, now_ms: int) -> Transaction:
+        """Return the transaction, or raise the Refusal."""
+        return self.transactions.find(self.txn_id, now_ms)
+
+    def fail(self, refusal: Refusal) -> None:
+        """Note that the request was refused."""
+        self.transactions.fail(self.txn_id, refusal)
+
+
 class Node(Protocol):
     """Node that answers requests; one for each peer and address."""
 
@@ -54,7 +70,11 @@ class Node(Protocol):
         """Refuse a request."""
         ...
 
-    def on_request(self, request: Message, reply: SendReply, now_ms: int) -> None: ...
+    def on_request(
+        self, request: Message, reply: SendReply, now_ms: int, transaction: OwnTransaction | None = None
+    ) -> None:
+        """Answer a request; `transaction`: the one that the client has sent it in."""
+        ...
 
 
 class AnswerTurns:
@@ -128,6 +148,10 @@ class RequestLink(LinkHandler):
 
     def _answer(self, delivery: Delivery, now_ms: int) -> None:
         outcome = ACCEPTED_BYTES
+        transaction = None
+        if isinstance(delivery, TransactionalDelivery):
+            outcome = TransactionalState(delivery.txn_id, Accepted()).encode()
+            transaction = OwnTransaction(delivery.txn_id, self.peer.transactions)
         try:
             if self.peer.answer_bytes > UNSENT_BYTES_MAX:
                 raise ProtocolError(
@@ -140,20 +164,23 @@ class RequestLink(LinkHandler):
                     MESSAGE_SIZE_EXCEEDED, f"A request to {self.node.address} has at most {limit} bytes."
                 )
             request = Message.decode(delivery.payload)
-            reply = Answering(self, request)
+            reply = Answering(self, request, transaction)
             faults = self.peer.namespace.faults
             if not faults.acts or faults.operations.request(self, request, reply):
-                self.node.on_request(request, reply, now_ms)
+                self.node.on_request(request, reply, now_ms, transaction)
                 reply.expect_within(request.property(SERVER_TIMEOUT))
         except ProtocolError as error:
-            outcome = self.peer.refused(Refusal(error.condition, error.description))
+            refusal = Refusal(error.condition, error.description)
+            outcome = self.peer.refused(refusal)
+            if transaction is not None:
+                transaction.fail(refusal)
         if not delivery.settled:
             self.link.settle(delivery.delivery_id, delivery.delivery_id, outcome, 1)
         self.peer.flush()  # at once: whether the next request is answered depends on how much the socket takes
 
     def resume_request(self, request: Message, reply: Answering) -> None:
         """Go on with a request after a stall, as if it came now."""
-        self.node.on_request(request, reply, self.peer.namespace.now_ms())
+        self.node.on_request(request, reply, self.peer.namespace.now_ms(), reply.transaction)
         self.peer.flush_soon()
 
     def response_link(self, reply_to: Any) -> ResponseLink | None:
@@ -176,7 +203,9 @@ class RequestLink(LinkHandler):
 class Answering:
     """The way back for the answer to one request. After its deadline no answer is sent, and never a second one."""
 
-    def __init__(self, link: RequestLink, request: Message) -> None:
+    def __init__(self, link: RequestLink, request: Message, transaction: OwnTransaction | None) -> None:
+        self.transaction = transaction
+        "Transaction that the request belongs to."
         self._link = link
         self._properties = request.properties or Properties()
         self.is_lost = False

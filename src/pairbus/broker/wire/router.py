@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pairbus.amqp.errors import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, UNAUTHORIZED_ACCESS
+from pairbus.amqp.errors import INVALID_FIELD, NOT_ALLOWED, UNAUTHORIZED_ACCESS
 from pairbus.amqp.link import Link, ReceiverLink, SenderLink, address_of
 from pairbus.amqp.performatives import Attach, Coordinator
 from pairbus.amqp.types import Symbol, ULong
@@ -17,6 +17,7 @@ from pairbus.broker.management import OPERATIONS, ManagementNode, RequestTarget
 from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal, dead_letters_take_no_sends, entity_not_found
 from pairbus.broker.wire.address import LinkAddress, parse_address
 from pairbus.broker.wire.cbs import CbsNode
+from pairbus.broker.wire.coordinator import COMMAND_SIZE_MAX, CoordinatorLink
 from pairbus.broker.wire.inlet import BATCH_ENVELOPE_SIZE, Inlet
 from pairbus.broker.wire.messages import SESSION_ID_LENGTH_MAX
 from pairbus.broker.wire.outlet import Outlet
@@ -32,6 +33,7 @@ SESSION_REQUIRED = (
 )
 NO_SESSIONS = "A sessionful message receiver cannot be created on an entity that does not require sessions."
 BATCH_SIZE_PROPERTY = Symbol("com.microsoft:max-message-batch-size")
+DESTINATION_PROPERTY = Symbol("com.microsoft:transfer-destination-address")
 UNLIMITED_SIZE = (1 << 64) - 1
 TOKEN_REQUEST_SIZE_MAX = 1 << 16  # a token has a few KB, and its sender is not yet known
 REQUEST_ENVELOPE_SIZE = 1 << 20  # around the largest message that a schedule-message request may carry
@@ -44,7 +46,8 @@ def right_of(link: Link) -> str:
 def attach_link(peer: Peer, link: Link, attach: Attach, cbs: CbsNode) -> None:
     """Attach the link to the target of its address, or raise the Refusal to answer with."""
     if isinstance(attach.target, Coordinator):
-        raise Refusal(NOT_IMPLEMENTED, "Transactions are not supported.")
+        _attach_coordinator(peer, link, attach)
+        return
     raw = address_of(attach.target if isinstance(link, ReceiverLink) else attach.source)
     if raw is None:
         raise Refusal(INVALID_FIELD, f"Link {attach.name!r} names no address.")
@@ -62,6 +65,15 @@ def attach_link(peer: Peer, link: Link, attach: Attach, cbs: CbsNode) -> None:
         _attach_node(peer, link, attach, node, size_max, size_max)
     else:
         _attach_entity(peer, link, attach, address)
+
+
+def _attach_coordinator(peer: Peer, link: Link, attach: Attach) -> None:
+    """Attach a link to the coordinator. No token is needed: .NET declares a transaction before it puts one."""
+    if not isinstance(link, ReceiverLink):
+        raise Refusal(INVALID_FIELD, "A link to the coordinator is one on which the client sends.")
+    coordinator = link.context = CoordinatorLink(peer, link)
+    _answer(link, attach, COMMAND_SIZE_MAX)
+    coordinator.grant()
 
 
 def _attach_node(peer: Peer, link: Link, attach: Attach, node: Node, shown_size_max: int, size_max: int) -> None:
@@ -109,7 +121,11 @@ def _attach_entity(peer: Peer, link: Link, attach: Attach, address: LinkAddress)
     if peer.namespace.faults.acts:
         peer.namespace.faults.operations.attach(right_of(link), target.entity.path)
     if isinstance(link, ReceiverLink):
-        _attach_sender(peer, link, attach, address, target)
+        destination = (attach.properties or {}).get(DESTINATION_PROPERTY)
+        if destination is None:
+            _attach_sender(peer, link, attach, address, target)
+        else:
+            _attach_transfer(peer, link, attach, target, address, destination)
     elif isinstance(link, SenderLink):
         _attach_receiver(peer, link, attach, address, target)
 
@@ -120,7 +136,26 @@ def _lead(peer: Peer, link: Link, context: Inlet | Outlet | Applicant) -> None:
     peer.namespace.links.add(link)
 
 
-def _attach_sender(peer: Peer, link: ReceiverLink, attach: Attach, address: LinkAddress, target: RequestTarget) -> None:
+def _attach_transfer(
+    peer: Peer, link: ReceiverLink, attach: Attach, via: RequestTarget, via_address: LinkAddress, destination: Any
+) -> None:
+    """Attach a sender to the destination of its transfers, which it names beside the entity that it sends via."""
+    if isinstance(via.entity, Subscription) or not isinstance(destination, str):
+        raise Refusal(NOT_ALLOWED, f"Messages cannot be sent via '{via.entity.path}' to {destination!r:.80}.")
+    address = parse_address(destination)
+    if address.is_cbs or address.is_management or not peer.allows(address.text, SEND):
+        raise _unauthorised(address, f"The {SEND}")
+    _attach_sender(peer, link, attach, address, find(peer, address), via_address.text)
+
+
+def _attach_sender(
+    peer: Peer,
+    link: ReceiverLink,
+    attach: Attach,
+    address: LinkAddress,
+    target: RequestTarget,
+    via_path: str | None = None,
+) -> None:
     entity = target.entity
     if isinstance(entity, Subscription):
         raise Refusal(
@@ -133,8 +168,13 @@ def _attach_sender(peer: Peer, link: ReceiverLink, attach: Attach, address: Link
     entity.check_send()
     limit = entity.message_size_max
     inlet = Inlet(peer, link, entity, address.text)
-    says_batch = peer.strictness.batch_size_max is not None
-    _answer(link, attach, limit, {BATCH_SIZE_PROPERTY: ULong(inlet.batch_size_max)} if says_batch else None)
+    properties: dict[Symbol, Any] = {}
+    if peer.strictness.batch_size_max is not None:
+        properties[BATCH_SIZE_PROPERTY] = ULong(inlet.batch_size_max)
+    if via_path is not None:
+        inlet.paths = (address.text, via_path)
+        properties[DESTINATION_PROPERTY] = (attach.properties or {})[DESTINATION_PROPERTY]
+    _answer(link, attach, limit, properties or None)
     link.max_message_size = limit + BATCH_ENVELOPE_SIZE
     _lead(peer, link, inlet)
     inlet.grant()
@@ -180,9 +220,8 @@ def _check_session_id(attach: Attach) -> None:
 
 
 def _answer(
-    link: Link, attach: Attach, max_message_size: int | None, properties: dict[Symbol, ULong] | None = None
+    link: Link, attach: Attach, max_message_size: int | None, properties: dict[Symbol, Any] | None = None
 ) -> None:
-    assert not isinstance(attach.target, Coordinator)
     link.attach(
         source=attach.source,
         target=attach.target,

@@ -77,8 +77,9 @@ class Applicant(EntityLink):
         """Attach the link when there is a session for it, refuse it when there will be none; False: it still waits."""
         sessions = self.entity.sessions
         assert sessions is not None
-        if not self.peer.allows(self.path, LISTEN):  # the token ended while it waited
-            self.end(self.peer.expired(self.link, self.path))
+        [path] = self.paths
+        if not self.peer.allows(path, LISTEN):  # the token ended while it waited
+            self.end(self.peer.expired(self.link, path))
             return True
         try:
             hold = sessions.accept(self.session_id, self._outlet, now_ms)
