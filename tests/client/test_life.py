@@ -230,6 +230,36 @@ async def test_primary_stays_usable_without_its_secondary(world: World, flavour:
     assert world.count(queue) == 3 and client.state(queue) is State.HEALTHY
 
 
+@pytest.mark.parametrize("how", ["cleared", "disabled"])
+async def test_plain_client_outlives_its_secondary(
+    stage: Stage, flavour: Flavour, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No syphon runs without a pairing, although the option asks for one; and nothing would have been diverted."""
+    if how == "disabled":
+        monkeypatch.setenv("PAIRBUS_DISABLED", "1")
+    client = stage.client(flavour, enable_syphon=True)
+    sender = client.sender("orders")
+    await sender.send(message())
+    if how == "cleared":
+        await client.clear_pairing()
+    await client.call(client.client._state.secondary.client.close)
+    await sender.send(message())
+    assert len(stage.primary.stored("orders")) == 2
+    assert client.told(SecondaryLost) == []
+
+
+async def test_fault_ends_the_wait_of_a_throttled_send(stage: Stage, flavour: Flavour) -> None:
+    """The service asks for ten seconds, but the client will not send again."""
+    client = stage.client(flavour)
+    throttled = stage.primary.on("transfer", Reject("com.microsoft:server-busy"))
+    sending = asyncio.create_task(client.sender("orders").error(message()))
+    await until(lambda: throttled.hits == 1, "it waits")
+    began = time.monotonic()
+    client.client.fault("primary")
+    assert isinstance(await sending, PairedMessagingFactoryError)
+    assert time.monotonic() - began < 2.0 * slowness()
+
+
 async def test_failed_over_entity_is_sent_to_when_the_secondary_is_lost(stage: Stage, flavour: Flavour) -> None:
     """Before a ping succeeds too: there is no other place."""
     client = stage.client(flavour, ping_primary_interval=60)

@@ -14,6 +14,7 @@ from pairbus.client.errors import ScheduleWhileFailedOver, may_be_in
 from pairbus.client.outgoing import THE_PRIMARY
 from pairbus.pairing.events import FailedOver, Suspected
 from pairbus.pairing.failover import State
+from pairbus.transport import Management
 from tests.client.losses import QUICK_S, SILENT_S
 from tests.client.world import Client, Sender, Stage, message
 from tests.limits import slowness
@@ -134,3 +135,19 @@ async def test_a_request_is_never_kept_in_the_spool(stage: Stage, flavour: Flavo
         await call(sender, "schedule", timeout=0.3)
     assert client.client.counters["total"]["spooled"] == 0
     assert_nothing_counted(client)
+
+
+@pytest.mark.parametrize("what", CALLS)
+async def test_request_that_ends_by_a_bug_may_have_been_carried_out(
+    stage: Stage, flavour: Flavour, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer has no numbers where they belong, for example: the primary has done what it was asked."""
+
+    async def misread(node: Management, *args: Any) -> None:
+        raise ValueError("no number")
+
+    monkeypatch.setattr(Management, what, misread)
+    with pytest.raises(ValueError, match="no number") as caught:
+        await call(stage.client(flavour).sender("orders"), what)
+    error: Any = caught.value
+    assert (error.outcome_unknown, error.may_be_in) == (True, (THE_PRIMARY,))

@@ -16,6 +16,7 @@ from pairbus.amqp.performatives import Error
 from pairbus.pairing.events import DeadLettered, DestinationSkipped, PrimaryReachable, PrimaryUnreachable, PumpPaused
 from pairbus.pairing.policy import Silence
 from pairbus.syphon import SyphonSettings, presence
+from pairbus.testing.nemesis import Nemesis
 from pairbus.transport import Carrier, Endpoint, Timeout, TransportError
 from tests.brokers import BrokerProcess
 from tests.limits import slowness
@@ -81,6 +82,26 @@ async def test_a_stopped_primary_is_away_as_a_whole(tmp_path: Path) -> None:
                 await until(lambda: world.waiting() == 0)
                 assert not syphon.progress().is_away
             assert sorted(numbers(await world.arrived("orders", 19))) == list(range(1, 20))
+
+
+async def test_pump_that_pauses_gives_its_messages_back_too() -> None:
+    """Its destination was disabled, and before it looks again another pump finds that the primary is away."""
+    async with pair(ORDERS, DISABLED, backlogs=2) as world:
+        near, (paused, other, _) = world.primary.endpoint, QUEUES
+        nemesis = Nemesis(near.host, near.port)
+        await nemesis.start()
+        async with Carrier(replace(near, port=nemesis.port), connect_timeout_s=1.0) as primary:
+            settings = replace(QUICK, retry_interval_s=60.0)
+            async with running(world.syphon(settings, queues=(paused, other), primary=primary)) as syphon:
+                await world.divert("bills", [message(1)], paused)
+                await until(lambda: bool(world.told(PumpPaused)))
+                assert syphon.progress().blocked == 1
+                nemesis.refuse()
+                await world.divert("orders", [message(2)], other)
+                await until(lambda: bool(world.told(PrimaryUnreachable)))
+                assert [await locked(world, queue) for queue in (paused, other)] == [0, 0]
+                assert syphon.progress().blocked == 0
+        await nemesis.stop()
 
 
 async def test_one_silent_entity_is_not_the_whole_primary() -> None:

@@ -46,10 +46,11 @@ class Engine:
     def __init__(self, state: PairState) -> None:
         self.loop = asyncio.get_running_loop()
         self.state = state
-        self._closing = asyncio.Event()
+        self._over = asyncio.Event()
+        "Set when the client is closed or faulted."
         self._carriers = {name: side.new_carrier(state.options.connect_timeout) for name, side in state.sides.items()}
         self._primary = self._carriers["primary"]
-        self._sends = Sends(state, self._carriers, self._closing)
+        self._sends = Sends(state, self._carriers, self._over)
         self.receiving = Receiving(state)
         self._background: Background | None = None
         self._pairing: asyncio.Task[None] | None = None
@@ -236,8 +237,9 @@ class Engine:
     # ── the end ──
 
     def fault(self, side: PairSide, reason: str) -> None:
-        """Declare one side unusable; when the client is unusable with it, pings and pumps stop at once."""
+        """Declare one side unusable; when the client is unusable with it, pings, pumps and the waits of sends end at once."""
         if self.state.fault(side, reason) and self.state.is_faulted:
+            self._over.set()
             self.receiving.end()
             if self._background is not None:
                 self._background.halt()
@@ -255,7 +257,7 @@ class Engine:
 
     async def _end(self) -> None:
         state = self.state
-        self._closing.set()
+        self._over.set()
         if self._pairing is not None:
             self._pairing.cancel()
         await asyncio.gather(

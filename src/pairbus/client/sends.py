@@ -55,19 +55,19 @@ Request = Callable[[ToPrimary], Awaitable[Any]]
 
 
 class Sends:
-    """The calls of one client, carried out. `closing` is set when the client is being closed."""
+    """The calls of one client, carried out. `over` is set when the client is closed or faulted: pauses end then."""
 
     def __init__(
         self,
         state: PairState,
         carriers: Mapping[PairSide, Carrier],
-        closing: asyncio.Event,
+        over: asyncio.Event,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
         self._carriers = carriers
         self._primary = carriers["primary"]
-        self._closing = closing
+        self._over = over
         self._clock = clock
         self.results = Results(state, self._primary, clock)
         self._under_way = 0
@@ -143,7 +143,7 @@ class Sends:
     async def _pause(self, command: Pause) -> Reply:
         with suppress(TimeoutError):
             async with asyncio.timeout(command.seconds):
-                await self._closing.wait()
+                await self._over.wait()
         self._state.check()
         return Reply(self._clock())
 
@@ -261,6 +261,10 @@ class Sends:
             error = cause or OperationTimeoutError(message=unsent.failure.text)
             tell_outcome(error, places)
             raise error from cause
+        except Exception as error:
+            if not tells_outcome(error):  # a wrong setting, before anything was asked, or a bug of ours
+                tell_outcome(error, () if isinstance(error, ConfigError) else self._state.places[:1])
+            raise
 
     async def batch_limit(self, origin: Origin, timeout_s: float) -> int:
         """Open the link to the primary and return its largest batch; 0 when the primary is away."""

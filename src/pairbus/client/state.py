@@ -44,7 +44,7 @@ LEDGER_CLOSE_S = 2.0  # time for the last rows when a client is closed
 class LinkUsers:
     """Numbers of open senders by the link that they share: senders of one path with the same `client_identifier`.
 
-    A sender that is not closed counts as long as its client side_states.
+    A sender that is not closed counts as long as its client lives.
     """
 
     def __init__(self) -> None:
@@ -160,10 +160,10 @@ class PairState:
     @property
     def is_faulted(self) -> bool:
         """True when every call must raise. Where no syphon runs, the primary stays usable without its secondary."""
-        side_states = self.side_states
-        if not side_states.has_faulted or self.options.enable_syphon:
-            return side_states.has_faulted
-        return side_states.of("primary") is SideState.FAULTED
+        if not self.side_states.has_faulted:
+            return False
+        runs_syphon = self.options.enable_syphon and self.pair.enabled
+        return runs_syphon or self.side_states.of("primary") is SideState.FAULTED
 
     def check(self) -> None:
         """Raise unless the client can be used."""
@@ -182,7 +182,7 @@ class PairState:
         if not self.side_states.end(side, SideState.FAULTED, reason):
             return False
         self.events.publish(Faulted(side, reason))
-        if not self.is_faulted:
+        if self.pair.enabled and not self.is_faulted:
             self.pair.rotation.is_lost = True
             self.events.publish(SecondaryLost(self.primary.name, self.secondary.name, reason))
         self.events.deliver()

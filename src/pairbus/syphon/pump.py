@@ -110,14 +110,17 @@ class Pump:
         try:
             while not self._stopping.is_set():
                 if presence.is_away:
-                    await self._intake.give_all_back()
-                    self._held = []
+                    await self._give_all_back()
                     await self._until_stop(presence.back())
                     continue
                 self._looks = True
                 await self._pass_and_pause()
         finally:
             await self._intake.give_all_back()
+
+    async def _give_all_back(self) -> None:
+        await self._intake.give_all_back()
+        self._held = []
 
     async def _pass_and_pause(self) -> None:
         may_be_asked = busy = False
@@ -143,16 +146,25 @@ class Pump:
         pause_s = max(self._pauses.after(progressed), BUSY_WAIT_S if busy else 0.0)
         if (busy or not progressed) and not self._stopping.is_set():
             self._shared.publish(PumpPaused(self.queue, reason, pause_s))
-        await self._rest(pause_s, for_all=busy or not may_be_asked)
+        await self._rest(pause_s, for_all=busy or not may_be_asked, is_asked_for=busy)
 
-    async def _rest(self, pause_s: float, *, for_all: bool) -> None:
-        """Pause; unless `for_all`, only until lanes of other queues wait for a look at this one."""
+    async def _rest(self, pause_s: float, *, for_all: bool, is_asked_for: bool) -> None:
+        """Pause; unless `for_all`, only until lanes of other queues wait for a look at this one.
+
+        A pause that the secondary asked for lasts when another pump finds the primary away; any other ends then.
+        """
+        clock, presence = self._shared.clock, self._shared.presence
         self._looks = False
         self._is_awaited()  # forget earlier waits
-        while pause_s > 0 and not self._stopping.is_set():
-            step_s = pause_s if for_all else min(pause_s, LINGER_S)
-            await self._until_stop(asyncio.sleep(step_s))
-            pause_s -= step_s
+        ends = clock() + pause_s
+        while (left_s := ends - clock()) > 0 and not self._stopping.is_set():
+            if presence.is_away:
+                if is_asked_for:
+                    await self._give_all_back()
+                    await self._until_stop(asyncio.sleep(ends - clock()))
+                return
+            step_s = left_s if for_all else min(left_s, LINGER_S)
+            await first_of(asyncio.sleep(step_s), self._stopping.wait(), presence.gone())
             if not for_all and self._is_awaited():
                 return
 
