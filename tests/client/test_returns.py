@@ -38,3 +38,17 @@ def test_pairing_at_the_start_is_no_warning(caplog: pytest.LogCaptureFixture) ->
         events.tell(kinds.Paired("contoso", "fabrikam", 10))
         events.tell(kinds.SpoolForwarded("orders", 1, "primary", 5, ("id",)))
     assert caplog.messages == []
+
+
+def test_followers_hear_events_in_order_although_a_listener_causes_one() -> None:
+    """`on_event` of an asyncio client may force an entity, which tells an event while the first one is being told."""
+    heard: list[str] = []
+
+    def force(event: Event) -> None:
+        if isinstance(event, kinds.Suspected):
+            events.tell(kinds.FailedOver("orders", 0.0, 1, "lost", True))
+
+    events = EventOutbox(Counters(lambda: 0), None, force)
+    events.tell_followers = lambda line: heard.append(line["event"])
+    events.tell(kinds.Suspected("orders", "lost", 60.0))
+    assert heard == ["Suspected", "FailedOver"]

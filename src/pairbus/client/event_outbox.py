@@ -94,12 +94,12 @@ class EventOutbox:
                 self._ledger.record(event)
             for listener in list(self.listeners):
                 listener(event)
-            if self.listener is not None:
-                call_listener(self.listener, event)
             if not is_detail:
                 if self.tell_followers is not None:
                     self.tell_followers({"event": type(event).__name__, "text": str(event)})
                 self.wake()
+            if self.listener is not None:  # last, because it may cause further events, which are told at once
+                call_listener(self.listener, event)
 
     def _level(self, event: Event) -> int:
         """Return the level of the log line; the end of some trouble is as loud as its begin."""
