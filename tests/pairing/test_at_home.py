@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Long, Symbol
+from pairbus.backlog.envelope import Home
 from pairbus.syphon.decide.at_home import AtHome, HomeIdentity, sequence_number_of
+from pairbus.syphon.decide.batch import open_batch
 from tests.pairing.test_envelope import as_delivered
 
 NUMBER = Symbol("x-opt-sequence-number")
@@ -49,6 +54,16 @@ def test_full_memory_forgets_the_oldest() -> None:
     assert [number for number in range(5) if memory.knows(f"b/{number % 2}", identity(number))] == [2, 3, 4]
     assert (memory.count("b/0"), memory.count("b/1")) == (2, 1)
     assert repr(memory) == "<AtHome 3 of at most 3>"
+
+
+def test_message_at_home_is_only_completed_although_its_time_to_live_is_over() -> None:
+    """It was delivered in time: as a dead letter it would be sent again by whoever re-drives it. Nor does its old mark
+    say that its destination is missing."""
+    message: Any = SimpleNamespace(delivery_id=7, payload=as_delivered(Message(data=[b"x"]).encode()))
+    home = Home("orders", b"payload", ttl_ms=1000, enqueued_ms=0, missing_since_ms=0)
+    opened = open_batch([message], lambda payload: home, "deduct", 60_000, lambda identity: True)
+    assert [item.place for item in opened.at_home] == [7]
+    assert opened.spoiled == opened.items == opened.marked == []
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class Opened(NamedTuple):
     spoiled: list[tuple[int, Spoiled]]
     "Place and reason of messages that cannot go home: they are dead-lettered."
     marked: list[Item]
-    "Messages, also listed above, that say since when their destination is missing."
+    "Messages of `items` and `lanes` that say since when their destination is missing."
     locked_until_ms: int | None
 
 
@@ -69,17 +69,20 @@ def open_batch(
         if isinstance(home, Spoiled):
             opened.spoiled.append((message.delivery_id, home))
             continue
-        payload = home_payload(home, ttl_policy, now_ms) if deducts else home.payload
-        if isinstance(payload, Spoiled):
-            opened.spoiled.append((message.delivery_id, payload))
-            continue
-        item = Item(message.delivery_id, home, payload)
         locked_until_ms = home.locked_until_ms or locked_until_ms
+        item = Item(message.delivery_id, home, home.payload)
+        if is_at_home is not None and is_at_home(identity_of(item, message)):
+            opened.at_home.append(item)  # whatever became of its time to live, or of its destination, since then
+            continue
+        if deducts:
+            payload = home_payload(home, ttl_policy, now_ms)
+            if isinstance(payload, Spoiled):
+                opened.spoiled.append((message.delivery_id, payload))
+                continue
+            item = item._replace(payload=payload)
         if home.missing_since_ms is not None:
             opened.marked.append(item)
-        if is_at_home is not None and is_at_home(identity_of(item, message)):
-            opened.at_home.append(item)
-        elif home.sender is None:
+        if home.sender is None:
             items.append(item)
         else:
             opened.lanes.append(item)
