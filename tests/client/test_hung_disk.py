@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -15,7 +16,7 @@ import pairbus.aio
 from pairbus import spool as spools
 from pairbus.amqp.message import Message, Properties
 from pairbus.client import background, engine
-from pairbus.client.errors import SendAvailabilityBacklogError
+from pairbus.client.errors import ClientClosed, SendAvailabilityBacklogError
 from pairbus.client.provisioning import provision
 from pairbus.errors import SpoolError, SpoolInUse
 from pairbus.spool import Spool, SpoolEntry, forwarder, holder
@@ -271,3 +272,31 @@ async def test_spool_that_cannot_be_opened_while_the_client_is_paired_is_tried_a
     await client.pair()
     await until(lambda: client.client._state.spool.is_open, "it is open at last")
     assert caplog.text.count("the spool is not open: a broken disk") == 1
+
+
+async def test_disk_that_fails_after_the_client_was_closed_is_not_reported(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for that spool any more: asyncio must not log an error that nobody asked for."""
+    begun, answers, reports = threading.Event(), threading.Event(), list[Any]()
+
+    def fail(*given: Any, **more: Any) -> Spool:
+        begun.set()
+        answers.wait(CALL_S)
+        raise SpoolError("the disk is broken")
+
+    monkeypatch.setattr(holder, "open_free", fail)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+    client = stage.client("aio", spool_dir=tmp_path)
+    pairing = asyncio.create_task(client.sender("orders").error(message()))
+    await until(begun.is_set, "it is being opened")
+    await client.close()
+    assert isinstance(await pairing, ClientClosed)
+    spool = client.client._state.spool
+    answers.set()
+    await until(spool._opening.done, "it has failed")
+    await asyncio.sleep(0.01)  # the loop hears of the failure
+    spool._opening = None
+    del pairing
+    gc.collect()
+    assert reports == []

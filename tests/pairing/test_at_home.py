@@ -63,7 +63,7 @@ def test_message_at_home_is_only_completed_although_its_time_to_live_is_over() -
     home = Home("orders", b"payload", ttl_ms=1000, enqueued_ms=0, missing_since_ms=0)
     opened = open_batch([message], lambda payload: home, "deduct", 60_000, lambda identity: True)
     assert [item.place for item in opened.at_home] == [7]
-    assert opened.spoiled == opened.items == opened.marked == []
+    assert (opened.spoiled, opened.items, opened.marked) == ([], [], [])
 
 
 @pytest.mark.parametrize(

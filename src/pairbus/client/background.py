@@ -30,6 +30,7 @@ from pairbus.syphon import Syphon, SyphonSettings
 from pairbus.transport import Carrier, TransportError
 from pairbus.transport.errors import failure_of
 from pairbus.transport.tasks import Tasks, kept
+from pairbus.transport.threads import outcome_of
 
 logger = logging.getLogger("pairbus.background")
 
@@ -205,7 +206,7 @@ class Background:
         told = ""
         while (opening := self._state.open_spool()) is not None:
             try:
-                opened = asyncio.wrap_future(opening)
+                opened = outcome_of(opening)
                 await asyncio.wait([opened])
                 opened.result()
                 break

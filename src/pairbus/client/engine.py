@@ -30,7 +30,7 @@ from pairbus.pairing.options import SEND_TIMEOUT_S
 from pairbus.pairing.side_states import PairSide
 from pairbus.transport import Management, Scheduled
 from pairbus.transport.tasks import Tasks
-from pairbus.transport.threads import in_thread
+from pairbus.transport.threads import in_thread, outcome_of
 
 logger = logging.getLogger("pairbus")
 
@@ -113,12 +113,11 @@ class Engine:
         opening = self.state.open_spool()
         if opening is None:
             return
-        opened = asyncio.wrap_future(opening)
+        opened = outcome_of(opening)
         await asyncio.wait([opened], timeout=SPOOL_OPEN_S)
         if opened.done():
             opened.result()
-        else:
-            opened.add_done_callback(_read_error)  # the forwarder waits for the spool, and tells its error
+        else:  # the forwarder waits for the spool, and tells its error
             text = "the disk of %s does not answer: %s goes on without its spool until it does"
             logger.warning(text, self.state.options.spool_dir, self.state.primary.name)
 
@@ -237,7 +236,7 @@ class Engine:
     # ── the end ──
 
     def fault(self, side: PairSide, reason: str) -> None:
-        """Declare one side unusable; when the client is unusable with it, pings, pumps and the waits of sends end at once."""
+        """Declare one side unusable; pings, pumps and waiting sends end at once when the client is unusable with it."""
         if self.state.fault(side, reason) and self.state.is_faulted:
             self._over.set()
             self.receiving.end()
@@ -265,8 +264,3 @@ class Engine:
         )
         await asyncio.gather(*(carrier.close() for carrier in self._carriers.values()))
         state.closed()
-
-
-def _read_error(opened: asyncio.Future[None]) -> None:
-    if not opened.cancelled():
-        opened.exception()

@@ -47,6 +47,7 @@ from pairbus.sdk.failures import failure_of_transport
 from pairbus.spool.lanes import queueing
 from pairbus.telemetry import operations
 from pairbus.transport import Carrier, TransportError
+from pairbus.transport.threads import outcome_of
 
 logger = logging.getLogger("pairbus")
 
@@ -229,8 +230,7 @@ class Sends:
                 raise SpoolError(f"{why}. This was not stored.")
             state.inflow.joined(origin.path, len(entries), self._clock())
             writing = state.spool.disk.submit(spool.append, entries)
-            stored = asyncio.wrap_future(writing)
-            stored.add_done_callback(_ask_outcome)
+            stored = outcome_of(writing)
             try:
                 # A write that has begun goes on when the caller is cancelled; `asyncio.shield` would log its errors.
                 await asyncio.wait([stored], timeout=command.timeout_s)
@@ -345,9 +345,3 @@ async def _learn_limits(secondary: Carrier, queue: str, attempt: ToBacklog) -> F
     except TransportError as error:
         return failure_of_transport(error)
     return None
-
-
-def _ask_outcome(stored: asyncio.Future[int]) -> None:
-    """Ask how a write to the spool ended, because its caller may be cancelled (asyncio warns of unread errors)."""
-    if not stored.cancelled():
-        stored.exception()

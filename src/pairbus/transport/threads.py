@@ -1,4 +1,4 @@
-"""Blocking calls outside of the event loop, in daemon threads: a call that hangs never delays the end of the process.
+"""Blocking calls outside of the event loop: in daemon threads, so that one that hangs never delays the process's end.
 
 The default executor of asyncio is not used, because the interpreter waits for its threads before it ends.
 """
@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,6 +23,13 @@ async def in_thread(name: str, function: Callable[..., T], *args: Any) -> T:
     call = partial(contextvars.copy_context().run, function, *args)
     threading.Thread(target=_run, args=(call, answer), name=name, daemon=True).start()
     return await answer
+
+
+def outcome_of(call: Future[T]) -> asyncio.Future[T]:
+    """Return the outcome of a call that an executor makes. If its caller leaves, asyncio does not log its error."""
+    outcome = asyncio.wrap_future(call)
+    outcome.add_done_callback(lambda outcome: outcome.cancelled() or outcome.exception())
+    return outcome
 
 
 def _run(call: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
