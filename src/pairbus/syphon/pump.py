@@ -153,15 +153,15 @@ class Pump:
 
         A pause that the secondary asked for lasts when another pump finds the primary away; any other ends then.
         """
-        clock, presence = self._shared.clock, self._shared.presence
+        time, presence = asyncio.get_running_loop().time, self._shared.presence
         self._looks = False
         self._is_awaited()  # forget earlier waits
-        ends = clock() + pause_s
-        while (left_s := ends - clock()) > 0 and not self._stopping.is_set():
+        ends = time() + pause_s
+        while (left_s := ends - time()) > 0 and not self._stopping.is_set():
             if presence.is_away:
                 if is_asked_for:
                     await self._give_all_back()
-                    await self._until_stop(asyncio.sleep(ends - clock()))
+                    await self._until_stop(asyncio.sleep(ends - time()))
                 return
             step_s = left_s if for_all else min(left_s, LINGER_S)
             await first_of(asyncio.sleep(step_s), self._stopping.wait(), presence.gone())
