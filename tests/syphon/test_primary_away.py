@@ -20,7 +20,20 @@ from pairbus.testing.nemesis import Nemesis
 from pairbus.transport import Carrier, Endpoint, Timeout, TransportError
 from tests.brokers import BrokerProcess
 from tests.limits import slowness
-from tests.syphon.world import BACKLOG, BILLS, DISABLED, ORDERS, QUICK, locked, message, numbers, pair, running, until
+from tests.syphon.world import (
+    BACKLOG,
+    BILLS,
+    DISABLED,
+    ORDERS,
+    QUICK,
+    locked,
+    message,
+    numbers,
+    pair,
+    running,
+    timed,
+    until,
+)
 from tests.transport.server import Script, Server
 
 QUEUES = tuple(f"{BACKLOG[:-1]}{number}" for number in range(3))
@@ -102,6 +115,16 @@ async def test_pump_that_pauses_gives_its_messages_back_too() -> None:
                 assert [await locked(world, queue) for queue in (paused, other)] == [0, 0]
                 assert syphon.progress().blocked == 0
         await nemesis.stop()
+
+
+async def test_pause_that_the_secondary_asked_for_lasts_while_the_primary_is_away() -> None:
+    """Any other pause ends at once: the pump gives its messages back, and waits for the primary instead."""
+    async with pair(ORDERS) as world:
+        syphon = world.syphon()
+        syphon._shared.presence.lost("orders", "refused", 0.0, 0.0)
+        [pump] = syphon._pumps
+        await asyncio.wait_for(pump._rest(60.0, for_all=True, is_asked_for=False), 10.0)
+        assert await timed(pump._rest(0.3, for_all=True, is_asked_for=True)) >= 0.29
 
 
 async def test_one_silent_entity_is_not_the_whole_primary() -> None:
