@@ -65,7 +65,7 @@ class Keeper:
         self.hold()
 
     def hold(self) -> None:
-        self._shelf.hold(self, self.size)
+        self._shelf.note_size(self, self.size)
 
     def held_bytes(self) -> int:
         return self.size

@@ -120,7 +120,7 @@ def test_payload_costs_what_is_counted() -> None:
         shared: dict[int, int] = {}
         for n in range(10**6, 10**6 + COUNT):
             payloads.add(n, 1, BODY + n)
-            payloads.hold(n)
+            payloads.add_sharer(n)
             shared[n + COUNT] = 1
         return payloads, shared
 

@@ -72,7 +72,7 @@ class SweepWorld:
         rows = list(self.store.index())
         for row in rows:
             if row.box == box_of(2) and row.payload:
-                self.payloads.hold(row.payload)
+                self.payloads.add_sharer(row.payload)
         self.sweeper.recover(1, [row for row in rows if row.box != box_of(2)], [])
 
     def left(self) -> int:

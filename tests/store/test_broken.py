@@ -177,5 +177,5 @@ class _CommitterOnFullDisk:
 
     def _checkpoint(self, _: str) -> None: ...
 
-    def _attempt(self, _: CommitGroup) -> StoreError | None:
+    def _try_commit(self, _: CommitGroup) -> StoreError | None:
         return None

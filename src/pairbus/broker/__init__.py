@@ -112,7 +112,7 @@ class Broker:
     clocks; `now_ms` alone is taken for a clock that nobody sets.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a setting of its own
+    def __init__(  # noqa: PLR0913 - the settings of a broker
         self,
         namespaces: Sequence[NamespaceOptions],
         *,

@@ -150,7 +150,7 @@ class Shelf:
     def __repr__(self) -> str:
         return f"<Shelf {self.used} of {self.limit} B, {len(self._holders)} holders>"
 
-    def hold(self, holder: MemoryHolder, size: int) -> None:
+    def note_size(self, holder: MemoryHolder, size: int) -> None:
         """Note what a holder holds from now on; 0: nothing. Others may be told to give up theirs."""
         holders = self._holders
         if size:

@@ -29,7 +29,7 @@ from pairbus.broker.description import (
     path_key,
 )
 from pairbus.broker.description.rule import DEFAULT_RULE
-from pairbus.broker.entities.entity import Entity, HolderDescription
+from pairbus.broker.entities.entity import Entity, EntityDescription
 from pairbus.broker.entities.queue import Queue
 from pairbus.broker.entities.subscription import Rule, Subscription
 from pairbus.broker.entities.topic import Topic
@@ -49,7 +49,7 @@ CORRELATION_FILTERS_MAX = 100_000
 class Hooks(Protocol):
     """Part of the namespace in a change: makes objects, and tells links and timers."""
 
-    def make(self, entity_id: int, description: HolderDescription) -> Entity: ...
+    def make(self, entity_id: int, description: EntityDescription) -> Entity: ...
     def added(self, entity: CatalogEntity) -> None: ...
     def updated(self, entity: CatalogEntity) -> None: ...
     def removed(self, entity: CatalogEntity) -> None: ...

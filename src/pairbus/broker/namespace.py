@@ -35,7 +35,7 @@ from pairbus.broker.description import (
 )
 from pairbus.broker.description.common import forwards_to
 from pairbus.broker.entities.destination import Destination
-from pairbus.broker.entities.entity import Entity, HolderDescription, NamespaceParts
+from pairbus.broker.entities.entity import Entity, EntityDescription, NamespaceParts
 from pairbus.broker.entities.queue import Queue
 from pairbus.broker.entities.receivable import Receivable
 from pairbus.broker.entities.subscription import Rule, Subscription
@@ -80,7 +80,7 @@ class Namespace:
     `steady_ms`: a clock that nobody can set; None: nobody sets `now_ms` either.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a setting of its own
+    def __init__(  # noqa: PLR0913 - the parts of a namespace
         self,
         name: str,
         store: Store,
@@ -249,8 +249,8 @@ class Namespace:
             peer.close(CONNECTION_FORCED, "The broker is shutting down.")
         await self.store.close()
         for holder in self.catalog.holders():
-            holder.discharge()  # other namespaces of the process go on with the same budget
-        self._payloads.discharge()
+            holder.leave_budget()  # other namespaces of the process go on with the same budget
+        self._payloads.leave_budget()
 
     def _stepped(self, step_ms: int) -> None:
         """Shift all that lasts, because the machine's clock was set."""
@@ -302,7 +302,7 @@ class Namespace:
             dispatcher.remove(outlet)
             outlet.entity.touch(self.now_ms())  # where the receiver waited until now
 
-    def make(self, entity_id: int, description: HolderDescription, last_seq: int = 0) -> Entity:
+    def make(self, entity_id: int, description: EntityDescription, last_seq: int = 0) -> Entity:
         """Make the object of an entity that holds messages."""
         holder: Entity = _CLASSES[type(description)](
             entity_id, description, self._parts, now_ms=self.now_ms(), last_seq=last_seq

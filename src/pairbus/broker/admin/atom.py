@@ -23,7 +23,7 @@ class Markup(str):
     __slots__ = ()
 
 
-def entry(url: str, title: str, author: str, created_ms: int, updated_ms: int, kind: str, elements: Elements) -> str:  # noqa: PLR0917 - each is a setting of its own
+def entry(url: str, title: str, author: str, created_ms: int, updated_ms: int, kind: str, elements: Elements) -> str:  # noqa: PLR0917 - the elements of an entry
     """Write the entry of one entity. The JavaScript SDK reads the name in the path of the id, the Python SDK in the
     title."""
     return (

@@ -119,7 +119,7 @@ class Box:
             shared = self._payloads.size_of(row.payload)
             if shared is None:
                 return False
-            self._payloads.hold(row.payload)
+            self._payloads.add_sharer(row.payload)
             self.shared_bytes += shared
             size += shared
         self.size_bytes += size
@@ -142,7 +142,7 @@ class Box:
     def share(self, message: StoredMessage) -> None:
         """Count the payload that a new committed message of this box shares."""
         self.shared_bytes += self._payloads.size_of(message.payload) or 0
-        self._payloads.hold(message.payload)
+        self._payloads.add_sharer(message.payload)
 
     def give_back(self, message: StoredMessage) -> None:
         """Make a message that was handed out available again, in its old place in the order."""
@@ -303,10 +303,10 @@ class Box:
         """Count the messages of the index against the budget, when all of it was read."""
         self._index.take(WAITING_COST * (self.active_count + self.deferred_count))
 
-    def discharge(self) -> None:
+    def leave_budget(self) -> None:
         """Count the messages against the budget no more: the box has come to its end."""
         self._index.close()
-        self._ready.hold(self._line, 0)
+        self._ready.note_size(self._line, 0)
 
     def _seq_of(self, n: int) -> int:
         return self._store.seq_of(self.number, n)

@@ -150,7 +150,7 @@ class Line:
         return self._ready_bytes + READY_COST * len(self._ready)
 
     def _note_ready(self) -> None:
-        self._around.ready.hold(self, self._ready_bytes + READY_COST * len(self._ready))
+        self._around.ready.note_size(self, self._ready_bytes + READY_COST * len(self._ready))
 
     def give_up(self) -> None:
         """Unload the loaded messages: only their numbers are kept."""

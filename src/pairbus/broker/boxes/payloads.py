@@ -70,7 +70,7 @@ class Payloads:
         if payload not in self._payloads:
             self.add(payload, queue_id, size)
 
-    def hold(self, payload: int) -> None:
+    def add_sharer(self, payload: int) -> None:
         """Count one more message that shares the payload."""
         shared = self._payloads[payload]
         shared.count += 1
@@ -95,7 +95,7 @@ class Payloads:
                 if not shared.copies:
                     self._sizes[shared.topic_id] -= shared.size
 
-    def discharge(self) -> None:
+    def leave_budget(self) -> None:
         """Count against the budget no more: the namespace is closed."""
         self._index.close()
 

@@ -316,22 +316,22 @@ class Sessions:
 
         StoreError: the messages could not be read; they still wait.
         """
-        found: list[StoredMessage] = []
+        messages: list[StoredMessage] = []
         expired_count = 0
-        while not found and expired_count < EXPIRED_MAX:
+        while not messages and expired_count < EXPIRED_MAX:
             if not session.loaded and not self._load(session):
                 return []
             if not session.loaded:  # all messages that were read are damaged
                 continue
-            found, expired, size = pick(session.loaded, limit, sys.maxsize, now_ms)
-            self._loaded -= len(found) + len(expired)
+            messages, expired, size = pick(session.loaded, limit, sys.maxsize, now_ms)
+            self._loaded -= len(messages) + len(expired)
             self._loaded_bytes -= size
-            self._expiry.live -= sum([message.expires_ms > 0 for message in found]) + len(expired)
+            self._expiry.live -= sum([message.expires_ms > 0 for message in messages]) + len(expired)
             if expired:
                 expired_count += len(expired)
                 self._around.on_expired(expired, now_ms)
         self._note_loaded()
-        return found  # none: the entity announces the box again when the expired ones are removed
+        return messages  # none: the entity announces the box again when the expired ones are removed
 
     def _load(self, session: MessageSession) -> bool:
         room = max(1, READY_MAX - self._loaded)
@@ -373,7 +373,7 @@ class Sessions:
         return self._loaded_bytes + READY_COST * self._loaded
 
     def _note_loaded(self) -> None:
-        self._around.ready.hold(self, self._loaded_bytes + READY_COST * self._loaded)
+        self._around.ready.note_size(self, self._loaded_bytes + READY_COST * self._loaded)
 
     def give_up(self) -> None:
         """Unload every session. The shelf that asks for it has forgotten this box, and is not told again."""
@@ -388,10 +388,10 @@ class Sessions:
         sessions = self._sessions
         known = (session for name in self._sorted_ids() if (session := sessions.get(name)) is not None)
         if since_ms is None:
-            found = (session.id for session in known if session.is_listed)
+            ids = (session.id for session in known if session.is_listed)
         else:
-            found = (each.id for each in known if each.state_bytes is not None and each.updated_ms >= since_ms)
-        return list(islice(found, skip, skip + top))
+            ids = (each.id for each in known if each.state_bytes is not None and each.updated_ms >= since_ms)
+        return list(islice(ids, skip, skip + top))
 
     def _sorted_ids(self) -> list[str]:
         """Return the ids of all sessions, and perhaps of some that are gone; pages of one list are sorted once."""
@@ -441,23 +441,23 @@ class Sessions:
         session = self._sessions.get(session_id)
         if session is None:
             return []
-        found = session.line.since(n, count)
-        found += [message.n for message in session.loaded or () if message.n >= n]
-        found += [each for each in (session.deferred or {}).values() if each >= n]
+        numbers = session.line.since(n, count)
+        numbers += [message.n for message in session.loaded or () if message.n >= n]
+        numbers += [n_deferred for n_deferred in (session.deferred or {}).values() if n_deferred >= n]
         if session.hold is not None:
-            found += [lock.message.n for lock in session.hold.locks.values() if lock.message.n >= n]
-        return found
+            numbers += [lock.message.n for lock in session.hold.locks.values() if lock.message.n >= n]
+        return numbers
 
     def drain(self, limit: int) -> list[int]:
         """Take out up to `limit` numbers. For the end of a box; states are swept on their own."""
-        found: list[int] = []
-        while self._sessions and len(found) < limit:
+        numbers: list[int] = []
+        while self._sessions and len(numbers) < limit:
             session = next(iter(self._sessions.values()))
             self.unload(session)
-            found += session.line.take(limit - len(found))
+            numbers += session.line.take(limit - len(numbers))
             if not session.line:
                 del self._sessions[session.id]
-        return found
+        return numbers
 
     # ── time to live ──
 

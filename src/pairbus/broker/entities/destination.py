@@ -15,7 +15,7 @@ from pairbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED
 from pairbus.broker.description import QueueDescription, TopicDescription
 from pairbus.broker.entities.draft import Draft
 from pairbus.broker.entities.duplicates import Claim, DuplicateWindow
-from pairbus.broker.entities.entity import Entity, EntityDone, HolderDescription, NamespaceParts
+from pairbus.broker.entities.entity import Entity, EntityDescription, EntityDone, NamespaceParts
 from pairbus.broker.entities.schedule import Schedule
 from pairbus.broker.entities.sweep import Drain, Remains
 from pairbus.broker.kit.recorder import Recorder
@@ -40,7 +40,7 @@ class Destination(Entity):
     def __init__(
         self,
         entity_id: int,
-        description: HolderDescription,
+        description: EntityDescription,
         parts: NamespaceParts,
         *,
         now_ms: int,
@@ -260,14 +260,14 @@ class Destination(Entity):
         super().recovered(now_ms)
         self._duplicates.recover(self.store.remembered(self.entity_id))
 
-    def discharge(self) -> None:
-        super().discharge()
-        self._schedule.discharge()
-        self._duplicates.discharge()
+    def leave_budget(self) -> None:
+        super().leave_budget()
+        self._schedule.leave_budget()
+        self._duplicates.leave_budget()
 
     def remains(self) -> Remains:
         remains = super().remains()
-        self._duplicates.discharge()
+        self._duplicates.leave_budget()
         remains.ends = self._duplicates.ends()
         return remains
 

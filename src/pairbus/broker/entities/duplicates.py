@@ -102,7 +102,7 @@ class DuplicateWindow:
             assert until_ms is not None, "the first end was due"
             forget(until_ms)
 
-    def discharge(self) -> None:
+    def leave_budget(self) -> None:
         """Count the ids against the budget no more: their entity has come to its end."""
         self._index.close()
 

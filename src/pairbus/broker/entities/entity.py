@@ -19,7 +19,7 @@ from pairbus.settings.durations import UNLIMITED_MS
 RETRY_PAUSE_MS = 1000  # before due work is tried again after the store failed
 
 EntityDone = Callable[[Refusal | None], None]
-HolderDescription = QueueDescription | TopicDescription | SubscriptionDescription
+EntityDescription = QueueDescription | TopicDescription | SubscriptionDescription
 "Settings of an entity that holds messages."
 
 
@@ -38,12 +38,12 @@ class NamespaceParts(NamedTuple):
 class Entity:
     """A queue, a topic or a subscription: the base of `Destination` and `Receivable`."""
 
-    description: HolderDescription
+    description: EntityDescription
 
     def __init__(
         self,
         entity_id: int,
-        description: HolderDescription,
+        description: EntityDescription,
         parts: NamespaceParts,
         *,
         now_ms: int,
@@ -162,7 +162,7 @@ class Entity:
             box.recovered()
         self.touch(now_ms)
 
-    def update(self, description: HolderDescription, now_ms: int) -> None:
+    def update(self, description: EntityDescription, now_ms: int) -> None:
         """Take new settings: they apply from now on; locks and times to live that exist stay as they are."""
         self.description = description
         self._apply_settings()
@@ -185,16 +185,16 @@ class Entity:
         """Stop `run_due`, before the store is closed; it then also does not go on by itself between two commits."""
         self.is_stopping = True
 
-    def discharge(self) -> None:
+    def leave_budget(self) -> None:
         """Count against the budget no more: the namespace is closed."""
         self.moving.close()
         for box in self.boxes:
-            box.discharge()
+            box.leave_budget()
 
     def remains(self) -> Remains:
         """Return the rows to sweep once the drop is committed."""
         for box in self.boxes:
-            box.discharge()
+            box.leave_budget()
         count = sum(box.active_count + box.deferred_count + box.scheduled_count for box in self.boxes)
         row_bytes = sum(box.size_bytes for box in self.boxes) // (count + 1)
         return Remains(self.entity_id, self._drains(), row_bytes=row_bytes, payloads=self.payloads)

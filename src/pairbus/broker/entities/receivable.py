@@ -19,7 +19,7 @@ from pairbus.broker.boxes.locks import Lock
 from pairbus.broker.boxes.sessions import MessageSession
 from pairbus.broker.budget import Share
 from pairbus.broker.description import QueueDescription, SubscriptionDescription
-from pairbus.broker.entities.entity import Entity, EntityDone, HolderDescription, NamespaceParts
+from pairbus.broker.entities.entity import Entity, EntityDescription, EntityDone, NamespaceParts
 from pairbus.broker.entities.overdue import Overdue
 from pairbus.broker.entities.session_service import SessionService
 from pairbus.broker.entities.sweep import Remains
@@ -62,7 +62,7 @@ class Receivable(Entity):
     def __init__(
         self,
         entity_id: int,
-        description: HolderDescription,
+        description: EntityDescription,
         parts: NamespaceParts,
         *,
         now_ms: int,
@@ -134,7 +134,7 @@ class Receivable(Entity):
     def taker(self, box: int) -> Callable[[IndexRow], bool]:
         return self.box_of(box).recover
 
-    def update(self, description: HolderDescription, now_ms: int) -> None:
+    def update(self, description: EntityDescription, now_ms: int) -> None:
         super().update(description, now_ms)
         for box in self.boxes:
             if box.available(now_ms):

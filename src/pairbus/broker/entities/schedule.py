@@ -62,7 +62,7 @@ class Schedule:
             if session_id is None or waiting.session_id == session_id:
                 yield seq, waiting.n
 
-    def discharge(self) -> None:
+    def leave_budget(self) -> None:
         """Count the messages against the budget no more."""
         self._index.close()
 

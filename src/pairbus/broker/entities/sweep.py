@@ -81,7 +81,7 @@ class Sweeper:
         for row in rows:
             numbers.setdefault(row.box, []).append(row.n)
             if row.payload and self._payloads.size_of(row.payload) is not None:
-                self._payloads.hold(row.payload)
+                self._payloads.add_sharer(row.payload)
         ends = sorted(until_ms for _, until_ms in self._store.remembered(entity_id))
         size = sum(row.size for row in rows) // (len(rows) + 1)
         self.add(Remains(entity_id, [], ends, size, list(numbers.items()), states))

@@ -23,7 +23,7 @@ from pairbus.broker.boxes.box import Box
 from pairbus.broker.catalog import Catalog
 from pairbus.broker.catalog_writer import CatalogWriter
 from pairbus.broker.description import path_key
-from pairbus.broker.entities.entity import Entity, HolderDescription
+from pairbus.broker.entities.entity import Entity, EntityDescription
 from pairbus.broker.entities.queue import Queue
 from pairbus.broker.entities.subscription import Subscription
 from pairbus.broker.entities.topic import Topic
@@ -41,7 +41,7 @@ EntityFate = Literal["keep", "delete"]
 class ResetHooks(Protocol):
     """Part of the namespace in a reset."""
 
-    def make(self, entity_id: int, description: HolderDescription, last_seq: int = 0) -> Entity: ...
+    def make(self, entity_id: int, description: EntityDescription, last_seq: int = 0) -> Entity: ...
     def replaced(self, before: Entity, after: Entity) -> None: ...
     def deleted(self, entity: Entity) -> None: ...
 

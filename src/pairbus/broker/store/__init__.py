@@ -95,7 +95,7 @@ class StoredMessage:
         "ttl_ms",
     )
 
-    def __init__(  # noqa: PLR0913 - each is a setting of its own
+    def __init__(  # noqa: PLR0913 - the columns of a row
         self,
         seq: int,
         body: bytes,

@@ -1,4 +1,4 @@
-"""Committer that carries out groups of writes."""
+"""Commits groups of writes, one after the other; `execute("COMMIT")` in `_try_commit` makes a group durable."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Totals:
 
 
 class Committer:
-    """Committer of groups on one connection, one after the other."""
+    """Commits groups on the one connection that writes. Runs in the thread of `writer.py`."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, totals: Totals, commits: CommitFile) -> None:
         self._path = path
@@ -81,7 +81,7 @@ class Committer:
         self._totals = totals
         self._commits = commits
         self._reserve = Reserve(path.parent)
-        self._reserve.hold()
+        self._reserve.take()
         self._changed: dict[int, EntityNumbers | None] = {}
         "Counters as the group in hand changes them; None: erased."
         self._sharing: dict[int, int] = {}
@@ -104,41 +104,41 @@ class Committer:
 
     def _commit_writes(self, group: CommitGroup) -> StoreError | None:
         if group.takes_room:
-            return self._attempt(group) if self._has_room() else full(self._path)
-        error = self._attempt(group)
+            return self._try_commit(group) if self._has_room() else full(self._path)
+        error = self._try_commit(group)
         if isinstance(error, StoreFull):
             if self._reserve.size:
                 logger.warning("%s: the disk is full; only settlements and deletions go on", self._path)
             self._reserve.give_up()
             self._checkpoint("PASSIVE")
-            error = self._attempt(group)
+            error = self._try_commit(group)
         return self._commit_parts(group, error) if isinstance(error, StoreFull) else error
 
     def _commit_parts(self, group: CommitGroup, error: StoreFull) -> StoreError | None:
         """Commit those units of a group for which there is room; the error is that of the last one that failed."""
         parts = deque(group.halves())
-        whole: StoreError | None = None if parts and group.settles_only else error
+        last_failure: StoreError | None = None if parts and group.settles_only else error
         while parts:
             part = parts.popleft()
             self._checkpoint("PASSIVE")  # the log begins again at its start, which takes no new room
-            failure = self._attempt(part)
+            failure = self._try_commit(part)
             halves = part.halves() if isinstance(failure, StoreFull) else []
             if halves:
                 parts.extendleft(reversed(halves))
             else:
                 group.note_part(part, failure)
-                whole = failure or whole
-        return whole
+                last_failure = failure or last_failure
+        return last_failure
 
     def _probe(self, group: CommitGroup) -> StoreError | None:
         """Return why a send would fail now; None when there is room for one and a write became durable."""
         if not self._has_room() or (self._reserve.free_bytes() < PROBE_BYTES and not self._has_unused()):
             return full(self._path)
-        return None if group.steps else self._attempt(group)
+        return None if group.steps else self._try_commit(group)
 
     def _has_room(self) -> bool:
         """Return whether new data may be stored (see reserve.py)."""
-        return self._reserve.hold() or self._has_unused()
+        return self._reserve.take() or self._has_unused()
 
     def _has_unused(self) -> bool:
         """Return whether the database has unused room in it."""
@@ -150,7 +150,7 @@ class Committer:
             return False
         return bool(unused >= min(pages // 2, RESERVE_BYTES // PAGE_BYTES))
 
-    def _attempt(self, group: CommitGroup) -> StoreError | None:
+    def _try_commit(self, group: CommitGroup) -> StoreError | None:
         totals = self._totals
         self._changed, self._sharing = {}, {}
         self._last_id, self._last_n = totals.last_id, totals.last_n
@@ -196,7 +196,7 @@ class Committer:
         empty group fails as well, its frames are in the log instead, unless the disk took no write at all; on a full
         disk the mark, which is written last, is missing.
         """
-        if self._attempt(CommitGroup()) is not None:
+        if self._try_commit(CommitGroup()) is not None:
             logger.error("%s: the next start may find the group of writes that failed", self._path)
 
     def _note_committed(self, number: int, gone: list[int], orphans: int) -> None:

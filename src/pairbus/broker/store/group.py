@@ -210,14 +210,14 @@ class CommitGroup:
         A callback without writes of its own asked for all writes before it, so it is told of the whole group.
         """
         parts = self._unit_errors
-        whole = error
+        group_error = error
         if self._failed is not None:
-            group, whole = self._failed
+            group, group_error = self._failed
             for place, done in enumerate(group.callbacks):
-                yield done, parts.get(place, error) if place in group._settling else whole
+                yield done, parts.get(place, error) if place in group._settling else group_error
             parts = {}
         for place, done in enumerate(self.callbacks):
-            yield done, parts.get(place, whole)
+            yield done, parts.get(place, group_error)
 
     def add(self, op: Write) -> None:
         if type(op) not in SETTLING:

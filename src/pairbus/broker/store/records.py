@@ -177,11 +177,11 @@ def messages_of(
             rest = list(numbers[bisect_right(numbers, n) :])
             break
     if wanted:
-        found, unread = payloads(wanted)
+        bodies, unread = payloads(wanted)
         first = {messages[0].payload}
         if not first.isdisjoint(unread):  # at least one message is read, or found to be damaged
-            found, unread = payloads(first)[0], (unread | wanted) - first
-        messages, damaged, later = _with_bodies(messages, found, unread, damaged)
+            bodies, unread = payloads(first)[0], (unread | wanted) - first
+        messages, damaged, later = _with_bodies(messages, bodies, unread, damaged)
         rest = later + rest
     return messages, damaged, rest
 

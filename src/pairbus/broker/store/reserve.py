@@ -43,7 +43,7 @@ class Reserve:
         self.size = self.path.stat().st_size if self.path.exists() else 0
         "Bytes that the reserve holds; 0: none."
 
-    def hold(self) -> bool:
+    def take(self) -> bool:
         """Take the room unless it is held already; False when the disk has too little."""
         if self.size:
             return True

@@ -164,7 +164,7 @@ class Peer:
         self.is_over = True
         self._timer.cancel()
         self._leave()
-        self._leaving.hold(self, 0)
+        self._leaving.note_size(self, 0)
         self._unfinished.note(0)
         self.arrivals.close()
         self.namespace.peers.discard(self)
@@ -203,7 +203,7 @@ class Peer:
             unread = self.held_bytes()
             if unread or self._is_leaving:
                 self._is_leaving = unread > 0
-                self._leaving.hold(self, unread)
+                self._leaving.note_size(self, unread)
 
     def held_bytes(self) -> int:
         """Return the bytes that the client has not read, and those of answers that wait."""
