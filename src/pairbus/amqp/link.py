@@ -278,7 +278,7 @@ class ReceiverLink(Link):
                 self.drain = False
                 events.append(LinkDrained(self))
 
-    def on_transfer(  # noqa: PLR0913, PLR0917 - each is a setting of its own
+    def on_transfer(  # noqa: PLR0913, PLR0917 - the fields of a transfer
         self,
         delivery_id: int | None,
         tag: bytes | None,
@@ -374,7 +374,7 @@ class ReceiverLink(Link):
         super().cut()
         self._drop_partial()
 
-    def _deliver(  # noqa: PLR0917 - each is a setting of its own
+    def _deliver(  # noqa: PLR0917 - the fields of a transfer
         self,
         delivery_id: int,
         tag: bytes,

@@ -22,7 +22,7 @@ class OutgoingDelivery:
 
     __slots__ = ("aborted", "at", "delivery_id", "link", "message_format", "payload", "settled", "state", "tag")
 
-    def __init__(  # noqa: PLR0917 - each is a setting of its own
+    def __init__(  # noqa: PLR0917 - the fields of a transfer
         self,
         link: SenderLink,
         delivery_id: int,
