@@ -25,9 +25,9 @@ def open_private(path: Path, flags: int) -> int:
 
 def make_private(path: Path) -> None:
     """Remove all permissions of other users from a file or folder; OSError when another user owns it."""
-    found = path.stat().st_mode
-    mode = FOLDER_MODE if stat.S_ISDIR(found) else FILE_MODE
-    if found & 0o777 != mode:
+    current_mode = path.stat().st_mode
+    mode = FOLDER_MODE if stat.S_ISDIR(current_mode) else FILE_MODE
+    if current_mode & 0o777 != mode:
         path.chmod(mode)
 
 
@@ -44,12 +44,12 @@ def tighten(path: Path) -> None:
 def tighten_folder(folder: Path, is_ours: Callable[[Path], bool]) -> None:
     """Tighten our own files in a folder, and the folder itself unless it has other files too (`--data .`)."""
     try:
-        found = list(folder.iterdir())
+        paths = list(folder.iterdir())
     except OSError as error:
         logger.warning("%s may be open to other users: it cannot be read: %s", folder, error.strerror)
         return
-    ours = [path for path in found if is_ours(path)]
-    if len(ours) == len(found):
+    ours = [path for path in paths if is_ours(path)]
+    if len(ours) == len(paths):
         tighten(folder)
     for path in ours:
         tighten(path)

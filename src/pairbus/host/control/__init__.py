@@ -2,5 +2,5 @@
 
 A socket speaks JSON over HTTP. `sockets` opens one, `places` has the folder of sockets that were given no path,
 `serving` answers requests in a thread, `asking` is the other end. `clients` and `syphons` have the routes. The broker
-has its own routes (`broker.control`), on a socket that is opened here too.
+has routes of its own (`broker/kit/control.py`), on a socket that `sockets` opens too.
 """

@@ -154,11 +154,11 @@ def _forced(state: Any, names: list[str], *, over: bool, every: bool, new: bool)
     known = {entity.path.lower(): entity.path for entity in state.pair.entities()}
     unknown = [name for name in names if name.lower() not in known]
     if unknown and not new:
-        there = sorted(known.values())
-        more = f" and {len(there) - NAMES_SHOWN} more" if len(there) > NAMES_SHOWN else ""
+        known_paths = sorted(known.values())
+        more = f" and {len(known_paths) - NAMES_SHOWN} more" if len(known_paths) > NAMES_SHOWN else ""
         raise EntityNotFound(
             f"it has no sender for {', '.join(unknown)[:300]}; it has senders for:"
-            f" {', '.join(there[:NAMES_SHOWN]) or 'nothing'}{more}"
+            f" {', '.join(known_paths[:NAMES_SHOWN]) or 'nothing'}{more}"
         )
     paths = sorted(known.values()) if every else [known.get(name.lower(), name) for name in dict.fromkeys(names)]
     before = {path: each.value for path, each in state.states().items()}

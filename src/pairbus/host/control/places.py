@@ -25,13 +25,13 @@ _numbers = count(1)
 
 def folders() -> list[Path]:
     """Return the folders that may have sockets; new sockets are made in the first."""
-    if given := os.environ.get(FOLDER):
-        return [Path(given)]
+    if named_folder := os.environ.get(FOLDER):
+        return [Path(named_folder)]
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    found = [Path(runtime) / "pairbus"] if runtime and Path(runtime).is_dir() else []
+    candidates = [Path(runtime) / "pairbus"] if runtime and Path(runtime).is_dir() else []
     with suppress(RuntimeError):  # a user without a home
-        found.append(Path.home() / ".local" / "state" / "pairbus" / "run")
-    return found
+        candidates.append(Path.home() / ".local" / "state" / "pairbus" / "run")
+    return candidates
 
 
 def new_path(role: str) -> Path:
@@ -48,14 +48,14 @@ def new_path(role: str) -> Path:
 
 def served(role: str | None = None) -> list[Path]:
     """Return the sockets of running processes. Sockets that killed processes left behind are removed."""
-    found = []
+    sockets = []
     for path in _named() if has_unix_sockets() else ():
         if is_stale(path):
             with suppress(OSError):  # another process removed it first
                 path.unlink()
         elif role is None or role_of(path) == role:
-            found.append(path)
-    return found
+            sockets.append(path)
+    return sockets
 
 
 def role_of(path: Path) -> str:

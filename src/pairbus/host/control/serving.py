@@ -135,11 +135,11 @@ class ControlServer:
 
     # ── followers ──
 
-    def tell(self, said: dict[str, Any]) -> None:
+    def tell(self, event: dict[str, Any]) -> None:
         """Tell the followers, if there are any. Any thread may call this, and it never waits."""
         if not self._followers or not self.is_of_this_process:
             return
-        line = json.dumps(said).encode() + b"\n"
+        line = json.dumps(event).encode() + b"\n"
         with self._lock:
             self._cut([one for one in self._followers if not _takes(one, line)])
 
@@ -198,21 +198,21 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def _respond(self) -> None:
         try:
-            status, said = 200, self._route()(self._body())
-            if said is FOLLOW:
+            status, answer = 200, self._route()(self._body())
+            if answer is FOLLOW:
                 self.server.make_room()
         except PairbusError as error:
             status = next(status for kind, status in _STATUSES if isinstance(error, kind))
-            said = {"error": str(error)}
+            answer = {"error": str(error)}
         except OSError:  # the peer is silent or gone
             raise
         except Exception as error:  # a bug of ours: the log has it, and the socket is still needed
             logger.exception("%s %s failed", self.command, self.path)
-            status, said = 500, {"error": f"{type(error).__name__}: {error}"}
-        if said is FOLLOW:
+            status, answer = 500, {"error": f"{type(error).__name__}: {error}"}
+        if answer is FOLLOW:
             self._follow()
         else:
-            self._answer(status, said)
+            self._answer(status, answer)
 
     def _follow(self) -> None:
         """Answer with a line of JSON for each event, as it happens; the answer has no end."""
@@ -236,15 +236,15 @@ class _Exchange(BaseHTTPRequestHandler):
             raise ConfigError(f"the body has {length:.20} bytes; accepted are up to {BODY_BYTES_MAX}")
         text = self.rfile.read(int(length)).decode("utf-8", "replace")
         try:
-            found = json.loads(text) if text.strip() else {}
+            body = json.loads(text) if text.strip() else {}
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"the body is no JSON: {error}") from None
-        if not isinstance(found, dict):
+        if not isinstance(body, dict):
             raise ConfigError(f"the body must be a JSON object, is {text[:80]!r}")
-        return found
+        return body
 
-    def _answer(self, status: int, said: Any) -> None:
-        text = json.dumps(said, ensure_ascii=False).encode("utf-8", "replace")
+    def _answer(self, status: int, answer: Any) -> None:
+        text = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(text)))
