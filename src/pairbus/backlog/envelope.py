@@ -397,12 +397,12 @@ _ALONE: tuple[AliasValues | InvalidAlias, dict[bytes, bytes], bytes] = (read({})
 class _Parts:
     """A message in sections, some of which are replaced (`new`) before it is put together again."""
 
-    __slots__ = ("_found", "enqueued_ms", "locked_until_ms", "new", "payload", "spans")
+    __slots__ = ("_sections", "enqueued_ms", "locked_until_ms", "new", "payload", "spans")
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
-        self._found = sections(payload)
-        self.spans = {row[0]: row for row in self._found}
+        self._sections = sections(payload)
+        self.spans = {row[0]: row for row in self._sections}
         self.new: dict[int, bytes] = {}
         self.enqueued_ms: int | None = None
         self.locked_until_ms: int | None = None
@@ -412,7 +412,7 @@ class _Parts:
         for code in sorted(self.new):
             span = self.spans.get(code)
             if span is None:
-                start = end = next((row[1] for row in self._found if row[0] > code), len(payload))
+                start = end = next((row[1] for row in self._sections if row[0] > code), len(payload))
             else:
                 start, end = span[1], span[3]
             out += [payload[at:start], self.new[code]]

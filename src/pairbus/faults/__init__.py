@@ -1,6 +1,7 @@
 """Outages on demand: the table of faults, a fault as a value, and the decision whether one meets an event.
 
-This package uses no socket, disk or clock. The broker acts on its decisions (`pairbus.broker.outages`).
+The files here use no socket, disk or clock. `play` plays faults of connections for the broker and the proxy; faults of
+operations are played by `broker/outages` and `proxy/operations.py`.
 """
 
 from pairbus.faults.active import Active, Faults

@@ -1,6 +1,6 @@
 """Price sheets: prices of the service as data, and the arithmetic with them. Every amount of money is an estimate.
 
-Price sheets are the files `prices/*.toml`, and any file with the same fields; `docs/prices.md` explains the fields.
+They are the files `price_sheets/*.toml`, and any file with the same fields; `docs/prices.md` explains the fields.
 Money is `Decimal`, exact and never rounded here, except in `connections`, which divides by 744. A float is a TypeError.
 """
 

@@ -1,1 +1,1 @@
-"""Send availability without I/O and without a clock: the decisions where and when each message is sent."""
+"""The decisions where and when each message of a client is sent, without I/O and without a clock."""

@@ -100,7 +100,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     Durations are seconds or `timedelta`, and are kept in seconds.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a setting of its own
+    def __init__(  # noqa: PLR0913 - the options of a pairing
         self,
         secondary_namespace_manager: Any = None,
         messaging_factory: Any = None,

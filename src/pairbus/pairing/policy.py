@@ -1,6 +1,6 @@
 """The failure policy: answers that a namespace may give, and how a send reacts to each.
 
-Foreign errors become a `Failure` at the edge (the SDK's exceptions in `sdk`, the transport's in `transport.failures`);
+Foreign errors become a `Failure` at the edge (the SDK's exceptions in `sdk`, the transport's in `transport/errors.py`);
 from there on only these names are used. The table is the policy: give a `FailurePolicy` with another one to change it.
 """
 

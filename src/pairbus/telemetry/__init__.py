@@ -1,4 +1,4 @@
-"""OpenTelemetry metrics and spans, if the application has the OpenTelemetry API installed.
+"""Counters of clients, as metrics and spans of OpenTelemetry, where its API is installed, and as pages of Prometheus.
 
 Metrics are read from counters when a metrics reader asks, so a send does no work for them. Names follow
 OpenTelemetry's messaging conventions where those have one; `docs/telemetry.md` lists all names.
