@@ -123,7 +123,7 @@ class Share:
 
 
 class MemoryHolder(Protocol):
-    """One who can give up what he holds."""
+    """Holds bytes of a shelf, and can give them up."""
 
     def held_bytes(self) -> int:
         """Return what is held now: some of it may have gone without notice."""

@@ -1,4 +1,4 @@
-"""Access to the page of metrics of a namespace: open to all on the loopback, elsewhere to clients with Listen."""
+"""Who may read the page of metrics of a namespace: everybody on the loopback, elsewhere clients with Listen."""
 
 from __future__ import annotations
 

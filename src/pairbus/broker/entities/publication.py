@@ -1,4 +1,4 @@
-"""Publication of messages that are sent to a topic: copies for its subscriptions, written together.
+"""Publishes messages that are sent to a topic: copies for its subscriptions, written together.
 
 Copies that no action changed share a payload; if there is only one such copy, it has the body itself. A large body is
 always a payload (see boxes/payloads.py).

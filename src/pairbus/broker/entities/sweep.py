@@ -1,4 +1,4 @@
-"""Deletion of the rows of dropped entities, in steps that hold no other commit up.
+"""Deletes the rows of dropped entities, in steps that hold no other commit up.
 
 The drop itself is one small write. The rows stay, but no client sees them: they are deleted step by step, each step
 after the commit of the one before, and after a restart the store lists the rows that are still there.

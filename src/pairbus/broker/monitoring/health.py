@@ -1,4 +1,4 @@
-"""Health of a store for requests over HTTP: whether it can write now, found by a real write, at most one a second."""
+"""Tells over HTTP whether a store can write now: by a real write, at most one a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overview of a namespace in one answer: entities with their counts, faults, clock and meter.
+"""A namespace in one answer: entities with their counts, faults, clock and meter.
 
 The overview is read every second while a page is open, so an entity costs only a few microseconds: no description is
 copied, and the store is not read.

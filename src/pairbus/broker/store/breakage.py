@@ -1,4 +1,4 @@
-"""End of writing after an error that nobody foresaw: no memory, no thread, a bug.
+"""Ends writing after an error that nobody foresaw: no memory, no thread, a bug.
 
 After such an error nobody knows what the numbers that are kept beside the database say, so no later group is committed:
 each fails with `Breakage.error`. What was acknowledged stays in the database, and can be received until the broker is

@@ -1,4 +1,4 @@
-"""Length of the write-ahead log, as it is, and when it is copied into the database.
+"""The length of the write-ahead log, measured, and when the log is copied into the database.
 
 An estimate by the writes was up to fifteen times too low: a run of deletes touches every page of the run, and a row
 that moves, or gets a longer head, is written again with its body. SQLite keeps the true number of pages in its index

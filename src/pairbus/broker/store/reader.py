@@ -1,4 +1,4 @@
-"""Reading messages while the store runs. Every row is checked against its checksum; a damaged one is reported, and
+"""Reads messages while the store runs. Every row is checked against its checksum; a damaged one is reported, and
 never returned. An error that is no damage (of the disk, no memory) may pass: it is raised, and says nothing about rows,
 unless it lasts for minutes (see read_failures.py).
 """

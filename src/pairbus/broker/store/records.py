@@ -1,4 +1,4 @@
-"""Conversion of a message to a row, and the checksums that prove that a row is as it was written.
+"""Messages as rows, and the checksums that prove that a row is as it was written.
 
 A row is (n, box, head, head_crc, body_crc, body). `head` holds every field but the body in one blob, so that a row
 costs six bindings instead of eighteen. `head_crc` covers the head and is seeded with box and n: a row that turns up

@@ -1,5 +1,5 @@
-"""Contents of a store when it is opened. Every row is checked against its checksum; damaged rows are counted and
-reported."""
+"""Reads the contents of a store when it is opened. Every row is checked against its checksum; damaged rows are counted
+and reported."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def some_of(numbers: Sequence[int]) -> str:
 
 
 class Recovery:
-    """Reader of the contents of a store, once, on a connection that cannot write."""
+    """Reads the contents of a store, once, on a connection that cannot write."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, progress: PacedTelling) -> None:
         self._connection = connection

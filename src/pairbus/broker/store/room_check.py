@@ -1,4 +1,4 @@
-"""Answer to the probes of one commit: whether a send would find room.
+"""Answers the probes of one commit: would a send find room?
 
 Probes share the commit of the writes beside them, so that their callbacks keep their order and many probes cost one
 commit. A failed probe fails none of these writes.

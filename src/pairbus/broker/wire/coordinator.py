@@ -1,4 +1,4 @@
-"""Coordinator of the transactions of one client: a link on which it declares and discharges them (AMQP 4.5)."""
+"""The coordinator of transactions: a link on which a client declares and discharges them (AMQP 4.5)."""
 
 from __future__ import annotations
 

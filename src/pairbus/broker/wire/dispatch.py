@@ -1,4 +1,4 @@
-"""Dispatcher of a box: receivers with credit take turns, one message each; a single receiver gets all."""
+"""Decides which receiver of a box gets the next message: receivers with credit take turns; a single one gets all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TURN_MAX = 256  # shares of a turn of the event loop (`Outlet.take`): one full q
 
 
 class Dispatcher:
-    """Dispatcher that hands the messages of one box to the links that receive from it."""
+    """Hands the messages of one box to the links that receive from it."""
 
     def __init__(
         self,

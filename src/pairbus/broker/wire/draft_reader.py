@@ -1,4 +1,4 @@
-"""Reader of the messages of one sender that parses the head of most messages only once."""
+"""Reads the messages of one sender, and parses the head of most of them only once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Head(NamedTuple):
 
 
 class DraftReader:
-    """Reader like `draft_of` for the messages of one sender, which mostly differ only in message id and data.
+    """Reads as `draft_of` does. The messages of one sender mostly differ only in message id and data.
 
     The head of a message that was read is remembered. The next message that has the same bytes there, and behind them
     one data section up to its end, is not parsed again. The ids of one sender have few lengths, and there is one head

@@ -1,4 +1,4 @@
-"""Target of a new link: `$cbs`, an entity's `$management`, an entity or its dead letters; or why it is refused."""
+"""Decides where a new link leads: `$cbs`, an entity's `$management`, an entity or its dead letters; or refuses it."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class Applicant(EntityLink):
 
 
 class SessionDispatcher:
-    """Dispatcher that gives sessions of one box to the links that apply, and messages to links with a session."""
+    """Gives sessions of one box to the links that apply, and messages to the links that have a session."""
 
     def __init__(
         self,
