@@ -64,7 +64,7 @@ BookLine = tuple[str, bytes]
 
 
 class Ledger:
-    """Writer of events and operations into `folder`, in files of this process alone.
+    """Writes events and operations into `folder`, in files of this process alone.
 
     Any number of threads may call it, and any number of processes may share the folder. The folder is created and the
     thread started when there is something to write. After a fork the child continues in a file of its own.

@@ -1,4 +1,4 @@
-"""Reading a ledger: torn lines are skipped, newer versions are an error."""
+"""Reads a ledger: torn lines are skipped, newer versions are an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bound of a folder: the oldest files are deleted, but never files of a process that may still write.
+"""Keeps the folder of a ledger within its bound: the oldest files are deleted, never those of a process that may write.
 
 Every writer holds a shared lock on the file that it appends to. A run, which is one process's ledger, is over when an
 exclusive lock on its last file can be taken. Where there are no such locks (Windows, some network disks) a run deletes

@@ -1,4 +1,4 @@
-"""Requests to control sockets."""
+"""Asks control sockets, and sends them commands."""
 
 from __future__ import annotations
 

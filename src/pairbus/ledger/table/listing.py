@@ -1,4 +1,4 @@
-"""Lists of the files of ledgers, made where the driver of Spark is.
+"""Lists the files of ledgers, where the driver of Spark is.
 
 In a session of this process, names without a scheme are files on this machine's disk. Spark itself finds names such as
 `abfss://…`, and all names in a session of Spark Connect, whose driver may be on any machine.
