@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusErr
 
 from pairbus.errors import ConfigError, FaultNotFound, InvalidFault
 from pairbus.faults import KINDS
-from pairbus.faults.play.reset import reset_transport
+from pairbus.faults.play.abort import reset_transport
 from pairbus.proxy import Proxy
 from pairbus.proxy.faults import AT_THE_TARGET, WITHOUT_FRAMES
 from pairbus.transport import TransportError, connect

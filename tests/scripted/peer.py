@@ -36,7 +36,7 @@ from pairbus.amqp.performatives import ACCEPTED_BYTES, Error, Modified, Rejected
 from pairbus.amqp.sasl import SaslServer
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Int, Symbol
-from pairbus.faults.play.reset import reset_transport
+from pairbus.faults.play.abort import reset_transport
 from pairbus.proxy.conversation import PING_CONTENT_TYPE, is_node, path_of
 from tests.scripted import script
 from tests.scripted.mailbox import Received, split

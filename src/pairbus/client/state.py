@@ -21,7 +21,7 @@ from pairbus.client.outgoing import ANY_PLACE, ONLY_PLACE
 from pairbus.client.sides import Side
 from pairbus.errors import PairingError
 from pairbus.host.control.clients import ClientControl
-from pairbus.host.switches import WORDS, read_switch
+from pairbus.host.environment import WORDS, read_switch
 from pairbus.ledger import Ledger
 from pairbus.pairing.events import Closed, Faulted, Paired, PairingCleared, SecondaryLost, Unpaired
 from pairbus.pairing.failover import HEALTHY, SendingEntity, State

@@ -6,8 +6,8 @@ import asyncio
 from typing import Protocol, cast
 
 from pairbus.faults import Active
+from pairbus.faults.play.abort import reset_transport
 from pairbus.faults.play.cable import Cable, CableFaults
-from pairbus.faults.play.reset import reset_transport
 from pairbus.proxy.conversation import Direction
 
 LATE_BYTES_MAX = 16 << 20  # of a slow cable, each way; beyond it the proxy stops reading for it

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from pairbus.faults.active import Active
 from pairbus.faults.kinds import CONTACT, Place
+from pairbus.faults.play.abort import reset
 from pairbus.faults.play.cable import CableFaults
-from pairbus.faults.play.reset import reset
 from pairbus.faults.play.swallowed import SwallowedConnections
 from pairbus.faults.play.switches import FaultSwitches
 

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
+from pairbus.faults.play.abort import reset
 from pairbus.faults.play.held_steps import HeldSteps
-from pairbus.faults.play.reset import reset
 
 SWALLOWED_MAX = 1000  # sockets of all namespaces and proxies of this process
 SWEEP_S = 1.0

@@ -14,7 +14,7 @@ from typing import Any
 from pairbus.errors import ConfigError, EntityNotFound, PairbusError
 from pairbus.host.control.serving import FOLLOW, ControlServer, Routes, call_in, open_server, program
 from pairbus.host.control.syphons import LOOK_S, Look, SyphonFacts
-from pairbus.host.switches import WORDS, read_switch
+from pairbus.host.environment import WORDS, read_switch
 
 logger = logging.getLogger("pairbus.control")
 

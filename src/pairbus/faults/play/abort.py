@@ -1,4 +1,4 @@
-"""Ending a connection with RST: a peer that reads or writes gets an error, not an end."""
+"""Ends a connection with RST: a peer that reads or writes gets an error, not an end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables of the environment that switch a feature on or off."""
+"""Variables of the environment that turn a feature on or off."""
 
 from __future__ import annotations
 
