@@ -154,3 +154,23 @@ async def test_lost_connection_drops_its_bytes() -> None:
     world.cable.connection_lost(None)
     await asyncio.sleep(0.01)
     assert (world.transport.written, world.faults.open) == ([], set())
+
+
+async def test_protocol_that_takes_over_gets_the_bytes_that_the_cable_kept() -> None:
+    """The first bytes show that a connection is one of HTTP, whose protocol reads the transport without a cable."""
+    world, first, second = World(), Protocol(), Protocol()
+
+    def take_over(data: bytes) -> None:
+        first.arrived.append(data)
+        world.cable.leave()
+        world.cable.protocol = second
+
+    world.cable.protocol = first
+    world.faults.freeze(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first, "data_received", take_over)
+        world.cable.data_received(b"1")
+        world.cable.data_received(b"2")
+        world.faults.thaw(1)
+        await asyncio.sleep(0)
+    assert (first.arrived, second.arrived, world.transport.is_reading) == ([b"1"], [b"2"], True)

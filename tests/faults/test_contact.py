@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import time
 from functools import partial
@@ -347,6 +348,21 @@ async def test_bandwidth_slows_large_messages(world: World) -> None:
     [message] = await receiver.receive_messages(max_wait_time=5)
     assert time.monotonic() - began >= 0.45
     await receiver.complete_message(message)
+    world.faults.clear()
+    await world.check_whole()
+
+
+async def test_connection_for_http_is_read_on_over_a_slow_line(world: World) -> None:
+    """An administration client sends its next request, and the body of a large one, on the same connection."""
+    world.faults.add("bandwidth", bytes_per_s=1_000_000)
+    reader, writer = await dial(world)
+    for _ in range(2):
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        assert head.startswith(b"HTTP/1.1 200")
+        [length] = re.findall(rb"Content-Length: (\d+)", head)
+        await asyncio.wait_for(reader.readexactly(int(length)), 10)
+    writer.close()
     world.faults.clear()
     await world.check_whole()
 

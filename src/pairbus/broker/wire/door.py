@@ -55,7 +55,7 @@ class Door:
             peer.data_received(self._first)
             return
         self.cable.leave()
-        handler = self._port.http_handler(self._transport)
+        handler = self.cable.protocol = self._port.http_handler(self._transport)  # for bytes that the cable kept
         self._transport.set_protocol(handler)
         handler.connection_made(self._transport)
         handler.data_received(self._first)

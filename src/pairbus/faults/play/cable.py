@@ -253,8 +253,8 @@ class Cable(asyncio.Protocol):
         except BaseException:  # as a transport does when it hands over the bytes itself
             self.abort()
             raise
-        if not self._pauses:
-            self._read_on()
+        if not self._pauses and not self.transport.is_closing():
+            self.transport.resume_reading()  # also when the protocol has left the transport to another one
 
     def _read_on(self) -> None:
         if self.is_open and not self.transport.is_closing():
