@@ -111,10 +111,8 @@ class SimSender(SimLink):
     ) -> None:
         await self.send_soon(payload, message_format=message_format, timeout_s=timeout_s, silence_s=silence_s)
 
-    async def send_batch(
-        self, payloads: list[bytes], *, timeout_s: float | None = None, silence_s: float | None = None
-    ) -> None:
-        await self._transmit(payloads, timeout_s, silence_s)
+    async def send_batch(self, payloads: list[bytes], *, timeout_s: float | None = None) -> None:
+        await self._transmit(payloads, timeout_s, None)
 
     def send_nowait(
         self,

@@ -109,7 +109,7 @@ async def test_lanes_that_could_not_be_given_back_are_waited_for() -> None:
         server.put(BACKLOG, wrap(message(1), Envelope("orders", sender="me", counter=1)))
         syphon = world.syphon(age_s=0.0, clock=lambda: time.monotonic() + skew_s)
         async with running(syphon):
-            await until(lambda: (this := syphon._pumps[0]._this) is not None and this.too_early)
+            await until(lambda: (results := syphon._pumps[0]._results) is not None and results.too_early)
             skew_s = LOCK_S
             await until(lambda: syphon._pumps[0]._intake.hidden_until > time.monotonic() + skew_s)
         assert syphon.progress().moved == 0
@@ -220,7 +220,7 @@ async def test_a_queue_that_waits_for_another_one_looks_again_soon() -> None:
 
                 def holds_locks(passes: int = passes) -> bool:
                     """Tell whether the pass has noted when its locks end, which it does a moment after it received."""
-                    return world.metered("receive") >= passes and syphon._pumps[0]._this is not None
+                    return world.metered("receive") >= passes and syphon._pumps[0]._results is not None
 
                 await until(holds_locks, within_s=60.0)
                 skew_s += LOCK_S

@@ -152,7 +152,7 @@ async def test_messages_are_blocked_as_long_as_their_locks_last() -> None:
         for number in range(2):
             await world.divert("orders", [message(number)])
             await until(lambda n=number: syphon.progress().moved == n + 1)  # type: ignore[misc]
-            await until(lambda: syphon._pumps[0]._this is None)
+            await until(lambda: syphon._pumps[0]._results is None)
             assert syphon.progress().blocked == 5
         now += 61.0
         await until(lambda: syphon.progress().blocked == 0)
@@ -503,7 +503,7 @@ async def test_stop_ends_idle_pumps_at_once_and_hanging_ones_later() -> None:
     """Closing a client takes five seconds at the most."""
     async with pair(ORDERS) as world:
         async with running(world.syphon()) as idle:
-            await until(lambda: idle._pumps[0]._intake.is_open)
+            await until(lambda: idle._pumps[0]._intake.link is not None)
             assert await timed(idle.stop()) < 1.5
         async with Server(Script(outcome=None)) as server:
             silent = Carrier(server.connection_string)
@@ -545,7 +545,7 @@ async def test_link_reopened_within_a_poll_is_no_new_receive() -> None:
     """The service closes idle links after ten minutes; a poll has fifteen."""
     async with pair(ORDERS) as world:
         async with running(world.syphon(replace(QUICK, poll_s=2.5))) as syphon:
-            await until(lambda: syphon._pumps[0]._intake.is_open)
+            await until(lambda: syphon._pumps[0]._intake.link is not None)
             await asyncio.sleep(1.2)
             await world.secondary.drop()
             await until(lambda: world.metered("empty receive") == 1)

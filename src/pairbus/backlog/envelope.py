@@ -79,8 +79,14 @@ ORIGINAL_ID = "x-pairbus-original-message-id"
 SERVICE_OWNED = frozenset(
     f"x-opt-{name}".encode()
     for name in (
-        *("sequence-number", "enqueued-time", "locked-until", "enqueue-sequence-number", "message-state"),
-        *("deadletter-source", "lock-token", "partition-id"),
+        "sequence-number",
+        "enqueued-time",
+        "locked-until",
+        "enqueue-sequence-number",
+        "message-state",
+        "deadletter-source",
+        "lock-token",
+        "partition-id",
     )
 )
 DEAD_LETTER_NAMES = frozenset({b"DeadLetterReason", b"DeadLetterErrorDescription", MISSING_SINCE.encode()})

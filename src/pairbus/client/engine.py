@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import TypeVar, cast
 
 from azure.servicebus.exceptions import OperationTimeoutError
@@ -163,16 +162,23 @@ class Engine:
     async def schedule(
         self, origin: Origin, outgoing: Outgoing, entries: Sequence[Scheduled], timeout_s: float
     ) -> list[int]:
-        return await self._request(origin, outgoing, lambda node: partial(node.schedule, entries), timeout_s)
+
+        async def ask(node: Management, left_s: float, silence_s: float) -> list[int]:
+            return await node.schedule(entries, left_s, silence_s)
+
+        return await self._request(origin, outgoing, ask, timeout_s)
 
     async def cancel(self, origin: Origin, numbers: Sequence[int], timeout_s: float) -> None:
-        await self._request(origin, None, lambda node: partial(node.cancel, numbers), timeout_s)
+        async def ask(node: Management, left_s: float, silence_s: float) -> None:
+            await node.cancel(numbers, left_s, silence_s)
+
+        await self._request(origin, None, ask, timeout_s)
 
     async def _request(
         self,
         origin: Origin,
         outgoing: Outgoing | None,
-        request: Callable[[Management], Callable[[float, float], Awaitable[T]]],
+        request: Callable[[Management, float, float], Awaitable[T]],
         timeout_s: float,
     ) -> T:
         """Make a request to the entity's `$management` node in the primary."""
@@ -180,7 +186,7 @@ class Engine:
         async def ask(attempt: ToPrimary) -> T:
             ends = self.loop.time() + attempt.timeout_s
             node = await self._primary.management(origin.path, attempt.timeout_s, opening_s=attempt.opening_s)
-            return await request(node)(ends - self.loop.time(), attempt.silence_s)
+            return await request(node, ends - self.loop.time(), attempt.silence_s)
 
         self.state.check()
         if not self.state.is_paired:

@@ -88,11 +88,7 @@ class Sends:
                 command = next(plan)
                 while True:
                     self._check(outgoing)
-                    if type(command) is ToPrimary:
-                        reply = await self._to_primary(origin, outgoing, command)
-                    else:
-                        reply = await self._perform(origin, outgoing, command)
-                    command = plan.send(reply)
+                    command = plan.send(await self._perform(origin, outgoing, command))
             except StopIteration as end:
                 receipt = cast(Receipt, end.value)
             finally:

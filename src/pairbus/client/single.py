@@ -13,7 +13,8 @@ from pairbus.pairing.options import SINGLE, SendAvailabilityPairedNamespaceOptio
 
 _OF_PAIRS = {
     *inspect.signature(SendAvailabilityPairedNamespaceOptions).parameters,
-    *("primary_kwargs", "secondary_kwargs"),
+    "primary_kwargs",
+    "secondary_kwargs",
 } - {*SINGLE}
 
 

@@ -25,13 +25,12 @@ class Unreachable(PairbusError):
 
 
 class RetryPatience:
-    """Decision how long a failed call is tried again: until `patience_s` have passed without a success.
+    """Decides how long a failed call is tried again: until PATIENCE_S have passed without a success.
 
     A namespace that was never reached is not tried again: its name may be wrong.
     """
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        self._patience_s = patience_s
+    def __init__(self) -> None:
         self._since: float | None = None
         self._pause_s = PAUSE_MIN_S
         self._has_succeeded = False
@@ -47,7 +46,7 @@ class RetryPatience:
         self._since = now if self._since is None else self._since
         busy = failure_of(error).kind is Kind.BUSY
         pause_s = BUSY_WAIT_S if busy else self._pause_s
-        if not self._has_succeeded or not is_passing(error) or now + pause_s > self._since + self._patience_s:
+        if not self._has_succeeded or not is_passing(error) or now + pause_s > self._since + PATIENCE_S:
             raise error
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
         await asyncio.sleep(pause_s)

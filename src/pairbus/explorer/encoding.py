@@ -19,12 +19,28 @@ TTL_MAX_MS = 0xFFFFFFFF
 BODY_TYPES = ("text", "base64", "string", "value", "sequence")
 WRITTEN = {
     *FIELDS,
-    *("body", "body_type", "application_properties", "annotations", "property_types"),
-    *("partition_key", "scheduled_enqueue_time", "time_to_live_ms"),
+    "body",
+    "body_type",
+    "application_properties",
+    "annotations",
+    "property_types",
+    "partition_key",
+    "scheduled_enqueue_time",
+    "time_to_live_ms",
 }
 READ_ONLY = (
-    *("sequence_number", "enqueued_sequence_number", "enqueued_time", "locked_until", "state", "delivery_count"),
-    *("dead_letter_reason", "dead_letter_error_description", "dead_letter_source", "size", "raw", "undecodable"),
+    "sequence_number",
+    "enqueued_sequence_number",
+    "enqueued_time",
+    "locked_until",
+    "state",
+    "delivery_count",
+    "dead_letter_reason",
+    "dead_letter_error_description",
+    "dead_letter_source",
+    "size",
+    "raw",
+    "undecodable",
 )
 "Fields that the service decides; `encoded` ignores them."
 

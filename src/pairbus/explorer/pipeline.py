@@ -31,11 +31,10 @@ class _Sent:
 class Pipeline:
     """A sender to one entity, for one task at a time."""
 
-    def __init__(self, carrier: Carrier, path: str, *, timeout_s: float = SEND_TIMEOUT_S) -> None:
+    def __init__(self, carrier: Carrier, path: str) -> None:
         self.accepted = 0
         self._carrier = carrier
         self._path = path
-        self._timeout_s = timeout_s
         self._flying: deque[_Sent] = deque()
         self._bytes = 0
 
@@ -77,7 +76,7 @@ class Pipeline:
         while True:
             try:
                 sender = await self._carrier.sender(self._path)
-                return sender.send_soon(payload, timeout_s=self._timeout_s)
+                return sender.send_soon(payload, timeout_s=SEND_TIMEOUT_S)
             except TransportError as error:
                 await patience.failed(error)
 

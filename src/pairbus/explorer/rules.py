@@ -25,7 +25,13 @@ from pairbus.transport import Carrier, TransportError
 
 PAGE = 100
 _CORRELATION = (
-    *("correlation_id", "message_id", "to", "reply_to", "label", "session_id", "reply_to_session_id"),
+    "correlation_id",
+    "message_id",
+    "to",
+    "reply_to",
+    "label",
+    "session_id",
+    "reply_to_session_id",
     "content_type",
 )
 "Fields of a correlation filter, in the order of the answer; the application properties follow."

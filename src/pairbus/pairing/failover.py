@@ -56,8 +56,16 @@ class SendingEntity:
     """One queue or topic of the primary, with its state for all senders."""
 
     __slots__ = (
-        *("busy_since", "diverted", "failed_sends", "path", "reason"),
-        *("since", "spooled", "state", "suspect_since", "trial"),
+        "busy_since",
+        "diverted",
+        "failed_sends",
+        "path",
+        "reason",
+        "since",
+        "spooled",
+        "state",
+        "suspect_since",
+        "trial",
     )
 
     def __init__(self, path: str, now: float) -> None:

@@ -56,8 +56,15 @@ class _Call:
     """The clock and the memory of one send."""
 
     __slots__ = (
-        *("attempts", "backlog_failure", "deadline", "failure", "first_attempt_at", "is_request", "now"),
-        *("primary_left_s", "unanswered"),
+        "attempts",
+        "backlog_failure",
+        "deadline",
+        "failure",
+        "first_attempt_at",
+        "is_request",
+        "now",
+        "primary_left_s",
+        "unanswered",
     )
 
     def __init__(self, pair: Pair, timeout_s: float, now: float, *, is_request: bool = False) -> None:

@@ -36,9 +36,6 @@ class SpoolHolder:
     def waiting(self) -> int:
         return 0 if self.open_spool is None else self.open_spool.waiting
 
-    def has(self, path: str) -> bool:
-        return self.open_spool is not None and self.open_spool.has(path)
-
     def depth(self) -> int:
         """Number of waiting messages, an earlier client's included; after closing, of messages that were left."""
         return self._left if self.open_spool is None else self.open_spool.waiting

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from pairbus.errors import ConfigError
 from pairbus.pairing.events import Event, PrimaryReachable, PrimaryUnreachable
@@ -80,7 +80,6 @@ class Presence:
         clock: Callable[[], float],
         publish: Callable[[Event], None],
         answered: Callable[[str, Failure], None],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Probe the primary whenever it is away, until it answers. Runs as long as the syphon.
 
@@ -93,7 +92,7 @@ class Presence:
             pause_s, has_warned = self._first_pause_s, False
             if pause_s:
                 publish(PrimaryUnreachable(name, self._reason, clock() - self._since, pause_s))
-                await sleep(pause_s)
+                await asyncio.sleep(pause_s)
             while (error := await _ask(primary, self._path, timeout_s, answered)) is not None:
                 pause_s = self._pauses.after(delivered=False)
                 self._reason = str(error)
@@ -101,7 +100,7 @@ class Presence:
                     logger.warning("%s cannot be reached: %s", name, error)
                 has_warned = True
                 publish(PrimaryUnreachable(name, self._reason, clock() - self._since, pause_s))
-                await sleep(pause_s)
+                await asyncio.sleep(pause_s)
             self._back_at = clock()
             self.is_away = False
             self._away.clear()

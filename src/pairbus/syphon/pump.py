@@ -62,7 +62,7 @@ class Pump:
         "True while polling, when messages whose locks expired would be received again."
         self._moved = 0
         self._dead_lettered = 0
-        self._this: Pass | None = None
+        self._results: Pass | None = None
         self._shared = shared
         self._stopping = stopping
         self._opener = shared.new_opener()
@@ -82,11 +82,11 @@ class Pump:
 
     @property
     def moved(self) -> int:
-        return self._moved + (self._this.delivered if self._this is not None else 0)
+        return self._moved + (self._results.delivered if self._results is not None else 0)
 
     @property
     def dead_lettered(self) -> int:
-        return self._dead_lettered + (self._this.dead_lettered if self._this is not None else 0)
+        return self._dead_lettered + (self._results.dead_lettered if self._results is not None else 0)
 
     @property
     def uncompleted(self) -> int:
@@ -96,7 +96,12 @@ class Pump:
     @property
     def blocked(self) -> int:
         """Number of messages that wait for their destination; in a single drain, those of all its passes."""
-        return count_of(self._still_held()) + (0 if self._this is None else count_of(self._this.held))
+        return count_of(self._still_held()) + (0 if self._results is None else count_of(self._results.held))
+
+    @property
+    def _is_ending(self) -> bool:
+        """True when no more messages are wanted: the syphon stops, or the primary is away."""
+        return self._stopping.is_set() or self._shared.presence.is_away
 
     def _still_held(self) -> list[Held]:
         now = self._shared.clock()
@@ -199,7 +204,7 @@ class Pump:
             return received
 
         try:
-            while not (self._stopping.is_set() or self._shared.presence.is_away):
+            while not self._is_ending:
                 done = await self._pass(take)
                 if done is None or done.drained or done.caught_up or done.over is not None or not done.progressed:
                     return
@@ -221,33 +226,33 @@ class Pump:
             return await self._pass_from(received)
 
     async def _pass_from(self, received: list[ReceivedMessage]) -> Pass:
-        self._this = this = Pass()
+        self._results = results = Pass()
         shipments, began = Shipments(self._sending, self._size), self._shared.clock()
         try:
             while received:
-                await self._move(received, this, shipments)
-                if this.over is not None or this.caught_up or self._stopping.is_set() or self._shared.presence.is_away:
+                await self._move(received, results, shipments)
+                if results.over is not None or results.caught_up or self._is_ending:
                     break
-                long_s = CHANCE_S if this.skipped else PASS_MAX_S
-                if not this.too_early and self._shared.clock() - began >= long_s:
+                long_s = CHANCE_S if results.skipped else PASS_MAX_S
+                if not results.too_early and self._shared.clock() - began >= long_s:
                     break
-                received = await self._receive_more(this, shipments)
+                received = await self._receive_more(results, shipments)
             await shipments.all_home()
         finally:
             await shipments.cancel()
-            await self._end_pass(this)
-        return this
+            await self._end_pass(results)
+        return results
 
-    async def _move(self, received: list[ReceivedMessage], this: Pass, shipments: Shipments) -> None:
+    async def _move(self, received: list[ReceivedMessage], results: Pass, shipments: Shipments) -> None:
         """Take one batch through decision, sends and settlements."""
         shared, link = self._shared, self._intake.link  # read before the first await: a place is valid on this link
         assert link is not None
         if self._until_ms is not None:
-            received = await self._without_later(link, received, this, self._until_ms)
+            received = await self._without_later(link, received, results, self._until_ms)
         opened = self._open(received)
         if opened.locked_until_ms is not None:
             self._size.locked_for((opened.locked_until_ms - shared.wall_ms()) / 1000)
-        batch = self._batch_of(received, link, this)
+        batch = self._batch_of(received, link, results)
         order = self._order_of(opened)
         lanes = [] if order is None else order.saw(self.queue, opened, batch)
         if opened.marked:
@@ -261,8 +266,8 @@ class Pump:
         if order is not None and lanes:
             await shipments.all_home()
             if not await order.send_in_order(self.queue, self._sending, batch, lanes, self._stopping.is_set):
-                this.out_of_turn = True
-        if not this.delivered:
+                results.out_of_turn = True
+        if not results.delivered:
             await shipments.all_home()  # while no message can be delivered, receiving ahead would only cost operations
 
     def _open(self, received: list[ReceivedMessage]) -> Opened:
@@ -271,10 +276,10 @@ class Pump:
         is_at_home = (lambda identity: at_home.knows(queue, identity)) if at_home.count(queue) else None
         return open_batch(received, self._opener, ttl_policy, shared.wall_ms(), is_at_home)
 
-    def _batch_of(self, received: list[ReceivedMessage], link: MeteredLink, this: Pass) -> Batch:
+    def _batch_of(self, received: list[ReceivedMessage], link: MeteredLink, results: Pass) -> Batch:
         locks_end = self._shared.clock() + self._size.lock_s
         link.locked(received, locks_end)
-        return Batch(link, this, {message.delivery_id: message for message in received}, locks_end)
+        return Batch(link, results, {message.delivery_id: message for message in received}, locks_end)
 
     def _order_of(self, opened: Opened) -> LaneKeeper | None:
         if self._shared.order is None and opened.lanes:
@@ -282,7 +287,7 @@ class Pump:
         return self._shared.order
 
     async def _without_later(
-        self, link: MeteredLink, received: list[ReceivedMessage], this: Pass, until_ms: int
+        self, link: MeteredLink, received: list[ReceivedMessage], results: Pass, until_ms: int
     ) -> list[ReceivedMessage]:
         """Release messages that arrived too late for a single drain, and return the others.
 
@@ -291,7 +296,7 @@ class Pump:
         later = [message for message in received if (enqueued_ms_of(message.payload) or 0) > until_ms]
         if not later:
             return received
-        this.caught_up = len(later) == len(received)
+        results.caught_up = len(later) == len(received)
         try:
             await link.give_back(later)
         except TransportError as error:
@@ -301,70 +306,69 @@ class Pump:
 
     # ── receiving more, and the end of a pass ──
 
-    async def _receive_more(self, this: Pass, shipments: Shipments) -> list[ReceivedMessage]:
+    async def _receive_more(self, results: Pass, shipments: Shipments) -> list[ReceivedMessage]:
         """Return the next messages of a pass; an empty list when it is over."""
         try:
-            received = await self._next(this, shipments)
+            received = await self._next(results, shipments)
         except TransportError as error:
-            this.over = this.over or str(error)
-            this.busy = this.busy or failure_of(error).kind is Kind.BUSY
-            this.errors += 1
+            results.over = results.over or str(error)
+            results.busy = results.busy or failure_of(error).kind is Kind.BUSY
+            results.errors += 1
             return []
-        if not received and not this.too_early:
-            this.drained = self._intake.is_empty = True
+        if not received and not results.too_early:
+            results.drained = self._intake.is_empty = True
             if self._shared.order is not None:
                 self._shared.order.read_to_end(self.queue)
         return received
 
-    async def _next(self, this: Pass, shipments: Shipments) -> list[ReceivedMessage]:
+    async def _next(self, results: Pass, shipments: Shipments) -> list[ReceivedMessage]:
         """Receive the next messages. When it is too early for lanes, wait until no message can be hidden."""
         intake = self._intake
-        if this.too_early and not intake.may_hide:
+        if results.too_early and not intake.may_hide:
             return []
-        if this.held_on_link >= HELD_MAX:
+        if results.held_on_link >= HELD_MAX:
             if fetched := await intake.rest():
                 return fetched  # releasing and receiving them again would be billed again
             await shipments.all_home()
             await intake.close()
-            this.held_on_link = 0
+            results.held_on_link = 0
         while True:
             link, wait_s = await intake.open(), self._linger_s
-            if this.too_early:  # our own locks must not end while we wait for those of others
+            if results.too_early:  # our own locks must not end while we wait for those of others
                 wait_s = min(wait_s, max(intake.hidden_until - self._shared.clock(), 0.0))
             received = await intake.receive(link, wait_s)
-            is_over = self._stopping.is_set() or self._shared.presence.is_away
-            if received or is_over or not (this.too_early and intake.may_hide):
+            if received or self._is_ending or not (results.too_early and intake.may_hide):
                 return received
 
-    async def _end_pass(self, this: Pass) -> None:
-        if this.too_early or this.uncompleted or self._shared.presence.is_away:
+    async def _end_pass(self, results: Pass) -> None:
+        if results.too_early or results.uncompleted or self._shared.presence.is_away:
             await self._intake.give_all_back()
             if self._looks:
-                self._held, this.held = [], []
+                self._held, results.held = [], []
         else:
             # When no message could be delivered, the next pass would only fetch the same messages again.
-            kept = not (this.delivered or this.caught_up or self._stopping.is_set())
+            kept = not (results.delivered or results.caught_up or self._stopping.is_set())
             link = self._intake.link
             fetched = await self._intake.close(keep_fetched=kept)
             if fetched and link is not None:
-                self._hold_fetched(fetched, link, this)
-        self._count(this)
+                self._hold_fetched(fetched, link, results)
+        self._count(results)
 
-    def _hold_fetched(self, fetched: list[ReceivedMessage], link: MeteredLink, this: Pass) -> None:
-        batch, opened = self._batch_of(fetched, link, this), self._open(fetched)
+    def _hold_fetched(self, fetched: list[ReceivedMessage], link: MeteredLink, results: Pass) -> None:
+        batch, opened = self._batch_of(fetched, link, results), self._open(fetched)
         self._settling.hold_places(batch, [message.delivery_id for message in fetched])
         order = self._order_of(opened)
         if order is not None:
             order.hold(batch, opened.lanes)
 
-    def _count(self, this: Pass) -> None:
-        self._this = None
-        self._moved += this.delivered
-        self._dead_lettered += this.dead_lettered
-        self.errors += this.errors
-        self._held = self._still_held() + this.held
-        if this.uncompleted and not self._told_uncompleted:
+    def _count(self, results: Pass) -> None:
+        self._results = None
+        self._moved += results.delivered
+        self._dead_lettered += results.dead_lettered
+        self.errors += results.errors
+        self._held = self._still_held() + results.held
+        if results.uncompleted and not self._told_uncompleted:
             self._told_uncompleted = True
-            self._shared.publish(NotCompleted(self.queue, self.uncompleted, this.uncompleted_because))
+            self._shared.publish(NotCompleted(self.queue, self.uncompleted, results.uncompleted_because))
         elif self._settling.is_proven:
             self._told_uncompleted = False

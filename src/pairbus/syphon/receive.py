@@ -57,10 +57,6 @@ class Intake:
         "Time at which messages were last left locked where this pump cannot settle them."
 
     @property
-    def is_open(self) -> bool:
-        return self.link is not None
-
-    @property
     def hidden_until(self) -> float:
         """Time until which another syphon or a lost link may hold messages locked."""
         return self.hidden_since + self._size.lock_longest_s

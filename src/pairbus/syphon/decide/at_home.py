@@ -84,8 +84,7 @@ class MaybeAtHome:
     When a message goes home later than its destination remembers its id, it may be there twice.
     """
 
-    def __init__(self, most: int = AT_HOME_MAX) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._since_ms: dict[tuple[str, HomeIdentity], int] = {}
         "(queue, identity) → time of the first send, the oldest first."
 
@@ -95,7 +94,7 @@ class MaybeAtHome:
     def note(self, queue: str, messages: Iterable[HomeIdentity], sent_ms: int) -> None:
         for message in messages:
             self._since_ms.setdefault((queue, message), sent_ms)
-        while len(self._since_ms) > self._most:
+        while len(self._since_ms) > AT_HOME_MAX:
             del self._since_ms[next(iter(self._since_ms))]
 
     def take(self, queue: str, message: HomeIdentity) -> int | None:

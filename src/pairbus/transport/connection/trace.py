@@ -7,16 +7,17 @@ import re
 
 from pairbus.amqp.settings import Trace
 
+logger = logging.getLogger("pairbus.transport.frames")
+
 TEXT_MAX = 2000  # characters of a frame
 _SECRET = re.compile(r"(initial_response=|sig=|SharedAccessKey=)(b?'[^']*'|[^\s&,;)'\"]*)")
 
 
-def log_frames(where: str, logger: logging.Logger | None = None) -> Trace:
-    """Return a hook for `Carrier(trace=…)` that logs each frame at DEBUG, by default to `pairbus.transport.frames`.
+def log_frames(where: str) -> Trace:
+    """Return a hook for `Carrier(trace=…)` that logs each frame at DEBUG.
 
     Of payloads of transfers, which may be tokens, only the size is shown; answers to a SASL mechanism are hidden.
     """
-    logger = logger or logging.getLogger("pairbus.transport.frames")
 
     def trace(direction: str, channel: int, text: str) -> None:
         if logger.isEnabledFor(logging.DEBUG):

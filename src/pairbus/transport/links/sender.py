@@ -164,12 +164,9 @@ class Sender(LinkEnd):
             raise NotReady(f"{self._what}: credit {self._link.credit}, {len(self._sends)} in flight")
         return self._send_now(payload, message_format, timeout_s, silence_s)
 
-    async def send_batch(
-        self, payloads: list[bytes], *, timeout_s: float | None = None, silence_s: float | None = None
-    ) -> None:
+    async def send_batch(self, payloads: list[bytes], *, timeout_s: float | None = None) -> None:
         """Send encoded messages as one batch: all are accepted, or none."""
-        batch = encode_batch(payloads)
-        await self.send(batch, message_format=BATCH_FORMAT, timeout_s=timeout_s, silence_s=silence_s)
+        await self.send(encode_batch(payloads), message_format=BATCH_FORMAT, timeout_s=timeout_s)
 
     def _send_now(
         self, payload: bytes, message_format: int, timeout_s: float | None, silence_s: float | None, by: object = None
