@@ -99,7 +99,7 @@ BROKEN = {
     "completes first": (completes_first, 0),
     "never back": (never_back, 0),
     "syncs later": (syncs_later, 0),
-    "nothing hidden": (nothing_hidden, 1550),
+    "nothing hidden": (nothing_hidden, 3000),
     "forgets what is at home": (forgets_what_is_at_home, 0),
 }
 "Wrong code, and the seed from which it is looked for: a rare fault is found sooner near a history that showed it once."
