@@ -3,7 +3,7 @@
 import { entityLink, placeOf } from "./address.js";
 import { remove, setToken, takeToken } from "./api.js";
 import { attempt } from "./dialogs.js";
-import { button, field, h, show } from "./dom.js";
+import { button, field, h, pathText, show } from "./dom.js";
 import { entityView, leaveEntity, refreshEntity } from "./entity.js";
 import { noteImport } from "./imports.js";
 import { noteAddress } from "./message.js";
@@ -23,7 +23,7 @@ function draw() {
   const now = JSON.stringify([name, place.namespace, place.path]);
   if (now !== route) { route = now; leaveEntity(); main.replaceChildren(); scrollTo(0, 0); }
   for (const link of document.querySelectorAll("nav a")) link.toggleAttribute("aria-current", link.getAttribute("href") === (name === "overview" ? "#/" : `#/${name}`));
-  const content = { overview: () => overview(draw), events: () => [h("h1", {}, "Events"), happened(300)], faults: () => faults(draw), entity: () => entityView(place, draw) }[name]();
+  const content = { overview: () => overview(draw), events: () => [h("h1", {}, "Events"), happened(300, "The last 300, newest first")], faults: () => faults(draw), entity: () => entityView(place, draw) }[name]();
   show(main, content);
   if (name === "faults") loadKinds(draw);
   document.title = `${name === "overview" ? headline(state.look)[0] : TITLES[name] ?? place.path} · Pairbus`;
@@ -61,7 +61,7 @@ function bar(job) {
 
 function entityName(job) {
   const [, path, dead] = /^(.*?)(\/\$DeadLetterQueue)?$/i.exec(job.entity);
-  return h("a", { href: entityLink(job.namespace, path, dead ? "dead-letters" : "") }, h("bdi", {}, path), dead ? " (dead letters)" : "");
+  return h("a", { href: entityLink(job.namespace, path, dead ? "dead-letters" : "") }, pathText(path), dead ? " (dead letters)" : "");
 }
 
 function askForToken() {

@@ -54,6 +54,11 @@ export function morphChildren(before, after) {
   had.slice(has.length).forEach((child) => child.remove());
 }
 
+// The path of an entity, which a narrow column breaks behind a slash.
+export function pathText(path) {
+  return h("bdi", {}, path.split("/").flatMap((part, index) => (index ? ["/", h("wbr"), part] : [part])));
+}
+
 export function show(container, ...children) {
   const next = container.cloneNode(false);
   next.append(...children.flat(Infinity).filter((child) => child instanceof Node));

@@ -3,7 +3,7 @@
 import { conditionsFrom, entityLink } from "./address.js";
 import { get, of, post } from "./api.js";
 import { confirm } from "./dialogs.js";
-import { button, h, pill, section, svg, table, tiles } from "./dom.js";
+import { button, h, pathText, pill, section, svg, table, tiles } from "./dom.js";
 import { sendForm, syncMessage } from "./message.js";
 import { deadLetters, messages } from "./messages.js";
 import { rules } from "./rules.js";
@@ -36,14 +36,14 @@ function tabsOf(entity) {
 export function entityView({ namespace, path, tab, query }, redraw) {
   const entity = entityOf(namespace, path);
   const crumbs = h("p", { class: "crumbs" }, h("a", { href: "#/" }, state.look.title), " / ", Object.keys(state.look.namespaces).length > 1 ? [namespace, " / "] : "");
-  if (!entity) return [crumbs, h("h1", {}, h("bdi", {}, path)), h("p", { class: "nothing" }, `${namespace} has no such entity, or does not answer.`)];
+  if (!entity) return [crumbs, h("h1", {}, pathText(path)), h("p", { class: "nothing" }, `${namespace} has no such entity, or does not answer.`)];
   const here = { namespace, path, entity, tab, query, source: tab === "dead-letters" ? path + DEAD : path, redraw, view: null, reload: null };
   enter(here);
   here.view = view;
   here.reload = () => load(here);
   syncMessage(here);
   return [
-    h("div", { class: "title" }, crumbs, h("h1", {}, h("bdi", {}, path)), h("p", { class: "period" }, facts(namespace, path, entity))),
+    h("div", { class: "title" }, crumbs, h("h1", {}, pathText(path)), h("p", { class: "period" }, facts(namespace, path, entity))),
     figures(namespace, path, entity),
     entityButtons(here),
     h("div", { class: "tabs", role: "navigation", "aria-label": "Parts of the entity" }, tabsOf(entity).map(([name, label]) => h("a", { href: entityLink(namespace, path, name), "aria-current": name === tab ? "page" : null }, label))),

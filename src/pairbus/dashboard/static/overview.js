@@ -2,7 +2,7 @@
 
 import { entityLink } from "./address.js";
 import { newEntity } from "./admin.js";
-import { button, h, pill, section, svg, table, tiles } from "./dom.js";
+import { button, h, pathText, pill, section, svg, table, tiles } from "./dom.js";
 import { ratesOf, seenAt, state } from "./store.js";
 import { aheadBy, outageButton } from "./switches.js";
 import { bytes, duration, isBacklog, many, moment, number, rate, STATES } from "./words.js";
@@ -97,7 +97,7 @@ function states(look) {
   const primary = look.pair.primary ?? Object.keys(look.namespaces).find((name) => rows.some(([path]) => look.namespaces[name].entities?.[path]));
   const isHere = (path) => Boolean(look.namespaces[primary]?.entities?.[path]);
   return section("states", "Where clients send", table("Where clients send", [
-    { title: "Entity", cell: ([path]) => (isHere(path) ? h("a", { href: entityLink(primary, path) }, h("bdi", {}, path)) : h("bdi", {}, path)) },
+    { title: "Entity", cell: ([path]) => (isHere(path) ? h("a", { href: entityLink(primary, path) }, pathText(path)) : pathText(path)) },
     { title: "State", cell: ([, one]) => [pill(STATES[one.state]?.[0] ?? "", STATES[one.state]?.[1] ?? one.state), one.cause ? h("small", { class: "reason" }, one.cause) : null] },
     { title: "Since", class: "n end", cell: ([, one]) => `${duration(look.time_ms / 1000 - one.since_s)} ago` },
     { title: "Sent to it", class: "n minor", cell: ([, one]) => number(one.sent) },
@@ -115,7 +115,7 @@ function backlogQueues(look, rows) {
   return h("section", { "aria-labelledby": "backlog", "data-key": "backlog" }, h("details", {},
     h("summary", {}, h("h2", { id: "backlog" }, "Backlog queues"), h("span", { class: "note" }, `${number(rows.length)}, with ${many(waiting, "message")}`)),
     table("Backlog queues", [
-      { title: "Queue", cell: (row) => [h("a", { href: entityLink(row.namespace, row.path) }, h("bdi", {}, row.path)), h("small", {}, `in ${row.namespace}`)] },
+      { title: "Queue", cell: (row) => [h("a", { href: entityLink(row.namespace, row.path) }, pathText(row.path)), h("small", {}, `in ${row.namespace}`)] },
       { title: "Messages", class: "n", cell: (row) => shownCount(row, number(row.active)) },
       { title: "Oldest waits for", class: "n minor", cell: (row) => duration(ages[row.path]?.oldest_s) },
       { title: "Dead letters", class: "n", cell: (row) => deadLink(row) },
@@ -169,7 +169,7 @@ function entities(look, rows, redraw) {
       h("label", { class: "check" }, h("input", { type: "checkbox", checked: view.nonEmpty, onchange: (event) => { view.nonEmpty = event.target.checked; redraw(); } }), "only with messages"),
       button("New…", newEntity, { "data-action": "new-entity" })),
     rows.length ? table("Entities", [
-      { title: sortHead("Name", "path", redraw), cell: (row) => [h("a", { href: entityLink(row.namespace, row.path) }, h("bdi", {}, row.path)), h("small", {}, [row.kind, several ? row.namespace : "", seenAt(row.namespace) ? `as of ${moment(seenAt(row.namespace))}` : "", row.sessions ? "sessions" : "", row.status && row.status !== "Active" ? row.status : ""].filter(Boolean).join(", "))] },
+      { title: sortHead("Name", "path", redraw), cell: (row) => [h("a", { href: entityLink(row.namespace, row.path) }, pathText(row.path)), h("small", {}, [row.kind, several ? row.namespace : "", seenAt(row.namespace) ? `as of ${moment(seenAt(row.namespace))}` : "", row.sessions ? "sessions" : "", row.status && row.status !== "Active" ? row.status : ""].filter(Boolean).join(", "))] },
       column("Waiting", "active", (row) => shownCount(row, number(row.active))),
       column("Dead letters", "dead", (row) => deadLink(row)),
       column("Scheduled", "scheduled", (row) => shownCount(row, number(row.scheduled)), true),
@@ -183,9 +183,9 @@ function entities(look, rows, redraw) {
 
 const speed = (row, way) => (seenAt(row.namespace) ? "–" : rate(ratesOf(row.namespace, row.path)[way]));
 
-export function happened(count) {
+export function happened(count, title = "Events") {
   const rows = state.happened.slice(-count).reverse();
-  return section("happened", "Events",
+  return section("happened", title,
     rows.length ? h("ol", { class: "events" }, rows.map((one) => h("li", { class: one.tone }, h("time", { datetime: new Date(one.time_ms).toISOString() }, moment(one.time_ms)), eventText(one)))) : h("p", { class: "nothing" }, "Nothing has happened since the server of this page began."),
     count < 100 && state.happened.length > count ? h("p", {}, h("a", { href: "#/events" }, "All events")) : null);
 }

@@ -16,10 +16,10 @@ export function rules(here) {
     { title: "Filter", cell: (rule) => h("code", {}, inWords(rule)) },
     { title: "Action", class: "minor", cell: (rule) => (rule.action ? h("code", {}, rule.action) : "–") },
     view.matched ? { title: "Matches", cell: (rule) => [pill(rule.matches ? "healthy" : "idle", rule.matches ? "yes" : "no"), rule.problem ? h("small", { class: "reason" }, rule.problem) : null] } : null,
-    { title: h("span", { class: "unseen" }, "Change"), class: "n", cell: (rule) => [
+    { title: h("span", { class: "unseen" }, "Change"), class: "n end", cell: (rule) => [
       button("Change…", () => edit(here, rule), { "data-action": "change-rule", "data-rule": rule.name }), " ",
       button("Delete…", () => remove(here, rule, found.length), { class: "danger", "data-action": "delete-rule", "data-rule": rule.name })] },
-  ].filter(Boolean), found) : h("p", { class: "nothing" }, "There are no rules: no message comes here."),
+  ].filter(Boolean), found, null, "cards") : h("p", { class: "nothing" }, "There are no rules: no message comes here."),
   h("div", { class: "actions" }, button("New rule…", () => edit(here, null), { "data-action": "new-rule" }))),
   section("match", "Would this message match?", h("form", { id: "match-form", onsubmit: async (event) => { event.preventDefault(); const data = new FormData(event.target); view.matched = await attempt(async () => post(of(here.namespace, "match"), { path: here.path, message: { ...(data.get("subject") ? { subject: data.get("subject") } : {}), ...(data.get("body") ? { body: data.get("body") } : {}), application_properties: JSON.parse(data.get("properties") || "{}") } })); here.redraw(); } },
     h("div", { class: "fields" }, field("Subject", h("input", { name: "subject", autocomplete: "off" })), field("Application properties, as JSON", h("textarea", { name: "properties", rows: 3, placeholder: '{"region": "eu", "amount": 12}', spellcheck: "false" })), field("Body", h("textarea", { name: "body", rows: 3, spellcheck: "false" }))),
