@@ -119,6 +119,15 @@ def test_durations_are_read_as_people_write_them(text: str, seconds: float | Non
             " see `pairbus queue create --help`",
         ),
         (
+            ("demo", "--messages", "many"),
+            "pairbus demo: Invalid value for '--messages': 'many' is not a valid whole number; see `pairbus demo --help`",
+        ),
+        (
+            ("message", "send", "q", "hello", "--ttl", "50d"),
+            "pairbus message send: Invalid value for '--ttl': 50d; it must be at least 1ms and at most 49d;"
+            " see `pairbus message send --help`",
+        ),
+        (
             ("redrive", "orders", "--bogus"),
             "pairbus redrive: No such option: --bogus (Possible options: --verbose); see `pairbus redrive --help`",
         ),

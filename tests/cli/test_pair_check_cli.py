@@ -229,3 +229,4 @@ def test_right_names_the_first_entity_that_refused() -> None:
     """The finding also says how many other entities refused."""
     finding = right_finding("secondary send", ["a", "b", "c"], {"b": "no", "c": "no"}, "do this")
     assert str(finding) == "failed  secondary send: b: no and 1 more. do this"
+    assert str(right_finding("send", ["a"], {"a": "not found."}, "do this")) == "failed  send: a: not found. do this"

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from pairbus.settings.durations import EXPECTED, seconds_of
+from pairbus.settings.durations import EXPECTED, seconds_of, short_text
 
 
 def parsed(text: str | float) -> float:
@@ -24,8 +24,8 @@ def duration_option(*names: str, help: str, low: float = 0.0, high: float | None
 
     def checked(value: float | None) -> float | None:
         if value is not None and (value < low or (high is not None and value > high)):
-            upper = "" if high is None else f" and at most {high:g} s"
-            raise typer.BadParameter(f"{value:g} s; it must be at least {low:g} s{upper}")
+            upper = "" if high is None else f" and at most {short_text(high)}"
+            raise typer.BadParameter(f"{short_text(value)}; it must be at least {short_text(low)}{upper}")
         return value
 
     settings = {"metavar": "DURATION", **settings}

@@ -6,15 +6,16 @@ from typing import Any
 
 from typer.core import TyperGroup
 
+NUMBERS = {
+    **dict.fromkeys(("integer", "int", "integer range", "int range"), "whole number"),
+    **dict.fromkeys(("float", "float range"), "number"),
+}
+"Type of a value → its name in errors, as in `'abc' is not a valid whole number`."
 PLACEHOLDERS = {
     "text": "TEXT",
     "str": "TEXT",
-    "integer": "N",
-    "int": "N",
-    "integer range": "N",
-    "int range": "N",
-    "float": "NUMBER",
-    "float range": "NUMBER",
+    "whole number": "N",
+    "number": "NUMBER",
     "path": "PATH",
     "filename": "PATH",
 }
@@ -33,11 +34,13 @@ class WrappingGroup(TyperGroup):
     """A group that wraps long summaries instead of cutting them, and names values in capitals."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; a value without a name of its own is called by its type."""
+        """Return a command; a value without a name of its own is called by its type, in words of users."""
         command = super().get_command(ctx, cmd_name)
         for parameter in [] if command is None else command.params:
+            kind = parameter.type
+            kind.name = NUMBERS.get(kind.name, kind.name)
             if parameter.metavar is None and not getattr(parameter, "is_flag", False):
-                parameter.metavar = _placeholder(parameter.type)
+                parameter.metavar = _placeholder(kind)
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

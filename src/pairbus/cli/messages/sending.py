@@ -15,6 +15,8 @@ from pairbus.errors import ConfigError, EntityError
 if TYPE_CHECKING:
     from pairbus.transport import Carrier
 
+TTL_MAX_S = 49 * 86_400.0  # the header of a message has 32 bits for milliseconds
+
 
 @reached
 def send(
@@ -32,7 +34,9 @@ def send(
         list[str] | None,
         typer.Option("--property", "-p", metavar="NAME[:TYPE]=VALUE", help="Application property. Repeat for more."),
     ] = None,
-    ttl: Annotated[float | None, duration_option("--ttl", help="Time to live.", low=0.001)] = None,
+    ttl: Annotated[
+        float | None, duration_option("--ttl", help="Time to live, at most 49d.", low=0.001, high=TTL_MAX_S)
+    ] = None,
     delay: Annotated[float | None, duration_option("--in", help="Schedule the message for this time from now.")] = None,
     lines: Annotated[
         bool, typer.Option("--lines", help="Each line of standard input is the body of a message.")

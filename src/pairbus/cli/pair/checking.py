@@ -92,7 +92,8 @@ class Checking:
             detail = "it has no queue or topic" if told.queues is not None else "its entities are not known"
             return [Finding(check, "skipped", detail, "--entity PATH names one; a link to it is opened, no more")]
         errors = await _tried(paths, partial(_open_sender, carrier, deadline))
-        return [right_finding(check, paths, errors, "The key of the primary needs the Send claim on this entity")]
+        advice = "The entity must exist, and the key of the primary needs the Send claim on it"
+        return [right_finding(check, paths, errors, advice)]
 
     async def _check_secondary(self, carrier: Carrier, told: AdminAnswers, deadline: float) -> list[Finding]:
         findings = []

@@ -30,6 +30,8 @@ Examples:
 GEO = "geo-replication"
 
 _UNITS_BYTES = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20}  # the 64 KB of an operation are 65536 bytes too
+_OPTIONS = {"messages_per_second": "rate", "size_bytes": "size", "budget_per_second": "budget"}
+"Assumption → option that has another name."
 _SIZE = re.compile(r"(\d{1,9}) ?([KM]?B?)", re.ASCII)
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(?:/([smhd]))?", re.ASCII)
 
@@ -115,7 +117,7 @@ def estimate(
     try:
         made = estimated(given)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(_in_words_of_options(str(error))) from None
     _show(given, made)
     if json_file is not None:
         try:
@@ -149,6 +151,12 @@ def parse_rate(text: str, option: str) -> Decimal:
     if found is None:
         raise _wrong(text, option, "a rate such as 200/s, 3/m, 50/h or 1000/d")
     return Decimal(found[1]) / int(UNIT_S[found[2] or "s"])
+
+
+def _in_words_of_options(error: str) -> str:
+    """Return an error that begins with the name of an assumption so that it begins with the option."""
+    field, _, rest = error.partition(" ")
+    return f"--{_OPTIONS.get(field, field.removesuffix('_s').replace('_', '-'))} {rest}"
 
 
 def _wrong(text: str, option: str, wanted: str) -> typer.BadParameter:

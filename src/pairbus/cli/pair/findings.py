@@ -161,4 +161,4 @@ def right_finding(check: str, asked: Sequence[str], errors: Mapping[str, str], a
     if not errors:
         return Finding(check, "ok", asked[0] if len(asked) == 1 else many(len(asked), "queue"))
     path, error = next(iter(errors.items()))
-    return Finding(check, "failed", f"{path}: {error}{_more(len(errors) - 1)}", advice)
+    return Finding(check, "failed", f"{path}: {error.rstrip('.')}{_more(len(errors) - 1)}", advice)

@@ -123,6 +123,8 @@ class Status:
     rotation: int
     "Clients use the backlog queues 0 … rotation-1."
     queues: tuple[QueueFacts, ...] = ()
+    other_primaries: tuple[str, ...] = ()
+    "Names of other primaries whose backlog queues are in the secondary, when this one has none."
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     syphons: tuple[Syphoning, ...] = ()

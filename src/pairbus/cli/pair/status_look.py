@@ -22,7 +22,7 @@ from pairbus.cli.pair.status_facts import (
     reason_of,
 )
 from pairbus.cli.pair.status_syphons import seen_of_pair, syphons_of
-from pairbus.cli.pipeline.backlogs import Backlogs, first_line, no_queues
+from pairbus.cli.pipeline.backlogs import Backlogs, first_line, no_queues, other_primaries
 from pairbus.client.sides import Side
 from pairbus.errors import ConfigError, PairbusError
 from pairbus.pairing.policy import Kind
@@ -91,6 +91,7 @@ class Looking:
         problems = []
         if not queues:
             names = [] if isinstance(listed, str) else [queue.name for queue in listed]
+            status = replace(status, other_primaries=tuple(other_primaries(names)))
             problems.append(
                 no_queues(self.secondary.name, self.primary_name, names, is_listed=not isinstance(listed, str))
             )

@@ -46,6 +46,13 @@ STEPS: tuple[tuple[Callable[[Look], bool], Callable[[Look], str]], ...] = (
         ),
     ),
     (
+        lambda look: not look[0].queues and bool(look[0].other_primaries),
+        lambda look: (
+            f"name the primary as its clients do: --primary-name {look[0].other_primaries[0]}; for another pair, create"
+            f" its backlog queues: pairbus pair create --primary-name {look[0].primary_name}"
+        ),
+    ),
+    (
         lambda look: not look[0].queues,
         lambda look: f"create the backlog queues: pairbus pair create --primary-name {look[0].primary_name}",
     ),

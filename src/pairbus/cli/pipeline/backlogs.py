@@ -145,9 +145,14 @@ def no_queues(namespace: str, primary_name: str, found: list[str], *, is_listed:
     """Say that a primary has no backlog queues there, and which primaries do. `found`: all queues of the namespace."""
     if not is_listed:
         return f"{namespace} has no backlog queues {queue_path(primary_name, 0)} …, and does not list others"
-    others = sorted({name.lower() for path in found if (name := primary_of(path)) is not None})
+    others = other_primaries(found)
     there = f"it has those of {', '.join(others)}" if others else "nor of any other primary: `pairbus pair create`"
     return f"{namespace} has no backlog queues {queue_path(primary_name, 0)} …; {there}"
+
+
+def other_primaries(queues: list[str]) -> list[str]:
+    """Return the names of the primaries whose backlog queues are among all queues of a namespace."""
+    return sorted({name.lower() for path in queues if (name := primary_of(path)) is not None})
 
 
 def carrier_of(side: Side) -> Carrier:
