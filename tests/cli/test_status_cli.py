@@ -389,7 +389,11 @@ OVER = EntityState(7, "app.py", "orders", "FAILED_OVER", 61.0, "no answer within
         (QUIET, None, "nothing to do"),
         (replace(QUIET, secondary=Reached("b", 1.0, "refused"), queues=()), None, "bring b back"),
         (replace(QUIET, queues=(), problems=("no queues",)), None, "create the backlog queues: pairbus pair create"),
-        (replace(QUIET, queues=(), other_primaries=("northwind",)), None, "as its clients do: --primary-name northwind;"),
+        (
+            replace(QUIET, queues=(), other_primaries=("northwind",)),
+            None,
+            "as its clients do: --primary-name northwind;",
+        ),
         (replace(holding(QUIET, 5), primary=Reached("a", 1.0, "refused")), None, "wait for a: clients and syphons go"),
         (replace(holding(QUIET, 5), entities=(OVER,)), None, "find out why a does not take messages for orders;"),
         (replace(QUIET, entities=(replace(OVER, state="HELD_OVER"),)), None, "pairbus client force-healthy orders"),

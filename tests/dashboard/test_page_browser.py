@@ -433,7 +433,9 @@ def test_outage_failover_backlog_recovery_and_drain(
             until(tab, "document.querySelector('#states ~ .scroll .pill.failed')?.textContent === 'failed over'")
             until(tab, "document.title.startsWith('contoso is away, 1 entity failed over, ')")
             for width in (390, 1280):  # the reason of a failover is as long as the error
-                tab.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+                tab.call(
+                    "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+                )
                 assert tab.ask("document.querySelectorAll('.cards .reason').length") > 0
                 assert tab.ask(CUT) == []
             depth = "Number(/, (\\d+) messages? in the backlog/.exec(document.title)?.[1] ?? 0)"

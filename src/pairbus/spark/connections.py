@@ -104,14 +104,22 @@ class Secret:
             raise ConfigError(f"{self.option}: {error}") from None
 
 
+@dataclass(slots=True)
+class _Pooled:
+    """A carrier of the pool."""
+
+    carrier: Carrier
+    borrowers: int = 0
+    used_at: float = 0.0
+    "Time of the event loop at which it was last given back."
+
+
 class _Loop:
-    """The event loop of this process, and the carriers on it."""
+    """The event loop of this process, and the pool of carriers on it."""
 
     def __init__(self) -> None:
         self.loop = new_event_loop()
-        self.carriers: dict[_Key, Carrier] = {}
-        self.used_at: dict[_Key, float] = {}
-        self.in_use: dict[_Key, int] = {}
+        self.pool: dict[_Key, _Pooled] = {}
         self._endings: set[asyncio.Task[None]] = set()
         threading.Thread(target=self._run, name="pairbus connections", daemon=True).start()
 
@@ -121,13 +129,16 @@ class _Loop:
         self.loop.run_forever()
 
     def _look(self) -> None:
-        for key, at in list(self.used_at.items()):
-            if not self.in_use.get(key) and self.loop.time() - at > IDLE_S:
-                del self.used_at[key]
-                ending = self.loop.create_task(self.carriers.pop(key).close())
+        self.close_idle(self.loop.time())
+        self.loop.call_later(LOOK_S, self._look)
+
+    def close_idle(self, now: float) -> None:
+        for key, pooled in list(self.pool.items()):
+            if not pooled.borrowers and now - pooled.used_at > IDLE_S:
+                del self.pool[key]
+                ending = self.loop.create_task(pooled.carrier.close())
                 self._endings.add(ending)
                 ending.add_done_callback(self._endings.discard)
-        self.loop.call_later(LOOK_S, self._look)
 
 
 _own: _Loop | None = None
@@ -152,8 +163,12 @@ call_in_forked_child(_forget)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on this process's event loop, and wait for its result."""
-    return asyncio.run_coroutine_threadsafe(work, _loop().loop).result()
+    """Run a coroutine on this process's event loop, and wait for its result. A caller that is interrupted cancels it."""
+    running = asyncio.run_coroutine_threadsafe(work, _loop().loop)
+    try:
+        return running.result()
+    finally:
+        running.cancel()  # has no effect on a coroutine that has ended
 
 
 class Borrowed:
@@ -175,14 +190,14 @@ class Borrowed:
         return Carrier(endpoint, credential=self._secret.token_credential(), ssl=ca_file, timeout_s=timeout_s)
 
     async def __aenter__(self) -> Carrier:
-        own = _loop()
-        carrier = own.carriers.get(self._key)
-        if carrier is None:
-            carrier = own.carriers[self._key] = self.new_carrier()
-        own.in_use[self._key] = own.in_use.get(self._key, 0) + 1
-        return carrier
+        pool = _loop().pool
+        if self._key not in pool:
+            pool[self._key] = _Pooled(self.new_carrier())
+        pool[self._key].borrowers += 1
+        return pool[self._key].carrier
 
     async def __aexit__(self, *_: object) -> None:
         own = _loop()
-        own.in_use[self._key] -= 1
-        own.used_at[self._key] = own.loop.time()
+        pooled = own.pool[self._key]
+        pooled.borrowers -= 1
+        pooled.used_at = own.loop.time()
