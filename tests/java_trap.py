@@ -1,11 +1,14 @@
 """Pytest plugin that fails every test without the marker `spark` that starts a Java: so `make quick` starts none.
 
-In such a test, and in the processes that it starts, JAVA_HOME leads to a trap. The trap tells a version, for which
-`find_java` asks, and writes down every other start, which fails.
+In such a test, its fixtures, and the processes that they start, JAVA_HOME and PATH lead to a trap. The trap tells a
+version, for which `find_java` asks, and writes down every other start, which fails.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,27 +22,40 @@ exit 1
 """
 
 
-@pytest.fixture(scope="session")
-def java_trap(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A value for JAVA_HOME; the trap writes into its file `starts`."""
-    home = tmp_path_factory.mktemp("no-java")
+TRAP = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[TRAP] = home = Path(tempfile.mkdtemp(prefix="pairbus-no-java-"))
     script = home / "bin" / "java"
     script.parent.mkdir()
     script.write_text(_TRAP.format(starts=home / "starts"), encoding="utf-8")
     script.chmod(0o755)
-    return home
 
 
-@pytest.fixture(autouse=True)
-def java_only_where_marked(request: pytest.FixtureRequest, java_trap: Path) -> Iterator[None]:
-    if request.node.get_closest_marker("spark") is not None:
-        yield
-        return
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(config.stash[TRAP], ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Set the trap before the first fixture of the test, also one of its module or of the whole run."""
+    if item.get_closest_marker("spark") is not None:
+        return (yield)
+    home = item.config.stash[TRAP]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_HOME", str(java_trap))
-        yield
-    starts = java_trap / "starts"
+        patch.setenv("JAVA_HOME", str(home))
+        patch.setenv("PATH", str(home / "bin"), prepend=os.pathsep)  # for tests that unset JAVA_HOME
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Fail the test when it, or one of its fixtures, has started a Java."""
+    result = yield
+    starts = item.config.stash[TRAP] / "starts"
     if starts.exists():
         first = starts.read_text(encoding="utf-8").splitlines()[0]
         starts.unlink()
         pytest.fail(f"the test started a Java (java {first[:200]}): give it the marker `spark`")
+    return result

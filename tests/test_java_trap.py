@@ -26,12 +26,23 @@ def test_marked():
 
 def test_that_asks_for_the_version():
     assert 'version "17' in java("-version").stderr
+
+@pytest.fixture(scope="session")
+def started():
+    java("-cp", "fixture.jar")
+
+def test_of_a_careless_fixture(started):
+    pass
+
+def test_without_the_variable(monkeypatch):
+    monkeypatch.delenv("JAVA_HOME")
+    subprocess.run(["java", "-cp", "path.jar"])
 """
 RUN_S = 240
 
 
 def test_start_of_a_java_fails_every_test_but_those_of_spark(tmp_path: Path) -> None:
-    """The start is noticed in a process of the test too, and a test that ignores its error still fails."""
+    """The start is noticed in a process of the test too, and in a fixture; a test that ignores its error still fails."""
     (tmp_path / "test_made_up.py").write_text(TESTS, encoding="utf-8")
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
@@ -44,6 +55,7 @@ def test_start_of_a_java_fails_every_test_but_those_of_spark(tmp_path: Path) -> 
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=RUN_S, check=False
     )
     errors = re.findall(r"^ERROR \S+::(\w+)(.*)", done.stdout, re.MULTILINE)
-    assert [name for name, _ in errors] == ["test_careless"], done.stdout
+    careless = ["test_careless", "test_of_a_careless_fixture", "test_without_the_variable"]
+    assert [name for name, _ in errors] == careless, done.stdout
     assert "the test started a Java (java -cp spark.jar): give it the marker `spark`" in done.stdout
-    assert "3 passed" in done.stdout
+    assert "5 passed" in done.stdout

@@ -120,7 +120,8 @@ def test_durations_are_read_as_people_write_them(text: str, seconds: float | Non
         ),
         (
             ("demo", "--messages", "many"),
-            "pairbus demo: Invalid value for '--messages': 'many' is not a valid whole number; see `pairbus demo --help`",
+            "pairbus demo: Invalid value for '--messages': 'many' is not a valid whole number;"
+            " see `pairbus demo --help`",
         ),
         (
             ("message", "send", "q", "hello", "--ttl", "50d"),

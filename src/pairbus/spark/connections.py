@@ -163,7 +163,7 @@ call_in_forked_child(_forget)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on this process's event loop, and wait for its result. A caller that is interrupted cancels it."""
+    """Run a coroutine on this process's event loop, and wait for its result. An interrupted caller cancels it."""
     running = asyncio.run_coroutine_threadsafe(work, _loop().loop)
     try:
         return running.result()
