@@ -145,6 +145,8 @@ def test_the_first_sentence_says_what_happened() -> None:
         "1 incident with 2 outages of orders and payments, 1 short suspicion;"
         " 2 615 messages diverted, all home, none lost; pairing added $0.00452 (estimate)."
     )
+    text = Page(render(example_report())).text.replace("\u00a0", " ")
+    assert "1 incident, 2 outages, 1 short suspicion, 3 entities." in text, "the section counts in the same words"
 
 
 def test_what_is_not_well_is_in_the_first_sentence(report: Report) -> None:

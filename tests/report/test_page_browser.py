@@ -72,6 +72,16 @@ CROWDED = """
 })()
 """
 
+# Lines of marks that go through the label of another one.
+CROSSED = """
+[...document.querySelectorAll('svg text.strong')].filter(t => t.getClientRects().length).flatMap(text => {
+  const words = text.getBoundingClientRect();
+  return [...text.closest('svg').querySelectorAll('line.mark')].map(line => line.getBoundingClientRect())
+    .filter(b => words.left < b.left - 2 && b.right + 2 < words.right && b.top < words.bottom && words.top < b.bottom)
+    .map(() => text.textContent);
+})
+"""
+
 EMPTY_BOXES = """
 [...document.querySelectorAll('svg.plot, svg.lane, svg.axis, path.line, path.area')]
   .filter(e => !e.closest('details:not([open])'))
@@ -130,6 +140,7 @@ def test_everything_can_be_read(tab: Tab, tmp_path: Path, width: int, colours: s
     contrast = tab.ask(PALE)
     assert contrast["seen"] > 200 and contrast["pale"] == []
     assert tab.ask(CROWDED) == []
+    assert tab.ask(CROSSED) == []
     assert tab.ask(EMPTY_BOXES) == []
     assert tab.ask(DRAWN) == [3, 1, 1, 3, 1, 1, 11, 8], "sends, backlog, age: period and incident; delays; hours"
     assert tab.ask("document.querySelectorAll('svg.lane').length") >= 8

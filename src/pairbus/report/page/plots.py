@@ -239,7 +239,11 @@ def columns(
 
 
 def _marked(marks: Sequence[Tick], height: int, from_y: int) -> Iterator[Html]:
-    """Yield marks with labels, one below the other from `from_y` on, so that labels of near marks can be read."""
+    """Yield marks with labels, one below the other from `from_y` on, so that labels of near marks can be read.
+
+    A label stands on the side of its mark where the plot has more room, and above the heads of the marks there.
+    """
+    marks = sorted(marks, key=lambda mark: mark.at if mark.at <= 0.5 else 2 - mark.at)
     heads = [from_y + 15 * number for number in range(len(marks))]
     for mark, y in zip(marks, heads, strict=True):
         yield tag("line", x1=part(mark.at), x2=part(mark.at), y1=y, y2=height, class_="mark")

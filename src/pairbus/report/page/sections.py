@@ -46,12 +46,17 @@ def outages(report: Report, calendar: Calendar, incidents: Sequence[Incident]) -
     """Return a row for each incident, which unfolds to the outages of its entities."""
     if not incidents:
         return section("outages", "Incidents", nothing("No outage in this period."))
-    entities = {outage.entity for incident in incidents for outage in incident.outages}
-    found = sum(len(incident.outages) for incident in incidents)
+    found = [outage for incident in incidents for outage in incident.outages]
+    real = sum(outage.failed_over is not None for outage in found)
+    counts = (
+        (sum(not incident.is_suspicion for incident in incidents), "incident"),
+        (real, "outage"),
+        (len(found) - real, "short suspicion"),
+    )
     sentence = (
-        f"{counted(len(incidents), 'incident')}, {counted(found, 'outage')}, "
-        f"{counted(len(entities), 'entity', 'entities')}. An incident is what happened at the same time; "
-        "it unfolds to what the clients of each entity saw."
+        f"{', '.join(counted(number, word) for number, word in counts if number)},"
+        f" {counted(len({outage.entity for outage in found}), 'entity', 'entities')}. An incident is what happened at"
+        " the same time; it unfolds to what the clients of each entity saw."
     )
     rows = (_incident(incident, calendar) for incident in incidents[:INCIDENTS_MAX])
     left = len(incidents) - INCIDENTS_MAX
