@@ -125,6 +125,11 @@ def test_every_setting_of_the_kit_is_a_word_of_the_sdk() -> None:
         ({"lock_duration": "PT1M"}, TypeError),
         ({"lock_duration": timedelta(hours=1)}, InvalidDescription),
         ({"forward_to": "nowhere"}, InvalidDescription),
+        ({"lock_duration": timedelta.max}, InvalidDescription),
+        ({"max_delivery_count": None}, InvalidDescription),
+        ({"max_delivery_count": "10"}, TypeError),
+        ({"requires_session": "no"}, TypeError),
+        ({"user_metadata": 5}, TypeError),
     ],
 )
 def test_wrong_setting_is_named(settings: dict[str, Any], error: type[Exception]) -> None:

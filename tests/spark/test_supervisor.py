@@ -103,10 +103,10 @@ def trouble(monkeypatch: pytest.MonkeyPatch) -> Trouble:
 
 @pytest.fixture
 def begin(fake: FakeSpark, tmp_path: Path) -> Callable[..., SparkSyphon]:
-    def begin(root: Path = tmp_path, *, once: bool = False) -> SparkSyphon:
+    def begin(root: Path = tmp_path, *, once: bool = False, quotas: Quotas | None = None) -> SparkSyphon:
         secret = Secret("env:NOWHERE")
         place = Location(root)
-        job = SyphonJob(secret, secret, place, SyphonSettings(), {"q": None}, Quotas(tasks=1), once=once)
+        job = SyphonJob(secret, secret, place, SyphonSettings(), {"q": None}, quotas or Quotas(tasks=1), once=once)
         return SparkSyphon(cast(SparkSession, fake), job, checkpoint=tmp_path / "checkpoint").start()
 
     return begin
@@ -129,6 +129,15 @@ def test_a_location_that_is_away_for_a_while_does_not_end_the_syphon(
     syphon.stop()
     assert syphon.wait(WITHIN_S)
     assert not fake.queries[-1].isActive
+
+
+def test_a_setting_of_a_wrong_type_is_told_before_a_query_runs(
+    fake: FakeSpark, trouble: Trouble, begin: Callable[..., SparkSyphon]
+) -> None:
+    """A worker of Spark would fail on it, again and again."""
+    with pytest.raises(ConfigError, match=r"a setting of the syphon has the wrong type: '2.5' is not int"):
+        begin(quotas=Quotas(tasks=1, max_messages=cast(int, 2.5)))
+    assert fake.queries == []
 
 
 def test_no_query_runs_on_when_the_supervisor_has_ended(

@@ -53,6 +53,17 @@ def path_of(address: str | None) -> str | None:
     return _AUTHORITY.sub("", address, count=1) if address else None
 
 
+def _instance(kind: type, words: str) -> Callable[[Any], Any]:
+    """Return a reader of the SDK's attribute that takes this type alone; None is an attribute that is not set."""
+
+    def read(value: Any) -> Any:
+        if value is not None and type(value) is not kind:
+            raise TypeError(f"must be {words}, not {value!r}")
+        return value
+
+    return read
+
+
 def _milliseconds(value: Any) -> int | None:
     """Read a timedelta or a number of seconds; an unlimited one is None."""
     if value is None:
@@ -74,9 +85,9 @@ def _duration(read: Callable[[str], int | None]) -> SettingType:
 DURATION = _duration(parse_duration)
 LIMITED_DURATION = _duration(parse_limited_duration)
 "A duration that cannot be unlimited."
-FLAG = SettingType("flag", bool, read_flag)
-NUMBER = SettingType("number", int, read_number)
-TEXT = SettingType("text", str, str)
+FLAG = SettingType("flag", bool, read_flag, from_sdk=_instance(bool, "True or False"))
+NUMBER = SettingType("number", int, read_number, from_sdk=_instance(int, "a whole number"))
+TEXT = SettingType("text", str, str, from_sdk=_instance(str, "a text"))
 PATH = SettingType("text", str, str.strip, from_sdk=path_of)
 "Path of a queue or topic of the same namespace."
 STATUS = SettingType("status", str, str.strip, from_sdk=lambda value: str(getattr(value, "value", value)))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from pairbus.errors import InvalidDescription
 from pairbus.settings import STATUSES, Setting, path_of, settings_of
-from pairbus.settings.types import PATH, STATUS, TEXT
+from pairbus.settings.types import FLAG, LIMITED_DURATION, NUMBER, PATH, STATUS, TEXT
 
 PATH_LENGTH_MAX = 260
 NAME_LENGTH_MAX = 50
@@ -82,6 +82,8 @@ def _checked(setting: Setting, description: Description) -> Any:
         return check_path(path, f"{place}:") if path is not None else None
     if setting.type is STATUS and value not in STATUSES:
         raise InvalidDescription(f"{place} is {value!r}; allowed are {', '.join(STATUSES)}")
+    if value is None and setting.type in (LIMITED_DURATION, NUMBER, FLAG):
+        raise InvalidDescription(f"{place} is {'unlimited' if setting.type is LIMITED_DURATION else 'not set'}")
     if value is None or setting.high is None:
         return value
     if setting.type is TEXT:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pairbus.backlog.reader import Reader
+from pairbus.errors import ConfigError
 from pairbus.spark.connections import Secret
 from pairbus.spark.plain_values import from_plain, to_plain
 from pairbus.spark.syphon_job.journal import Location
@@ -51,7 +52,13 @@ class SyphonJob:
         return job
 
     def to_options(self) -> dict[str, str]:
-        return {OPTION: json.dumps(to_plain(self))}
+        """Return the job as options of a query. ConfigError when a setting has another type than it declares."""
+        plain = to_plain(self)
+        try:
+            from_plain(plain, SyphonJob)
+        except TypeError as error:
+            raise ConfigError(f"a setting of the syphon has the wrong type: {error}") from None
+        return {OPTION: json.dumps(plain)}
 
     @property
     def sub_queue(self) -> Literal["dead-letter"] | None:

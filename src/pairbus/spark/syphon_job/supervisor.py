@@ -100,6 +100,7 @@ class SparkSyphon:
             )
         if not self._job.queues:
             raise ConfigError("there are no queues to drain")
+        self._job.to_options()  # finds a setting of a wrong type
         driver.call(_check, self._job, list(self._job.queues))
         quotas = self._job.quotas
         if quotas.tasks is None:
