@@ -171,6 +171,7 @@ def test_rules_have_sql_and_correlation_filters(pairbus: Command, audit: AdminSe
         (("rule", "create", "events", "audit", "x", "--correlation", "b:date=x"), 2, "'date' is not one of"),
         (("rule", "create", "events", "audit", "x", "--correlation", "b:bool=1"), 2, "true or false"),
         (("rule", "create", "events", "other", "x"), 1, "subscription 'other' of topic 'events' does not exist"),
+        (("rule", "create", "events", "other", "x"), 1, "`pairbus subscription list` shows what is there"),
         (("rule", "update", "events", "audit", "$Default"), 2, "give --sql, --correlation or --action"),
         (("subscription", "create", "absent", "s"), 1, "topic 'absent' does not exist"),
         (("subscription", "create", "events", "a/b"), 1, "a/b"),

@@ -47,7 +47,7 @@ async def test_rule_is_created_changed_and_deleted() -> None:
     """A rule is written as the list of rules shows it."""
     async with world() as there:
         amount = {"type": "long", "value": "5"}
-        equal = {"filter": "correlation", "fields": {"label": "paint"}, "properties": {"amount": amount}}
+        equal = {"filter": "correlation", "fields": {"label": " paint"}, "properties": {"amount": amount}}
         for rule in (
             {"name": "dear", "filter": "sql", "expression": "amount > 10", "action": "SET seen = TRUE"},
             {"name": "paint", **equal},

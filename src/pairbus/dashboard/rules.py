@@ -96,7 +96,7 @@ def _fields(asked: dict[str, Any]) -> dict[str, str]:
         raise ConfigError("fields must be an object")
     if unknown := [name for name in given if name not in CORRELATION]:
         raise ConfigError(f"a correlation filter has no field {unknown[0]!r:.60}; known are {', '.join(CORRELATION)}")
-    return {name: _text(given, name) for name in given}
+    return {name: _text(given, name, strips=False) for name in given}  # a filter compares every blank
 
 
 def _properties(asked: dict[str, Any]) -> dict[str, Any]:
@@ -111,8 +111,8 @@ def _as_date(value: Timestamp) -> datetime:
         raise ConfigError(f"the time {int(value)} ms is outside the years 1 to 9999") from None
 
 
-def _text(asked: dict[str, Any], name: str) -> str:
+def _text(asked: dict[str, Any], name: str, *, strips: bool = True) -> str:
     value = asked.get(name)
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(f"{name} is {value!r:.60}; a text is needed")
-    return value.strip()
+    return value.strip() if strips else value

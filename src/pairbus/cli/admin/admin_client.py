@@ -117,7 +117,9 @@ def _in_one_line(error: AzureError, authority: str, secret: str) -> PairbusError
     detail = words_of(error)
     match error:
         case ResourceNotFoundError():
-            hint = "`pairbus queue list` and `pairbus topic list` show what is there"
+            kind = next((kind for kind in ("rule", "subscription") if f": {kind} '" in detail), None)
+            lists = f"`pairbus {kind} list` shows" if kind else "`pairbus queue list` and `pairbus topic list` show"
+            hint = f"{lists} what is there"
             return EntityNotFound(f"not found in {authority}: {detail}; {hint}")
         case ResourceExistsError():
             return EntityExists(f"refused by {authority}: {detail}")
