@@ -42,7 +42,7 @@ RUN_S = 240
 
 
 def test_start_of_a_java_fails_every_test_but_those_of_spark(tmp_path: Path) -> None:
-    """The start is noticed in a process of the test too, and in a fixture; a test that ignores its error still fails."""
+    """The start is noticed in a process of the test too, and in a fixture; ignoring its error is no help."""
     (tmp_path / "test_made_up.py").write_text(TESTS, encoding="utf-8")
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)

@@ -44,12 +44,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "proxy": {"amqp", "auth", "broker", "errors", "faults"},
     "testing": {"amqp", "auth", "broker", "client", "errors", "faults", "filters", "proxy", "settings"},
     # pieces of the client
-    "sdk": {"host", "ledger", "pairing", "telemetry", "transport"},
+    "sdk": {"auth", "errors", "host", "ledger", "pairing", "telemetry", "transport"},
     "spool": {"amqp", "backlog", "errors", "host", "ledger", "pairing", "transport"},
     # The syphon works on raw messages: the core of the backlog message reads and writes them.
     "syphon": {"amqp", "backlog", "errors", "ledger", "pairing", "telemetry", "transport"},
     "explorer": {"amqp", "backlog", "errors", "filters", "pairing", "syphon", "transport"},
-    "spark": {"amqp", "auth", "backlog", "errors", "host", "ledger", "pairing", "syphon", "transport"},
+    "spark": {"amqp", "auth", "backlog", "errors", "host", "ledger", "pairing", "sdk", "syphon", "transport"},
     "client": {
         "amqp",
         "auth",

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from pairbus.cli import main
-from pairbus.cli.admin import admin_client
 from pairbus.cli.pair import draining
 from pairbus.cli.pipeline import pumping
 from pairbus.client.sides import Side
 from pairbus.pairing.provision import Provisioned
+from pairbus.sdk import administration
 from pairbus.transport.tokens.credential import AzureToken
 from pairbus.transport.tokens.named_credential import made_credential
 
@@ -166,7 +166,7 @@ def test_queue_commands_take_a_namespace_and_a_credential(
 
         def delete_queue(self, name: str) -> None: ...
 
-    monkeypatch.setattr(admin_client, "ServiceBusAdministrationClient", Client)
+    monkeypatch.setattr(administration, "ServiceBusAdministrationClient", Client)
     assert run("queue", "delete", "orders", "--yes", "--namespace", HOME, "--credential", "fakes:make") == 0
     [(host, credential)] = taken
     assert host == HOME and isinstance(credential, FakeCredential)

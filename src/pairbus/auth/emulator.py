@@ -19,19 +19,6 @@ WELL_KNOWN_KEY = "SAS_KEY_VALUE"  # the official emulator's; good enough on loop
 CA_SIZE_MAX = 64 * 1024  # a certificate has less than 1 KB
 
 
-def with_port(text: str, authority: str) -> str:
-    """Return the connection string with the port added to its endpoint.
-
-    A connection string of an emulator may omit the port. The SDK then uses 5672 for AMQP and 443 for HTTPS, but the
-    broker has one port for both.
-    """
-    parts = [part.partition("=") for part in text.strip().split(";") if part.strip()]
-    return ";".join(
-        f"{name}=sb://{authority}" if name.strip().lower() == "endpoint" else f"{name}={value}"
-        for name, _, value in parts
-    )
-
-
 @contextmanager
 def ca_file_with(certificate: bytes) -> Iterator[str]:
     """Yield the name of a file with the certificate, which is removed at the end."""

@@ -7,6 +7,7 @@ import json
 import re
 import ssl
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from pairbus.auth.connection_string import ConnectionString
 from pairbus.auth.emulator import DEFAULT_PORT
 from pairbus.auth.hosts import in_url
 from pairbus.auth.sas import sign
-from pairbus.cli.admin.admin_client import CONNECT_WAIT_S, READ_WAIT_S, trusted
 from pairbus.errors import ConfigError, PairbusError
+from pairbus.sdk.administration import CONNECT_WAIT_S, READ_WAIT_S, trusted
 
 TOKEN_S = 300
 ANSWER_SIZE_MAX = 1 << 20
@@ -30,18 +31,17 @@ def switch(connection_string: str, method: str, name: str, asked: Any, ca_file: 
     if given.key is not None and given.key_name is not None:
         token = sign(f"sb://{authority}/", given.key_name, given.key, int(time.time()) + TOKEN_S)
     headers = {"Authorization": token or "", "Content-Type": "application/json"}
-    with trusted(given.host if given.emulator else None, authority, ca_file) as certificates:
-        context = ssl.create_default_context(cafile=certificates if isinstance(certificates, str) else None)
-    # One limit for connecting and for the answer: the socket has only one.
-    connection = http.client.HTTPSConnection(given.host, port, timeout=CONNECT_WAIT_S + READ_WAIT_S, context=context)
+    own_file = None if ca_file is None else str(ca_file)
+    wait_s = CONNECT_WAIT_S + READ_WAIT_S  # for connecting and for the answer: the socket has one limit
     try:
-        connection.request(method, f"/$pairbus/{name}", json.dumps(asked), headers)
-        answer = connection.getresponse()
-        text = answer.read(ANSWER_SIZE_MAX).decode("utf-8", "replace")
+        with trusted(given.host if given.emulator else None, authority, own_file) as certificates:
+            context = ssl.create_default_context(cafile=certificates if isinstance(certificates, str) else None)
+        with closing(http.client.HTTPSConnection(given.host, port, timeout=wait_s, context=context)) as connection:
+            connection.request(method, f"/$pairbus/{name}", json.dumps(asked), headers)
+            answer = connection.getresponse()
+            text = answer.read(ANSWER_SIZE_MAX).decode("utf-8", "replace")
     except (OSError, http.client.HTTPException) as error:
         raise PairbusError(f"cannot reach {authority}: {error}; is the broker running?") from None
-    finally:
-        connection.close()
     return _result(answer.status, text, authority)
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from azure.core.exceptions import AzureError, HttpResponseError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.auth.emulator import DEFAULT_PORT, ca_file_with, fetch_ca
-from pairbus.auth.hosts import in_url, is_loopback
+from pairbus.auth.emulator import DEFAULT_PORT
+from pairbus.auth.hosts import in_url
 from pairbus.errors import ConfigError, PairbusError
+from pairbus.sdk.administration import administration_client, shared_secret
 from pairbus.spark.options import Options
 from pairbus.transport import TransportError
-
-CONNECT_WAIT_S = 10
-READ_WAIT_S = 60
 
 
 def matching_entities(options: Options, pattern: str) -> tuple[str, ...]:
@@ -37,7 +35,7 @@ def matches(path: str, pattern: str) -> bool:
 
 def _paths(options: Options) -> list[str]:
     try:
-        with _administration(options) as client, client:
+        with _administration(options) as client:
             return list(_listed(client))
     except (AzureError, OSError) as error:
         raise _explained(error, options) from error
@@ -51,31 +49,14 @@ def _listed(client: Any) -> Iterator[str]:
             yield f"{topic.name}/Subscriptions/{subscription.name}"
 
 
-@contextmanager
-def _administration(options: Options) -> Iterator[Any]:
+def _administration(options: Options) -> AbstractContextManager[ServiceBusAdministrationClient]:
     endpoint = options.secret.endpoint()
-    settings: dict[str, Any] = {
-        "connection_verify": options.ca_file or True,
-        "connection_timeout": CONNECT_WAIT_S,
-        "read_timeout": READ_WAIT_S,
-        "retry_connect": 1,
-    }
     if options.secret.credential is not None:
-        credential: Any = options.secret.token_credential()
-        yield ServiceBusAdministrationClient(endpoint.host, credential, **settings)
-        return
-    authority = in_url(endpoint.host)
-    if endpoint.emulator:
-        authority = f"{authority}:{endpoint.port or DEFAULT_PORT}"
-        settings["use_env_settings"] = False  # no proxy of the environment between this machine and itself
-    secret = f"SharedAccessKeyName={endpoint.key_name};SharedAccessKey={endpoint.key}"
-    if endpoint.signature is not None:
-        secret = f"SharedAccessSignature={endpoint.signature}"
-    with ExitStack() as ends:
-        if endpoint.emulator and options.ca_file is None and is_loopback(endpoint.host):
-            certificate = fetch_ca(authority, CONNECT_WAIT_S)
-            settings["connection_verify"] = ends.enter_context(ca_file_with(certificate))
-        yield ServiceBusAdministrationClient.from_connection_string(f"Endpoint=sb://{authority};{secret}", **settings)
+        return administration_client(endpoint.host, options.secret.token_credential(), ca_file=options.ca_file)
+    authority = in_url(endpoint.host) + (f":{endpoint.port or DEFAULT_PORT}" if endpoint.emulator else "")
+    secret = shared_secret(endpoint.key_name, endpoint.key, endpoint.signature)
+    emulator = endpoint.host if endpoint.emulator else None
+    return administration_client(authority, secret, emulator=emulator, ca_file=options.ca_file)
 
 
 def _explained(error: AzureError | OSError, options: Options) -> PairbusError:
