@@ -93,6 +93,8 @@ MAY_IMPORT |= {
 CORES_OF_THE_BROKER = [
     *("boxes/", "budget.py", "entities/", "kit/recorder.py", "refusal.py"),
     *(f"wire/{name}.py" for name in ("address", "deliveries", "draft_reader", "messages")),
+    *(f"rest/{name}.py" for name in ("paths", "dates", "json_text", "broker_properties", "header_values")),
+    *("rest/incoming.py", "rest/outgoing.py"),
 ]
 PURE = [
     *("amqp/", "backlog/", "pairing/", "syphon/decide/", "filters/", "settings/"),

@@ -184,10 +184,19 @@ class KeyRing:
     def __repr__(self) -> str:
         return f"<KeyRing {' '.join(self._keys)}>"
 
-    def check(self, token_text: str, audience_path: str, now_s: float, *, skew_s: float = 0) -> Grant:
-        """Return the grant of a token at a path (`resource_path` of the audience URL); else TokenNotValid."""
+    def check(
+        self, token_text: str, audience_path: str, now_s: float, *, skew_s: float = 0, resource: str | None = None
+    ) -> Grant:
+        """Return the grant of a token at a path (`resource_path` of the audience URL); else TokenNotValid.
+
+        `resource`: a path below the audience that is asked for, such as its messages. A token may then be for it alone.
+        """
         token = parse(token_text)
         scope = resource_path(token.resource)
+        if resource is not None:
+            audience = _plain_path(audience_path)
+            if f"{scope}/".startswith(f"{audience}/") and f"{_plain_path(resource)}/".startswith(f"{scope}/"):
+                scope = audience
         entity = self._entity_of(scope, token.key_name)
         # The namespace and the entity may each have a key of this name: the signature tells which one was used.
         keys = [*self._keys.values(), *self._entity_keys.get(entity, ())]

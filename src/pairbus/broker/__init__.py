@@ -23,7 +23,7 @@ from pairbus.amqp.connection import Trace
 from pairbus.auth import emulator
 from pairbus.auth.hosts import in_url, is_loopback
 from pairbus.auth.sas import KeyRing, SharedAccessKey
-from pairbus.broker.admin.app import admin_app
+from pairbus.broker.admin.app import TOKEN_SKEW_S, admin_app
 from pairbus.broker.admin.metrics_access import MetricsPage
 from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.budget import MemoryBudget
@@ -37,6 +37,7 @@ from pairbus.broker.machine_memory import MemoryReturn, usable_bytes
 from pairbus.broker.monitoring.meter import NamespaceMeter
 from pairbus.broker.monitoring.metrics import namespace_families
 from pairbus.broker.namespace import Namespace
+from pairbus.broker.rest.routes import MessageRoutes
 from pairbus.broker.store import Store
 from pairbus.broker.store.folder import is_data_file
 from pairbus.broker.store.memory import MemoryStore
@@ -333,6 +334,7 @@ class Broker:
             meter=namespace.meter,
             faults=namespace.faults,
             control=control_of(namespace),
+            messages=MessageRoutes(namespace, skew_s=TOKEN_SKEW_S),
             metrics=MetricsPage(
                 lambda: namespace_families(namespace, port.connections(), port.opened_count), is_loopback(self._host)
             ),

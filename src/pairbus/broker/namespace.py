@@ -49,7 +49,8 @@ from pairbus.broker.monitoring.changes import Changes
 from pairbus.broker.monitoring.health import Health
 from pairbus.broker.monitoring.meter import NamespaceMeter
 from pairbus.broker.outages import NamespaceFaults
-from pairbus.broker.refusal import Refusal, entity_not_found
+from pairbus.broker.refusal import SERVER_BUSY, Refusal, entity_not_found
+from pairbus.broker.rest.waiting import WaitingRequest, WaitingRequests
 from pairbus.broker.store import IndexRow, RecoveredEntity, Store, entity_of
 from pairbus.broker.strict import LENIENT, Strictness
 from pairbus.broker.timetable import Timetable
@@ -113,6 +114,13 @@ class Namespace:
         self.peers: set[Peer] = set()
         self.links: set[Link] = set()
         "Links to entities; they are told when their queue is deleted or disabled."
+        self.waiting_requests = WaitingRequests(
+            self.budget,
+            now_ms=self.now_ms,
+            dispatcher_of=lambda box: self._dispatchers.get(box),
+            add=self._await_message,
+        )
+        "Requests over HTTP that wait for a message."
         self._loop = loop
         self.answer_turns = AnswerTurns(loop)
         self.faults = NamespaceFaults(self, loop, operations_per_s=operations_per_s)
@@ -241,6 +249,7 @@ class Namespace:
         # Messages that receive-and-delete has already deleted still leave with the commits below; no more are taken.
         for dispatcher in self._dispatchers.values():
             dispatcher.outlets.clear()
+        self.waiting_requests.close(Refusal(SERVER_BUSY, "The broker is shutting down."))
         try:
             await self._writer.commit()
         except StoreError as error:
@@ -284,6 +293,12 @@ class Namespace:
     def listen(self, outlet: Outlet) -> None:
         if not self._is_stopping:
             self._dispatcher(outlet.entity, outlet.box).add(outlet)
+
+    def _await_message(self, request: WaitingRequest) -> None:
+        """Put a request over HTTP into the line of its box, which has no sessions."""
+        dispatcher = self._dispatcher(request.entity, request.box)
+        assert isinstance(dispatcher, Dispatcher)
+        dispatcher.add(request)
 
     def apply(self, applicant: Applicant) -> None:
         """Take the application of a link for a session."""
@@ -481,6 +496,7 @@ class Namespace:
         for end in moved:
             if isinstance(end, Outlet):
                 self.listen(end)
+        self.waiting_requests.lead(before, after)
         for end in moved:
             if isinstance(end, Applicant):
                 self.apply(end)
@@ -513,7 +529,8 @@ class Namespace:
     # ── links ──
 
     def _detach(self, holder: Entity, refusal: Refusal, *, senders: bool = True) -> None:
-        """End the links to an entity; without `senders` only those of receivers."""
+        """End the links to an entity, and the requests that wait there; without `senders` only receivers."""
+        self.waiting_requests.turn_away(holder, refusal)
         for link in list(self.links):
             end: LinkHandler | None = link.context
             if isinstance(end, EntityLink) and end.entity is holder and (senders or not isinstance(end, Inlet)):

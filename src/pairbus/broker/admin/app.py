@@ -7,6 +7,7 @@
     GET / of a browser, /$pairbus/page/…  the page, when the broker has one; it decides by itself who may ask
     GET, POST /$pairbus/…               Manage; faults and other switches of the broker, see `control` and
                                         `pairbus.broker.kit.switches`; JSON, also its errors
+    …/messages, …/messages/head, …         Send or Listen; messages, see `pairbus.broker.rest`
     GET /$meter                         operations since the start that the key could do itself, when there is a meter
     GET /$namespaceinfo                 Manage
     everything else                     Manage; see `resources`. PUT with `If-Match: *` is an update
@@ -44,6 +45,8 @@ TOKEN_SKEW_S = 300  # the Python SDK renews a token only 60 seconds after its ex
 ControlHandler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
 WebSocketHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PageHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+MessageHandler = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
+"Answers requests about messages, and others with None."
 
 logger = logging.getLogger("pairbus.broker.admin")
 
@@ -73,6 +76,7 @@ def admin_app(  # noqa: PLR0913 - each is a part of its own
     page: PageHandler | None = None,
     on_request: Callable[[web.Request], None] | None = None,
     metrics: MetricsPage | None = None,
+    messages: MessageHandler | None = None,
 ) -> web.Application:
     """Return the application for one namespace, to be served plain and over TLS.
 
@@ -90,6 +94,7 @@ def admin_app(  # noqa: PLR0913 - each is a part of its own
         page=page,
         on_request=on_request,
         metrics=metrics,
+        messages=messages,
     )
     app = web.Application(client_max_size=BODY_SIZE_MAX)
     app.router.add_route("*", "/{path:.*}", routes.handle)
@@ -110,6 +115,7 @@ class _Routes:
         page: PageHandler | None,
         on_request: Callable[[web.Request], None] | None,
         metrics: MetricsPage | None,
+        messages: MessageHandler | None,
     ) -> None:
         self._namespace = namespace
         self._hosts = hosts
@@ -121,6 +127,7 @@ class _Routes:
         self._page = page
         self._on_request = on_request
         self._metrics = metrics
+        self._messages = messages
         self._resources = Resources(namespace)
         self._started_ms = namespace.now_ms()
 
@@ -139,7 +146,7 @@ class _Routes:
                     answer = await self._page(request)
                 else:
                     answer = await self._answer(request)
-                if faults is not None and faults.acts:
+                if faults is not None and faults.acts and not answer.prepared:
                     await faults.http.until_open()
                     await faults.http.until_passed(answer.content_length or 0)
                 return answer
@@ -165,6 +172,8 @@ class _Routes:
                 return web.Response(body=self._ca_pem, content_type="application/x-pem-file")
             if path == "metrics" and self._metrics is not None:
                 return await self._metrics.answer(None)
+        if self._messages is not None and (about_messages := await self._messages(request)) is not None:
+            return about_messages
         grant = self._authorize(request, path)
         if reading and path == "$metrics" and self._metrics is not None:  # before the faults, which must not hide it
             return await self._metrics.answer(grant)

@@ -116,13 +116,14 @@ def relink(link: Link, before: Entity, after: Entity, now_ms: int) -> Inlet | Ou
         return end
     assert isinstance(end, Outlet | Applicant)
     assert isinstance(before, Queue | Subscription) and isinstance(after, Queue | Subscription)
-    end.lead_to(after, _box_like(end.box, before, after))
+    end.lead_to(after, box_like(end.box, before, after))
     if isinstance(end, Outlet) and end.hold is not None and after.sessions is not None:
         end.hold = after.sessions.accept(end.hold.session.id, end, now_ms)
     return end
 
 
-def _box_like(box: Box, before: Queue | Subscription, after: Queue | Subscription) -> Box:
+def box_like(box: Box, before: Queue | Subscription, after: Queue | Subscription) -> Box:
+    """Return the box of the new entity that is what `box` was in the old one."""
     if box is before.main:
         return after.main
     return after.dead if box is before.dead else after.transfer

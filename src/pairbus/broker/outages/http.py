@@ -1,19 +1,24 @@
-"""Faults that meet requests over HTTP: as requests, and as bytes of a connection that a fault freezes or slows."""
+"""Faults that meet requests over HTTP: as requests, as operations on messages, and as bytes of a connection that a
+fault freezes or slows."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pairbus.broker.outages.refusals import http_refusal_by
+from pairbus.broker.outages.refusals import http_refusal_by, refusal_by
 from pairbus.broker.wire.address import parse_entity
 from pairbus.faults import Active, Pace, Place
 
 if TYPE_CHECKING:
     from pairbus.broker.outages import NamespaceFaults
+
+
+LOOK_S = 0.5  # between two looks whether the client of a held request is still there
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +81,41 @@ class HttpFaults:
             return True, None
         return False, http_refusal_by(kind, self._namespace, path)
 
-    async def _until_end(self, active: Active) -> None:
-        """Wait until the fault has ended."""
+    async def operation(
+        self,
+        place: Place,
+        direction: str,
+        entity: str,
+        *,
+        is_partitioned: bool,
+        client_left: Callable[[], bool],
+    ) -> bool:
+        """Let an operation on messages meet its fault, as the same operation on a link does: wait for a stall to end,
+        or raise the Refusal. Return whether the answer is lost."""
+        restart = self._switches.meet(Place.ATTACH, direction, entity, among=("restart",))
+        active = restart or self._switches.meet(place, direction, entity)
+        if active is None:
+            counts = place is Place.MESSAGE or place is Place.REQUEST
+            if counts and self._switches.is_overloaded(entity, is_partitioned=is_partitioned):
+                raise refusal_by("throttle", self._namespace, entity, direction)
+            return False
+        kind = active.fault.kind.name
+        if kind == "stall":
+            await self._until_end(active, client_left)
+            return False
+        if kind == "drop-answer":
+            return True
+        raise refusal_by(kind, self._namespace, entity, direction)
+
+    async def _until_end(self, active: Active, client_left: Callable[[], bool] | None = None) -> None:
+        """Wait until the fault has ended. ConnectionResetError: the client left before."""
         ended = self._loop.create_future()
         self._switches.held.add(active.id, ended, partial(_resolve, ended))
         try:
+            while client_left is not None and not ended.done():
+                await asyncio.wait({ended}, timeout=LOOK_S)
+                if client_left():
+                    raise ConnectionResetError("the client left while a fault held its request")
             await ended
         finally:
             self._switches.held.forget(ended)

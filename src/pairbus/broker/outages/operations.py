@@ -19,6 +19,7 @@ from pairbus.faults import Active, Place
 if TYPE_CHECKING:
     from pairbus.broker.namespace import Namespace
     from pairbus.broker.outages import NamespaceFaults
+    from pairbus.broker.wire.dispatch import Taker
     from pairbus.broker.wire.inlet import Inlet
     from pairbus.broker.wire.link_handler import EntityLink
     from pairbus.broker.wire.outlet import Outlet
@@ -108,7 +109,7 @@ class OperationFaults:
 
     # ── receiving ──
 
-    def keeps(self, outlet: Outlet, now_ms: int) -> bool:
+    def keeps(self, outlet: Taker, now_ms: int) -> bool:
         """Return whether a fault keeps messages from this receiver."""
         if self._owner.held.owns(outlet):
             return True
@@ -122,8 +123,7 @@ class OperationFaults:
             self._owner.held.add(one.id, outlet, outlet.wake)
         else:
             self._owner.held.add(one.id, outlet, _nothing)  # until the link is closed, so that one fault meets it once
-            refusal = self._refusal(one, outlet.entity.path, "receive")
-            outlet.peer.call_later(0, partial(outlet.peer.detach, outlet.link, refusal))
+            outlet.turn_away(self._refusal(one, outlet.entity.path, "receive"))
         return True
 
     def settlements(

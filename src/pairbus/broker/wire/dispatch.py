@@ -6,15 +6,16 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pairbus.broker.boxes.box import Box
+from pairbus.broker.boxes.holds import Hold
 from pairbus.broker.entities.receivable import Receivable
+from pairbus.broker.refusal import Refusal
 from pairbus.errors import StoreError
 
 if TYPE_CHECKING:
     from pairbus.broker.outages import NamespaceFaults
-    from pairbus.broker.wire.outlet import Outlet
 
 logger = logging.getLogger("pairbus.broker")
 
@@ -22,8 +23,51 @@ STORE_PAUSE_S = 1.0
 TURN_MAX = 256  # shares of a turn of the event loop (`Outlet.take`): one full queue cannot starve other connections
 
 
+class Taker(Protocol):
+    """One who takes messages of a box: a link (`Outlet`), or a request over HTTP that waits for one."""
+
+    entity: Receivable
+    box: Box
+    hold: Hold | None
+
+    @property
+    def waits(self) -> bool:
+        """True while it wants a message."""
+        ...
+
+    @property
+    def has_budget(self) -> bool:
+        """False while messages must be settled before it gets more."""
+        ...
+
+    @property
+    def room(self) -> int:
+        """Number of messages that it can get now. When the budget has no room, it is woken later."""
+        ...
+
+    def take(self, box: Box, limit: int, now_ms: int) -> int:
+        """Take some messages of the box and return the share of a turn of the event loop; 0: the box has none."""
+        ...
+
+    def wake(self) -> None:
+        """Note that it may get a message now."""
+        ...
+
+    def turn_away(self, refusal: Refusal) -> None:
+        """End the wait with a refusal, not while messages are being handed out."""
+        ...
+
+    def end_drain(self) -> None:
+        """Note that the box is empty, or that there is no room."""
+        ...
+
+    def meter_deliveries(self) -> None:
+        """Tell the meter of the deliveries since the last time."""
+        ...
+
+
 class Dispatcher:
-    """Hands the messages of one box to the links that receive from it."""
+    """Hands the messages of one box to those who take from it."""
 
     def __init__(
         self,
@@ -38,7 +82,7 @@ class Dispatcher:
     ) -> None:
         self.entity = entity
         self.box = box
-        self.outlets: deque[Outlet] = deque()
+        self.outlets: deque[Taker] = deque()
         self._loop = loop
         self._now_ms = now_ms
         self._on_locked = on_locked
@@ -48,18 +92,18 @@ class Dispatcher:
 
     @property
     def has_waiting_receiver(self) -> bool:
-        """True while a link has credit."""
-        return any(outlet.link.credit for outlet in self.outlets)
+        """True while somebody wants a message."""
+        return any(outlet.waits for outlet in self.outlets)
 
-    def add(self, outlet: Outlet) -> None:
+    def add(self, outlet: Taker) -> None:
         self.outlets.append(outlet)
 
-    def remove(self, outlet: Outlet) -> None:
+    def remove(self, outlet: Taker) -> None:
         if outlet in self.outlets:
             self.outlets.remove(outlet)
             self.wake()
 
-    def wake(self, outlet: Outlet | None = None) -> None:
+    def wake(self, outlet: Taker | None = None) -> None:
         """Note that a message came, credit came or a window opened. Cheap, and safe to call from anywhere."""
         if not self._is_scheduled and self.outlets:
             self._is_scheduled = True

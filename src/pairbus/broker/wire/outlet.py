@@ -82,6 +82,11 @@ class Outlet(EntityLink):
     # ── deliveries ──
 
     @property
+    def waits(self) -> bool:
+        """True while the client has given credit."""
+        return bool(self.link.credit)
+
+    @property
     def has_budget(self) -> bool:
         """False while the client must settle messages, or wait for others to settle theirs, before it gets more."""
         return self.peer.locked.room > 0
@@ -147,6 +152,10 @@ class Outlet(EntityLink):
         if len(unsettled) > self._unsettled_max:
             self._unsettled = None
             self.peer.call_later(0, self._force_detach)  # not while messages are being handed out
+
+    def turn_away(self, refusal: Refusal) -> None:
+        """Detach the link, not while messages are being handed out."""
+        self.peer.call_later(0, partial(self.peer.detach, self.link, refusal))
 
     def _force_detach(self) -> None:
         text = f"The link '{self.link.name}' is force detached: more than {self._unsettled_max} unsettled deliveries."

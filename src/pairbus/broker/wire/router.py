@@ -9,12 +9,9 @@ from pairbus.amqp.link import Link, ReceiverLink, SenderLink, address_of
 from pairbus.amqp.performatives import Attach, Coordinator
 from pairbus.amqp.types import Symbol, ULong
 from pairbus.auth.sas import LISTEN, SEND
-from pairbus.broker.description.common import forwards_to
-from pairbus.broker.entities.queue import Queue
-from pairbus.broker.entities.subscription import Rule, Subscription
-from pairbus.broker.entities.topic import Topic
+from pairbus.broker.entities.subscription import Subscription
 from pairbus.broker.management import OPERATIONS, ManagementNode, RequestTarget
-from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal, dead_letters_take_no_sends, entity_not_found
+from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal
 from pairbus.broker.wire.address import LinkAddress, parse_address
 from pairbus.broker.wire.cbs import CbsNode
 from pairbus.broker.wire.coordinator import COMMAND_SIZE_MAX, CoordinatorLink
@@ -24,14 +21,11 @@ from pairbus.broker.wire.outlet import Outlet
 from pairbus.broker.wire.requests import CREDIT as REQUEST_CREDIT
 from pairbus.broker.wire.requests import Node, RequestLink, ResponseLink
 from pairbus.broker.wire.session_links import SESSION_FILTER, Applicant, session_asked_for
+from pairbus.broker.wire.targets import destination_of, find_target, source_of
 
 if TYPE_CHECKING:
     from pairbus.broker.wire.peer import Peer
 
-SESSION_REQUIRED = (
-    "It is not possible for an entity that requires sessions to create a non-sessionful message receiver."
-)
-NO_SESSIONS = "A sessionful message receiver cannot be created on an entity that does not require sessions."
 BATCH_SIZE_PROPERTY = Symbol("com.microsoft:max-message-batch-size")
 DESTINATION_PROPERTY = Symbol("com.microsoft:transfer-destination-address")
 UNLIMITED_SIZE = (1 << 64) - 1
@@ -88,16 +82,7 @@ def _attach_node(peer: Peer, link: Link, attach: Attach, node: Node, shown_size_
 
 def find(peer: Peer, address: LinkAddress) -> RequestTarget:
     """Look up the entity and the box that the address names, or raise the Refusal."""
-    entity = peer.namespace.catalog.find(address.entity)
-    if entity is None or isinstance(entity, Rule):
-        raise entity_not_found(f"sb://{peer.dialled_host}/{address.text}")
-    if isinstance(entity, Topic):
-        if address.is_dead_letter or address.is_transfer_dead_letter:
-            raise Refusal(NOT_ALLOWED, f"The topic '{entity.path}' has no dead-letter queue; its subscriptions have.")
-        return RequestTarget(entity, None)
-    assert isinstance(entity, Queue | Subscription)
-    box = entity.dead if address.is_dead_letter else entity.transfer if address.is_transfer_dead_letter else entity.main
-    return RequestTarget(entity, box)
+    return find_target(peer.namespace.catalog, address, peer.dialled_host)
 
 
 def _management(peer: Peer, address: LinkAddress) -> ManagementNode:
@@ -156,16 +141,7 @@ def _attach_sender(
     target: RequestTarget,
     via_path: str | None = None,
 ) -> None:
-    entity = target.entity
-    if isinstance(entity, Subscription):
-        raise Refusal(
-            NOT_ALLOWED,
-            f"Messages cannot be sent to the subscription '{entity.path}';"
-            f" send to its topic '{entity.description.topic}'.",
-        )
-    if isinstance(entity, Queue) and target.box is not entity.main:
-        raise dead_letters_take_no_sends(entity.path)
-    entity.check_send()
+    entity = destination_of(target)
     limit = entity.message_size_max
     inlet = Inlet(peer, link, entity, address.text)
     properties: dict[Symbol, Any] = {}
@@ -182,32 +158,17 @@ def _attach_sender(
 
 
 def _attach_receiver(peer: Peer, link: SenderLink, attach: Attach, address: LinkAddress, target: RequestTarget) -> None:
-    entity = target.entity
-    if isinstance(entity, Topic):
-        raise Refusal(
-            NOT_ALLOWED,
-            f"Messages cannot be received from the topic '{entity.path}';"
-            f" receive from a subscription, '{entity.path}/Subscriptions/<name>'.",
-        )
-    entity.check_receive()
-    forward_to = forwards_to(entity.description, "forward_to")
-    if forward_to is not None and target.box is entity.main:
-        raise Refusal(
-            NOT_ALLOWED, f"Messages cannot be received from '{entity.path}', which forwards them to '{forward_to}'."
-        )
-    assert target.box is not None
     wants_session = attach.source is not None and SESSION_FILTER in (attach.source.filter or {})
-    if wants_session != (target.box.sessions is not None):
-        raise Refusal(NOT_ALLOWED, NO_SESSIONS if wants_session else SESSION_REQUIRED)
+    entity, box = source_of(target, wants_session=wants_session)
     entity.touch(peer.namespace.now_ms())
     if wants_session:
         _check_session_id(attach)
-        applicant = Applicant(peer, link, attach, entity, target.box, address.text)
+        applicant = Applicant(peer, link, attach, entity, box, address.text)
         _lead(peer, link, applicant)
         peer.namespace.apply(applicant)
         return
     _answer(link, attach, None)
-    outlet = Outlet(peer, link, entity, target.box, address.text)
+    outlet = Outlet(peer, link, entity, box, address.text)
     _lead(peer, link, outlet)
     peer.namespace.listen(outlet)
 
