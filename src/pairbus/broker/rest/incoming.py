@@ -34,7 +34,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class IncomingMessages:
     """Messages of one request."""
 
     drafts: list[Draft]
@@ -47,7 +47,7 @@ def is_batch(content_type: str) -> bool:
     return content_type.partition(";")[0].strip().lower() == BATCH_CONTENT_TYPE
 
 
-def single(headers: Headers, body: bytes, size_max: int) -> Sending:
+def single(headers: Headers, body: bytes, size_max: int) -> IncomingMessages:
     """Read one message: its properties are in headers, its body is the body of the request."""
     sent = SettableProperties()
     content_type: str | None = None
@@ -70,10 +70,10 @@ def single(headers: Headers, body: bytes, size_max: int) -> Sending:
     if size > PROPERTIES_SIZE_MAX:
         text = f"The properties of the message have {size} bytes; {PROPERTIES_SIZE_MAX} are allowed."
         raise Refusal(ARGUMENT_ERROR, text)
-    return _sending([_encoded(sent, custom, content_type, body)], size_max)
+    return _incoming([_encoded(sent, custom, content_type, body)], size_max)
 
 
-def batch(body: bytes, size_max: int) -> Sending:
+def batch(body: bytes, size_max: int) -> IncomingMessages:
     """Read the messages of a batch, all or none."""
     try:
         entries = read_json(body.decode("utf-8-sig"))
@@ -83,7 +83,7 @@ def batch(body: bytes, size_max: int) -> Sending:
         raise Refusal(ARGUMENT_ERROR, "The body of a batch is a JSON array of at least one message.")
     if len(entries) > BATCH_COUNT_MAX:
         raise Refusal(ARGUMENT_ERROR, f"The batch has {len(entries)} messages; {BATCH_COUNT_MAX} are allowed.")
-    return _sending([_of_batch(number, entry) for number, entry in enumerate(entries)], size_max)
+    return _incoming([_of_batch(number, entry) for number, entry in enumerate(entries)], size_max)
 
 
 def _of_batch(number: int, entry: Any) -> tuple[bytes, int | None]:
@@ -161,7 +161,7 @@ def _encoded(
     return message.encode(), sent.ttl_ms
 
 
-def _sending(messages: list[tuple[bytes, int | None]], size_max: int) -> Sending:
+def _incoming(messages: list[tuple[bytes, int | None]], size_max: int) -> IncomingMessages:
     sizes = [len(payload) for payload, _ in messages]
     if sum(sizes) > size_max:
         what = "message" if len(sizes) == 1 else "batch"
@@ -171,4 +171,4 @@ def _sending(messages: list[tuple[bytes, int | None]], size_max: int) -> Sending
         draft = draft_of(payload)
         draft.ttl_ms = ttl_ms  # which may be longer than an AMQP header can say
         drafts.append(draft)
-    return Sending(drafts, sizes)
+    return IncomingMessages(drafts, sizes)

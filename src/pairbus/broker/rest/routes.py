@@ -16,7 +16,7 @@ import asyncio
 import logging
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 from aiohttp import web
@@ -26,7 +26,7 @@ from pairbus.amqp.errors import ProtocolError
 from pairbus.auth.sas import LISTEN, SEND, TokenNotValid
 from pairbus.broker.boxes.box import Box, Lock
 from pairbus.broker.entities.destination import Destination
-from pairbus.broker.entities.draft import check_session_ids
+from pairbus.broker.entities.draft import Draft, check_session_ids
 from pairbus.broker.entities.receivable import Outcome, Receivable
 from pairbus.broker.management import RequestTarget
 from pairbus.broker.refusal import (
@@ -38,13 +38,13 @@ from pairbus.broker.refusal import (
 )
 from pairbus.broker.rest.answers import done, has_left, refused, write
 from pairbus.broker.rest.body_reading import body_of
-from pairbus.broker.rest.incoming import Sending, batch, is_batch, single
+from pairbus.broker.rest.incoming import batch, is_batch, single
 from pairbus.broker.rest.outgoing import HttpMessage, http_message
-from pairbus.broker.rest.paths import MessagePath, Place, message_path
+from pairbus.broker.rest.paths import MessagePath, PathKind, message_path
 from pairbus.broker.strict import track
 from pairbus.broker.wire.address import parse_address
 from pairbus.broker.wire.targets import box_of, destination_of, find_target, source_of
-from pairbus.faults import Place as FaultPlace
+from pairbus.faults import Place
 from pairbus.ledger import MeterKind
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ class MessageRoutes:
 
         An entity whose path ends like such a request is meant itself, but for sends and receives.
         """
-        path = message_path(request.method, request.rel_url.raw_path)
+        segments = [unquote(segment) for segment in request.rel_url.raw_path.split("/") if segment]
+        path = message_path(request.method, segments)
         if path is None or (request.method != "POST" and self._namespace.catalog.find(path.text) is not None):
             return None
         try:
@@ -86,14 +87,16 @@ class MessageRoutes:
         return track(refusal.description, f"{namespace.name}:broker", namespace.real_ms())
 
     async def _answer(self, request: web.Request, path: MessagePath) -> web.Response:
-        right = SEND if path.place is Place.MESSAGES else LISTEN
+        right = SEND if path.kind is PathKind.MESSAGES else LISTEN
         self._authorize(request, path, right)
-        target = find_target(self._namespace.catalog, parse_address(path.entity), request.url.host or "")
-        if path.place is Place.MESSAGES:
-            return await self._send(request, target)
-        if path.place is Place.HEAD:
-            return await self._receive(request, path, target, deletes=request.method == "DELETE")
-        return await self._settle(request, path, target)
+        if path.kind is PathKind.MESSAGES:
+            return await self._send(request, path)
+        if path.kind is PathKind.HEAD:
+            return await self._receive(request, path, deletes=request.method == "DELETE")
+        return await self._settle(request, path)
+
+    def _target(self, request: web.Request, path: MessagePath) -> RequestTarget:
+        return find_target(self._namespace.catalog, parse_address(path.entity), request.url.host or "")
 
     def _authorize(self, request: web.Request, path: MessagePath, right: str) -> None:
         token = request.headers.get("Authorization")
@@ -108,7 +111,7 @@ class MessageRoutes:
                 f"{right} claim is required for '/{path.entity}'; the key has {', '.join(grant.rights)}"
             )
 
-    async def _met(self, request: web.Request, place: FaultPlace, direction: str, target: RequestTarget) -> bool:
+    async def _met(self, request: web.Request, place: Place, direction: str, target: RequestTarget) -> bool:
         """Let the operation meet its fault; return whether its answer is lost."""
         faults = self._namespace.faults
         if not faults.acts:
@@ -124,34 +127,38 @@ class MessageRoutes:
 
     # ── sending ──
 
-    async def _send(self, request: web.Request, target: RequestTarget) -> web.Response:
+    async def _send(self, request: web.Request, path: MessagePath) -> web.Response:
+        target = self._target(request, path)
         destination = destination_of(target)
-        strictness = self._namespace.strictness
-        content_type = request.headers.get("Content-Type", "")
+        is_lost, sizes = False, [0]
+        kind: MeterKind = "send"
+        refusal: Refusal | None = None
+        is_json = is_batch(request.headers.get("Content-Type", ""))
         size_max = destination.message_size_max
-        if is_batch(content_type):
-            size_max = min(size_max, BATCH_SIZE_MAX, strictness.batch_size_max or BATCH_SIZE_MAX)
-        async with body_of(request, size_max, self._namespace.waiting_requests.arriving) as body:
-            is_lost = await self._met(request, FaultPlace.MESSAGE, "send", target)
-            try:
-                if is_batch(content_type):
-                    sending = batch(body, size_max)
-                else:
-                    sending = single(request.raw_headers, body, size_max)
-            except ProtocolError as error:
-                raise Refusal(ARGUMENT_ERROR, error.description) from None
-            refusal = await self._sent(destination, sending)
+        if is_json:
+            size_max = min(size_max, BATCH_SIZE_MAX, self._namespace.strictness.batch_size_max or BATCH_SIZE_MAX)
+        try:
+            async with body_of(request, size_max, self._namespace.waiting_requests.arriving) as body:
+                sizes = [len(body)]
+                is_lost = await self._met(request, Place.MESSAGE, "send", target)
+                incoming = batch(body, size_max) if is_json else single(request.raw_headers, body, size_max)
+                kind = "ping" if incoming.drafts[0].is_ping else "send"
+                sizes = incoming.sizes
+                destination = destination_of(self._target(request, path))  # a reset may have replaced it meanwhile
+                refusal = await self._sent(destination, incoming.drafts)
+        except Refusal as error:
+            refusal = error
+        except ProtocolError as error:
+            refusal = Refusal(ARGUMENT_ERROR, error.description)
         if self._namespace.meter is not None:
-            kind: MeterKind = "ping" if sending.drafts[0].is_ping else "send"
-            self._namespace.meter.messages(destination.path, kind, sending.sizes, refusal)
+            self._namespace.meter.messages(destination.path, kind, sizes, refusal)
         if refusal is not None:
             raise refusal
         return _answered(request, done(201), is_lost)
 
-    async def _sent(self, destination: Destination, sending: Sending) -> Refusal | None:
+    async def _sent(self, destination: Destination, drafts: list[Draft]) -> Refusal | None:
         """Give messages to their entity and wait for the commit; return the Refusal."""
         now_ms, faults = self._namespace.now_ms(), self._namespace.faults
-        drafts = sending.drafts
         try:
             if destination.requires_session:
                 check_session_ids(drafts, destination.path)
@@ -170,13 +177,12 @@ class MessageRoutes:
 
     # ── receiving ──
 
-    async def _receive(
-        self, request: web.Request, path: MessagePath, target: RequestTarget, *, deletes: bool
-    ) -> web.Response:
+    async def _receive(self, request: web.Request, path: MessagePath, *, deletes: bool) -> web.Response:
+        target = self._target(request, path)
         entity, box = source_of(target)
         namespace = self._namespace
         timeout_s = _timeout(request.query.get("timeout"))
-        await self._met(request, FaultPlace.ATTACH, "receive", target)
+        await self._met(request, Place.ATTACH, "receive", target)
         entity.touch(namespace.now_ms())
         lock = await namespace.waiting_requests.lock_next(entity, box, timeout_s, lambda: has_left(request))
         if lock is None:
@@ -222,14 +228,16 @@ class MessageRoutes:
 
     # ── settling ──
 
-    async def _settle(self, request: web.Request, path: MessagePath, target: RequestTarget) -> web.Response:
+    async def _settle(self, request: web.Request, path: MessagePath) -> web.Response:
+        target = self._target(request, path)
         entity, box = box_of(target)
         renews = request.method == "POST"
-        is_lost = await self._met(request, FaultPlace.REQUEST if renews else FaultPlace.SETTLEMENT, "receive", target)
         namespace = self._namespace
-        now_ms = namespace.now_ms()
+        is_lost = False
         refusal: Refusal | None = None
         try:
+            is_lost = await self._met(request, Place.REQUEST if renews else Place.SETTLEMENT, "receive", target)
+            now_ms = namespace.now_ms()
             token = _held_token(box, path, now_ms)
             if renews:
                 entity.renew(box, [token], now_ms)
