@@ -173,7 +173,7 @@ async def test_message_that_is_too_large_is_refused(world: HttpWorld) -> None:
 
 async def test_topic_gives_copies_to_its_subscriptions(world: HttpWorld) -> None:
     """A subscription shows the topic's number too; segments of the path compare without case."""
-    await world.send("Events", b"for all", **{"color": '"red"'})
+    await world.send("Events", b"for all", color='"red"')
     answer = await world.ask("DELETE", "events/SUBSCRIPTIONS/Audit/Messages/Head?timeout=5")
     assert (answer.status, answer.body, answer.headers["color"]) == (200, b"for all", '"red"')
     assert (answer.broker["EnqueuedSequenceNumber"], answer.broker["SequenceNumber"]) == (1, 1)

@@ -220,7 +220,7 @@ def test_type_is_in_the_spelling(text: str, expected: object) -> None:
 )
 def test_text_without_quotes_is_refused(text: str) -> None:
     """The service rejects a message for it."""
-    with pytest.raises(ValueError, match="quotes|too large"):
+    with pytest.raises(ValueError, match=r"quotes|too large"):
         read_value(text)
 
 

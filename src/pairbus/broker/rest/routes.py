@@ -41,6 +41,7 @@ from pairbus.broker.rest.body_reading import body_of
 from pairbus.broker.rest.incoming import batch, is_batch, single
 from pairbus.broker.rest.outgoing import HttpMessage, http_message
 from pairbus.broker.rest.paths import MessagePath, PathKind, message_path
+from pairbus.broker.rest.waiting import Taken
 from pairbus.broker.strict import track
 from pairbus.broker.wire.address import parse_address
 from pairbus.broker.wire.targets import box_of, destination_of, find_target, source_of
@@ -184,22 +185,21 @@ class MessageRoutes:
         timeout_s = _timeout(request.query.get("timeout"))
         await self._met(request, Place.ATTACH, "receive", target)
         entity.touch(namespace.now_ms())
-        lock = await namespace.waiting_requests.lock_next(entity, box, timeout_s, lambda: has_left(request))
-        if lock is None:
+        taken = await namespace.waiting_requests.lock_next(entity, box, timeout_s, lambda: has_left(request))
+        if taken is None:
             if namespace.meter is not None:
                 namespace.meter.count(entity.path, "empty receive")
             return done(204)
-        size = lock.message.size
+        size = taken.lock.message.size
         namespace.waiting_requests.locked.take(size)  # the body, until it has left
         try:
-            return await self._deliver(request, path, entity, box, lock, deletes=deletes)
+            return await self._deliver(request, path, taken, deletes=deletes)
         finally:
             namespace.waiting_requests.locked.give(size)
 
-    async def _deliver(
-        self, request: web.Request, path: MessagePath, entity: Receivable, box: Box, lock: Lock, *, deletes: bool
-    ) -> web.Response:
+    async def _deliver(self, request: web.Request, path: MessagePath, taken: Taken, *, deletes: bool) -> web.Response:
         """Answer with a message that is locked. Without an answer the message is locked no more."""
+        entity, box, lock = taken
         requests = self._namespace.waiting_requests
         outcome: Outcome | None = Outcome.ABANDON  # a delivery that fails by the message itself counts
         try:
@@ -222,7 +222,7 @@ class MessageRoutes:
             raise
         finally:
             if outcome is not None:
-                requests.end(entity, box, lock, outcome)
+                requests.end(taken, outcome)
             self._namespace.changed(entity)
         return answer
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 from pairbus.broker.boxes.box import Box, Lock
 from pairbus.broker.boxes.holds import Hold
@@ -23,6 +24,15 @@ from pairbus.broker.wire.outlet import TURN_BYTES
 
 WAITING_MAX = 1000  # requests of one namespace: 2 KB each, and one of its 5000 connections
 LOOK_S = 0.5  # between two looks whether the client is still there
+
+
+class Taken(NamedTuple):
+    """A message that is locked for a request."""
+
+    entity: Receivable
+    "Where it is: not where the request began to wait, when a reset has replaced that."
+    box: Box
+    lock: Lock
 
 
 class WaitingRequest:
@@ -119,7 +129,7 @@ class WaitingRequests:
 
     async def lock_next(
         self, entity: Receivable, box: Box, timeout_s: float, client_left: Callable[[], bool]
-    ) -> Lock | None:
+    ) -> Taken | None:
         """Wait for the next message of the box and lock it; None: none came in time, or the client left."""
         if self._over is not None:
             raise self._over
@@ -144,7 +154,7 @@ class WaitingRequests:
         answer = request.answer.result()
         if isinstance(answer, Refusal):
             raise answer
-        return answer
+        return Taken(request.entity, request.box, answer)
 
     async def _answered(self, request: WaitingRequest, timeout_s: float, client_left: Callable[[], bool]) -> None:
         loop = asyncio.get_running_loop()
@@ -156,13 +166,13 @@ class WaitingRequests:
     def _release(self, request: WaitingRequest) -> None:
         answer = request.answer.result() if request.answer.done() else None
         if isinstance(answer, Lock):
-            self.end(request.entity, request.box, answer, Outcome.RELEASE)
+            self.end(Taken(request.entity, request.box, answer), Outcome.RELEASE)
 
-    def end(self, entity: Receivable, box: Box, lock: Lock, outcome: Outcome) -> None:
+    def end(self, taken: Taken, outcome: Outcome) -> None:
         """End a lock that could not be answered, unless it has ended. Nobody hears whether that could be stored: then
         the lock ends by its time. With the namespace all locks end."""
         if self._over is None:
-            entity.settle(box, lock.token, outcome, self._now_ms(), _ignore)
+            taken.entity.settle(taken.box, taken.lock.token, outcome, self._now_ms(), _ignore)
 
     def wake(self) -> None:
         """Wake everyone who waits: the budget has room again."""
