@@ -38,7 +38,7 @@ async def test_message_of_the_sdk_is_shown_with_all_it_has(world: HttpWorld) -> 
             "price": 2.5,
             "active": False,
             "id": uuid.UUID(int=5),
-            "when": datetime(2011, 12, 14, tzinfo=UTC),
+            "when": datetime(2011, 12, 14, tzinfo=UTC),  # type: ignore[dict-item]
         },
         message_id="m-1",
         correlation_id="c-1",
