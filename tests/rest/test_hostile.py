@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -17,6 +18,13 @@ from tests.faults.conftest import until
 from tests.rest.world import JSON_BATCH, HttpWorld, http_world
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@pytest.fixture(autouse=True)
+def calm_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A client's mistake, or its absence, is no error of the broker."""
+    yield
+    assert [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR] == []
 
 
 @asynccontextmanager

@@ -95,5 +95,7 @@ async def write(request: web.Request, answer: web.Response, faults: NamespaceFau
         if request.transport is not None:
             request.transport.abort()
         raise ConnectionResetError(f"the client did not read its answer within {ANSWER_WAIT_S:.0f} s") from None
+    except ConnectionError as error:
+        raise ConnectionResetError("the client left while it was answered") from error
     if request.transport is None:
         raise ConnectionResetError("the client left before it had read its answer")
