@@ -57,6 +57,18 @@ async def test_receive_is_refused_and_the_message_stays(world: HttpWorld, kind: 
         assert (world.waiting(), world.locks()) == (1, 0)
 
 
+@pytest.mark.parametrize("kind", ["restart", "disable"])
+async def test_fault_that_detaches_links_ends_the_wait(world: HttpWorld, kind: str) -> None:
+    """At once, without a message; requests at other entities go on."""
+    waiting = asyncio.create_task(world.ask("POST", "orders/messages/head?timeout=60"))
+    other = asyncio.create_task(world.ask("POST", "other/messages/head?timeout=60"))
+    await until(lambda: len(world.namespace.waiting_requests) == 2)
+    world.faults.add(kind, entity="orders")
+    assert (await waiting).status == STATUS[kind]
+    await world.send("other")
+    assert (await other).status == 201
+
+
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
 async def test_settlement_is_refused_and_the_lock_stays(world: HttpWorld, method: str) -> None:
     """The client may settle again with the same lock."""

@@ -46,7 +46,7 @@ class OperationFaults:
     # ── links ──
 
     def begin(self, one: Active) -> None:
-        """Detach links that the fault does not allow.
+        """Detach links that the fault does not allow, and end the waits of requests over HTTP.
 
         A sender of a disabled entity is told in the answer to its send, as without a fault.
         """
@@ -57,6 +57,10 @@ class OperationFaults:
                 is_spared = direction == "send" and one.fault.kind.name == "disable"
                 if not is_spared and direction in one.fault.directions and one.concerns(end.entity.path):
                     self._detach(end, one, direction)
+            waiting = self._namespace.waiting_requests
+            for entity in waiting.entities():
+                if "receive" in one.fault.directions and one.concerns(entity.path):
+                    waiting.turn_away(entity, self._refusal(one, entity.path, "receive"))
 
     def _detach(self, end: EntityLink, one: Active, direction: str) -> None:
         path = end.entity.path

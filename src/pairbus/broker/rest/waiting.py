@@ -179,6 +179,10 @@ class WaitingRequests:
         for request in list(self._requests):
             request.wake()
 
+    def entities(self) -> set[Receivable]:
+        """Return the entities at which requests wait."""
+        return {request.entity for request in self._requests}
+
     def turn_away(self, holder: Entity, refusal: Refusal) -> None:
         """End the waits at an entity."""
         for request in self._requests:
