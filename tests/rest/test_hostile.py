@@ -173,10 +173,25 @@ async def test_slow_body_is_given_up(world: HttpWorld, monkeypatch: pytest.Monke
     monkeypatch.setattr(body_reading, "BODY_WAIT_S", 0.3)
     async with connected(world) as (reader, writer):
         writer.write(head(world, "POST", "orders/messages", "Content-Length: 1000") + b"x")
-        await until(lambda: world.namespace.budget.arriving.used == 1000)
+        await until(lambda: world.namespace.budget.unfinished.used == 1)
         assert b" 408 " in await status_line(reader)
-    assert world.namespace.budget.arriving.used == 0
+    assert world.namespace.budget.unfinished.used == world.namespace.budget.arriving.used == 0
     assert world.waiting() == 0
+
+
+async def test_body_that_stands_still_gives_way(world: HttpWorld) -> None:
+    """When others need the memory, the client whose body came longest ago is told to come back later."""
+    budget: MemoryBudget = world.namespace.budget
+    budget.unfinished.limit = 150
+    async with connected(world) as (stalled, first), connected(world) as (moving, second):
+        first.write(head(world, "POST", "orders/messages", "Content-Length: 1000") + b"x" * 100)
+        await until(lambda: budget.unfinished.used == 100)
+        second.write(head(world, "POST", "orders/messages", "Content-Length: 110") + b"x" * 100)
+        assert b" 503 " in await status_line(stalled)
+        await until(lambda: budget.unfinished.used == 100)
+        second.write(b"x" * 10)
+        assert b" 201 " in await status_line(moving)
+    assert (world.waiting(), budget.unfinished.used) == (1, 0)
 
 
 async def test_body_that_breaks_off_is_no_message(world: HttpWorld) -> None:
@@ -184,8 +199,8 @@ async def test_body_that_breaks_off_is_no_message(world: HttpWorld) -> None:
     for line, part in (("Content-Length: 1000", b"x"), ("Transfer-Encoding: chunked", b"1\r\nx\r\n")):
         async with connected(world) as (_, writer):
             writer.write(head(world, "POST", "orders/messages", line) + part)
-            await until(lambda: world.namespace.budget.arriving.used > 0)
-        await until(lambda: world.namespace.budget.arriving.used == 0)
+            await until(lambda: world.namespace.budget.unfinished.used > 0)
+        await until(lambda: world.namespace.budget.unfinished.used == 0)
     assert world.waiting() == 0
 
 

@@ -131,6 +131,7 @@ class MessageRoutes:
     async def _send(self, request: web.Request, path: MessagePath) -> web.Response:
         target = self._target(request, path)
         destination = destination_of(target)
+        arriving = self._namespace.waiting_requests.arriving
         is_lost, sizes = False, [0]
         kind: MeterKind = "send"
         refusal: Refusal | None = None
@@ -139,7 +140,7 @@ class MessageRoutes:
         if is_json:
             size_max = min(size_max, BATCH_SIZE_MAX, self._namespace.strictness.batch_size_max or BATCH_SIZE_MAX)
         try:
-            async with body_of(request, size_max, self._namespace.waiting_requests.arriving) as body:
+            async with body_of(request, size_max, self._namespace.budget, arriving) as body:
                 sizes = [len(body)]
                 is_lost = await self._met(request, Place.MESSAGE, "send", target)
                 incoming = batch(body, size_max) if is_json else single(request.raw_headers, body, size_max)
