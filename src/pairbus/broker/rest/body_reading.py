@@ -32,7 +32,7 @@ class UnfinishedBody:
 
     def note(self, size: int) -> None:
         self.size = size
-        self._shelf.hold(self, size)
+        self._shelf.note_size(self, size)
 
     def held_bytes(self) -> int:
         return self.size
