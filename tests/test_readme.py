@@ -47,7 +47,7 @@ def test_readme_fails_over_a_queue_of_the_reader(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "pairbus-data", namespaces=["contoso", "fabrikam"]) as process:
         exports = prepare.split("pairbus queue create")[0]
         missing = typed(exports + "python send.py", tmp_path, process)
-        assert "MessagingEntityNotFoundError" in missing.stderr, "what the page says of a queue that is missing"
+        assert "ServiceBusAuthenticationError" in missing.stderr, "what the page says of a queue that is missing"
         done = typed(prepare + story, tmp_path, process)
     assert done.returncode == 0, done.stderr
     comments = re.findall(r"# (<.*>|moved .*)$", story, re.MULTILINE)

@@ -322,7 +322,7 @@ def test_operations_are_timed_by_name_type_and_outcome(played: dict[str, Any]) -
         settled = {"operation.type": "settle", "servicebus.disposition_status": name}
         assert [count for count, *_ in facts(durations, **named[name], **settled)] == [1]
     [failed] = [json.loads(key) for key in durations if "error.type" in key]
-    assert failed["destination.name"] == "missing" and failed["error.type"] == "MessagingEntityNotFoundError"
+    assert failed["destination.name"] == "missing" and failed["error.type"] == "ServiceBusAuthenticationError"
 
 
 def test_delivered_messages_are_counted(played: dict[str, Any]) -> None:

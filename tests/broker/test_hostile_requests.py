@@ -59,7 +59,7 @@ def test_an_audience_that_is_no_address_is_not_kept() -> None:
     """Every audience of a connection is remembered with its token, so their size is the memory of a connection."""
     ring, answers = KeyRing([SharedAccessKey("root", "key")]), list[tuple[dict[str, Any], Any]]()
     grants = Grants()
-    node = CbsNode(ring, grants, on_token=lambda: None, real_ms=lambda: 1000)
+    node = CbsNode(ring, grants, on_token=lambda: None, real_ms=lambda: 1000, check_entity=lambda audience: None)
     for length in (AUDIENCE_LENGTH_MAX, AUDIENCE_LENGTH_MAX + 1):
         node.on_request(put_token("sb://h/".ljust(length, "q")), lambda *answer: answers.append(answer), 1000)
     assert [answer["status-code"] for answer, _ in answers] == [202, 400]

@@ -223,6 +223,8 @@ async def put_tokens(client: Client, count: int, expires_s: float) -> list[Messa
     ask = await client.sender(session, "$cbs", "ask")
     await client.receiver(session, "$cbs", credit=100, name="hear")
     for number in range(count):
+        if client.namespace.queue(f"q{number}") is None:
+            await client.queue(f"q{number}")
         audience = f"sb://contoso/q{number}"
         request = Message(
             properties=Properties(message_id=number, reply_to="client"),

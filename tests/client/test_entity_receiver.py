@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION
-from azure.servicebus.exceptions import MessagingEntityNotFoundError, OperationTimeoutError, SessionLockLostError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusAuthenticationError, SessionLockLostError
 
 from pairbus.client.receiving.entity_receiver import EntityReceiver, Incoming
 from pairbus.client.receiving.options import of_queue
@@ -135,8 +135,9 @@ async def test_lost_connection_is_opened_again_within_the_call(world: World) -> 
 
 async def test_missing_queue_is_told_at_once(world: World) -> None:
     _, receiver = await opened(world, "no-such-queue")
-    with pytest.raises(MessagingEntityNotFoundError):
+    with pytest.raises(ServiceBusAuthenticationError) as missing:
         await receiver.receive(1, 20.0)
+    assert "could not be found" in missing.value.__notes__[0]
 
 
 async def test_session_is_accepted_kept_and_lost(world: World) -> None:

@@ -197,7 +197,7 @@ async def plain_error(connection_string: str, path: str, what: Any) -> BaseExcep
 
 WRONG: list[tuple[str, Any]] = [
     ("wrong key", sdk_errors.ServiceBusAuthenticationError),
-    ("not found", sdk_errors.MessagingEntityNotFoundError),
+    ("not found", sdk_errors.ServiceBusAuthenticationError),
     ("disabled", sdk_errors.MessagingEntityDisabledError),
     ("too large", sdk_errors.MessageSizeExceededError),
     ("invalid", sdk_errors.ServiceBusError),

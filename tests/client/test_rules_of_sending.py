@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.exceptions import MessageSizeExceededError, MessagingEntityNotFoundError, ServiceBusError
+from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusAuthenticationError, ServiceBusError
 
 from pairbus.client.errors import PartlySent, SendAvailabilityBacklogError
 from pairbus.pairing.events import BacklogQueueBack, BacklogQueueFailed, FailedOver, Recovered, Suspected
@@ -165,7 +165,7 @@ async def test_a_row_of_the_failure_policy_can_be_replaced(world: World, flavour
     """An application that recreates its queues at night: a missing queue is an outage, other rows are unchanged."""
     policy = FailurePolicy({**REACTIONS, Kind.NOT_FOUND: Reaction.COUNT})
     usual, replaced = await world.client(flavour), await world.client(flavour, policy=policy)
-    assert isinstance(await usual.sender("not-there").error(message()), MessagingEntityNotFoundError)
+    assert isinstance(await usual.sender("not-there").error(message()), ServiceBusAuthenticationError)
     assert usual.told(FailedOver) == []
     await replaced.sender("not-there").send(message())
     assert replaced.state("not-there") is State.FAILED_OVER and world.in_backlog() == 1

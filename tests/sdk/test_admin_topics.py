@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusError
+from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusError
 from azure.servicebus.management import (
     CorrelationRuleFilter,
     EntityStatus,
@@ -429,8 +429,9 @@ async def test_addresses_of_topics_and_subscriptions(sdk: Sdk, sdk_admin: Admin)
         f"{topic}/Subscriptions/s/Rules/$Default",
         f"{topic}/Subscriptions",
     ):
-        with pytest.raises(MessagingEntityNotFoundError):
+        with pytest.raises(ServiceBusAuthenticationError) as refused:
             await sdk.receiver(missing)
+        assert "Status code: 404" in str(refused.value.inner_exception)
 
 
 async def test_rules_take_effect_at_once(sdk: Sdk, sdk_admin: Admin) -> None:

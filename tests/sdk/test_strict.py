@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.amqp import AmqpAnnotatedMessage
-from azure.servicebus.exceptions import MessageSizeExceededError, MessagingEntityNotFoundError
+from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
 
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription, Strictness
 from pairbus.broker.strict import Credit
@@ -108,8 +108,9 @@ async def test_every_kind_of_settlement_is_answered(strict_sdk: Sdk) -> None:
 
 async def test_a_refused_link_is_an_error_of_its_kind(strict_sdk: Sdk) -> None:
     """The attach that comes before the error is bare, and the error text has a tail."""
-    with pytest.raises(MessagingEntityNotFoundError, match=r"could not be found.*TrackingId:.*Timestamp:"):
-        sender = await strict_sdk.sender("nowhere")
+    path = f"orders-{strict_sdk.flavour}/$DeadLetterQueue"
+    with pytest.raises(ServiceBusError, match=r"cannot be sent to the dead-letter queue.*TrackingId:.*Timestamp:"):
+        sender = await strict_sdk.sender(path)
         await sender.send_messages(ServiceBusMessage("x"))
 
 

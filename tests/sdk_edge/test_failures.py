@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, exceptions
-from azure.servicebus._pyamqp.error import AMQPLinkError, ErrorCondition
+from azure.servicebus._pyamqp.error import AMQPLinkError, ErrorCondition, TokenAuthFailure
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
 from pairbus.pairing.policy import Kind, kind_of_condition
@@ -132,6 +132,8 @@ TABLE = [
     (exceptions.ServiceBusError("internal", retryable=True), Kind.INTERNAL),
     (exceptions.ServiceBusError("argument", retryable=False), Kind.INVALID),
     (translated(AMQPLinkError(ErrorCondition.NotFound, description="no")), Kind.NOT_FOUND),
+    (translated(TokenAuthFailure(404, "no")), Kind.NOT_FOUND),
+    (translated(TokenAuthFailure(401, "no")), Kind.UNAUTHORIZED),
     (translated(AMQPLinkError(ErrorCondition.InternalError, description="trouble")), Kind.INTERNAL),
     (translated(TimeoutError("Authentication attempt timed-out.")), Kind.TIMEOUT),
     (translated(AttributeError("'NoneType' object has no attribute 'listen'")), Kind.COMMUNICATION),

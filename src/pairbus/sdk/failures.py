@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from http import HTTPStatus
+from typing import Any
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, ServiceRequestError
 from azure.servicebus import exceptions
@@ -105,6 +107,8 @@ def failure_of(error: BaseException) -> Failure | None:
 
 
 def _kind_of(error: BaseException) -> Kind | None:
+    if isinstance(error, exceptions.ServiceBusAuthenticationError) and _status_of_token(error) == HTTPStatus.NOT_FOUND:
+        return Kind.NOT_FOUND  # the service knows no entity for which the token could be
     for known, kind in _KINDS:
         if isinstance(error, known):
             return kind
@@ -116,6 +120,11 @@ def _kind_of(error: BaseException) -> Kind | None:
             return kind_of_condition(error._condition)
         return Kind.INTERNAL if error._retryable else Kind.INVALID
     return _kind_of_foreign(error)
+
+
+def _status_of_token(error: exceptions.ServiceBusError) -> Any:
+    """Return the status with which the service refused a token; None: the error has another reason."""
+    return next((one.status_code for one in _chain(error) if isinstance(one, amqp_error.TokenAuthFailure)), None)
 
 
 def _kind_of_foreign(error: BaseException) -> Kind | None:

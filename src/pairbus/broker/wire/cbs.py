@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from pairbus.amqp.errors import UNAUTHORIZED_ACCESS
+from pairbus.amqp.errors import NOT_FOUND, UNAUTHORIZED_ACCESS
 from pairbus.amqp.message import Message
 from pairbus.amqp.types import Int
 from pairbus.auth.sas import MANAGE, Grant, KeyRing, TokenNotValid, resource_path
@@ -16,7 +16,7 @@ from pairbus.broker.wire.requests import OwnTransaction, SendReply
 logger = logging.getLogger("pairbus.broker")
 
 GRANTS_MAX = 4096  # audiences per connection; the SDKs put one per link
-_STATUS_OF = {UNAUTHORIZED_ACCESS: 401, TIMEOUT: 408, SERVER_BUSY: 503}
+_STATUS_OF = {UNAUTHORIZED_ACCESS: 401, NOT_FOUND: 404, TIMEOUT: 408, SERVER_BUSY: 503}
 AUDIENCE_LENGTH_MAX = 2048  # a host and an encoded path of 260 characters; all audiences are kept in memory
 
 
@@ -62,12 +62,23 @@ class CbsNode:
 
     address = entity = "$cbs"
 
-    def __init__(self, keys: KeyRing, grants: Grants, on_token: Callable[[], None], real_ms: Callable[[], int]) -> None:
-        """Make the node. `real_ms` is the machine's clock, by which tokens expire even when a test moves the other."""
+    def __init__(
+        self,
+        keys: KeyRing,
+        grants: Grants,
+        on_token: Callable[[], None],
+        real_ms: Callable[[], int],
+        check_entity: Callable[[str], None],
+    ) -> None:
+        """Make the node. `real_ms` is the machine's clock, by which tokens expire even when a test moves the other.
+
+        `check_entity` raises a Refusal when the entity of an audience does not exist.
+        """
         self._keys = keys
         self._grants = grants
         self._on_token = on_token
         self._real_ms = real_ms
+        self._check_entity = check_entity
 
     def right_of(self, request: Message) -> str:
         return MANAGE
@@ -88,6 +99,7 @@ class CbsNode:
         else:
             try:
                 grant = self._keys.check(token, resource_path(audience), self._real_ms() / 1000)
+                self._check_entity(audience)  # behind the token: without a key nobody learns which entities exist
                 self._grants.put(audience, grant)
             except TokenNotValid as error:
                 logger.info("token for %r refused: %s", audience, error)
@@ -95,6 +107,9 @@ class CbsNode:
                     reply(_status(403, f"The token was not taken: {error}."), None)
                 else:
                     reply(_status(401, f"InvalidToken: {error}"), None)
+            except Refusal as refusal:
+                logger.info("token for %r refused: %s", audience, refusal)
+                self.refuse(reply, refusal)
             else:
                 self._on_token()
                 reply(_status(202, "Accepted"), None)

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -50,7 +51,7 @@ from pairbus.broker.wire.link_handler import EntityLink, LinkHandler
 from pairbus.broker.wire.outlet import Outlet
 from pairbus.broker.wire.peer_memory import Arrivals, PeerWire, Unfinished
 from pairbus.broker.wire.requests import RequestLink, ResponseLink
-from pairbus.broker.wire.router import attach_link, right_of
+from pairbus.broker.wire.router import attach_link, check_audience, right_of
 from pairbus.broker.wire.session_links import Applicant
 
 if TYPE_CHECKING:
@@ -82,7 +83,9 @@ class Peer:
         "True when the connection is over: no more reads or writes."
         self._wire = wire
         self._loop = loop
-        self._cbs = CbsNode(namespace.keys, self.grants, self._reschedule_tick, namespace.real_ms)
+        self._cbs = CbsNode(
+            namespace.keys, self.grants, self._reschedule_tick, namespace.real_ms, partial(check_audience, self)
+        )
         budget = namespace.budget
         self.locked = budget.locked.share()
         "Locks and unsettled deliveries of this client."

@@ -8,10 +8,13 @@ from pairbus.amqp.errors import INVALID_FIELD, NOT_ALLOWED, UNAUTHORIZED_ACCESS
 from pairbus.amqp.link import Link, ReceiverLink, SenderLink, address_of
 from pairbus.amqp.performatives import Attach, Coordinator
 from pairbus.amqp.types import Symbol, ULong
-from pairbus.auth.sas import LISTEN, SEND
+from pairbus.auth.sas import LISTEN, SEND, resource_path
+from pairbus.broker.description.common import path_key
+from pairbus.broker.entities.queue import Queue
 from pairbus.broker.entities.subscription import Subscription
+from pairbus.broker.entities.topic import Topic
 from pairbus.broker.management import OPERATIONS, ManagementNode, RequestTarget
-from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal
+from pairbus.broker.refusal import ARGUMENT_ERROR, Refusal, entity_not_found
 from pairbus.broker.wire.address import LinkAddress, parse_address
 from pairbus.broker.wire.cbs import CbsNode
 from pairbus.broker.wire.coordinator import COMMAND_SIZE_MAX, CoordinatorLink
@@ -78,6 +81,15 @@ def _attach_node(peer: Peer, link: Link, attach: Attach, node: Node, shown_size_
         link.keep_credit(REQUEST_CREDIT)
     elif isinstance(link, SenderLink):
         link.context = ResponseLink(peer, link, node)
+
+
+def check_audience(peer: Peer, audience: str) -> None:
+    """Raise the Refusal of a token for an entity that does not exist; a token for the whole namespace names none."""
+    path = resource_path(audience)  # decoded, as it is compared with the token
+    key, spelled = parse_address(path).entity, parse_address(audience).text
+    if not key or key.startswith("$") or isinstance(peer.namespace.catalog.find(key), Queue | Topic | Subscription):
+        return
+    raise entity_not_found(f"sb://{peer.dialled_host}/{spelled if path_key(spelled) == path else path}")
 
 
 def find(peer: Peer, address: LinkAddress) -> RequestTarget:
