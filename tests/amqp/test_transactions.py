@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.amqp.events import Delivery, Disposed, SettlementAnswered, TransactionalDelivery
+from pairbus.amqp.events import AmqpEvent, Delivery, Disposed, SettlementAnswered, TransactionalDelivery
 from pairbus.amqp.performatives import ACCEPTED_BYTES, RELEASED_BYTES, Accepted, Released, TransactionalState
 from tests.amqp.pair import Pair
 from tests.amqp.test_transfer import of_kind
@@ -25,6 +25,17 @@ def test_delivery_in_a_transaction_names_it(size: int) -> None:
     assert isinstance(inside, TransactionalDelivery)
     assert (inside.txn_id, inside.payload, inside.message_format, inside.settled) == (TXN, b"m" * size, 5, False)
     assert type(outside) is Delivery and outside.payload == b"plain"
+
+
+def test_transaction_may_be_named_by_a_later_frame_of_a_delivery() -> None:
+    """The message must not be committed outside it because its first frame has no state."""
+    pair = Pair()
+    _, far = pair.sender()
+    events: list[AmqpEvent] = []
+    far.on_transfer(0, b"0", 0, False, True, False, None, b"one ", events)
+    far.on_transfer(None, None, None, False, False, False, TransactionalState(TXN), b"two", events)
+    [delivery] = events
+    assert isinstance(delivery, TransactionalDelivery) and (delivery.txn_id, delivery.payload) == (TXN, b"one two")
 
 
 def test_deliveries_of_one_read_each_name_their_transaction() -> None:

@@ -38,8 +38,9 @@ from pairbus.amqp.types import Described, Symbol, encode
 from pairbus.broker.description import TopicDescription
 from pairbus.broker.description.rule import RuleDescription
 from pairbus.broker.description.subscription import SubscriptionDescription
-from pairbus.broker.entities.transactions import LIFETIME_MS, OPEN_MAX, OPERATIONS_MAX
+from pairbus.broker.entities.transactions import LIFETIME_MS, OPEN_MAX, OPERATIONS_MAX, STRANGER_OPEN_MAX
 from pairbus.broker.refusal import MESSAGE_LOCK_LOST
+from pairbus.broker.wire.cbs import Grants
 from pairbus.broker.wire.session_links import SESSION_FILTER
 from pairbus.errors import StoreError
 from pairbus.filters import SqlFilter
@@ -125,6 +126,27 @@ async def test_every_settlement_waits_for_the_discharge(outcome: Any, counts: tu
     assert (queue.active_count, queue.deferred_count, queue.dead_count, count) == counts
     [answer] = client.all_events(SettlementAnswered)
     assert answer.settled and type(answer.state) is type(outcome) and getattr(answer.state, "error", None) is None
+
+
+@pytest.mark.parametrize("trouble", ["a lost lock", "a failed commit"])
+async def test_rolled_back_release_leaves_its_lock_as_it_was(trouble: str) -> None:
+    """A release writes nothing, and belongs to its transaction all the same."""
+    client = await TransactionClient().start("orders")
+    await filled(client, "orders", 2)
+    _, [released, dead] = await client.receive("orders", 2)
+    queue = client.box_of("orders")
+    txn = await client.declare()
+    await client.settle(released, Released(), txn)
+    await client.settle(dead, DEAD_LETTER, txn)
+    if trouble == "a lost lock":
+        queue.complete_many(queue.main, [dead.tag], client.namespace.now_ms(), lambda lost, error: None)
+        await client.turn()
+    else:
+        store: Any = client.namespace.store
+        store.fail_next(StoreError("the disk is gone"))
+    assert await client.discharge(txn) == TRANSACTION_ROLLBACK
+    assert released.tag in {lock.token for lock in queue.main.locks}
+    assert await client.settle(released, Accepted(), None) == (Accepted(), True)
 
 
 async def test_discharge_is_answered_after_its_commit() -> None:
@@ -249,6 +271,8 @@ async def test_unknown_id_is_refused_everywhere() -> None:
     state, settled = await client.settle(delivery, Accepted(), b"unknown")
     assert condition_of(state) == TRANSACTION_UNKNOWN_ID and settled
     assert await client.discharge(b"unknown") == TRANSACTION_UNKNOWN_ID
+    refused = await client.command(Discharge(b"x" * 4000))
+    assert len(refused.error.description) < 200
     assert client.count("orders") == 1
 
 
@@ -529,6 +553,15 @@ async def test_open_transactions_are_bounded() -> None:
         await asyncio.sleep(0)
         client.peer.transactions.declare(client, client.namespace.now_ms())
     assert client.namespace.budget.undecided.used == used
+
+
+async def test_client_without_a_token_has_few_open_transactions() -> None:
+    """.NET declares before it puts its first token; strangers must not use up what clients need."""
+    client = await TransactionClient().start()
+    client.peer.grants = Grants()
+    for _ in range(STRANGER_OPEN_MAX):
+        await client.declare()
+    assert condition_of(await client.command(Declare())) == RESOURCE_LIMIT_EXCEEDED
 
 
 async def test_operations_beyond_the_memory_budget_are_refused() -> None:

@@ -132,8 +132,8 @@ TABLE = [
     (exceptions.ServiceBusError("internal", retryable=True), Kind.INTERNAL),
     (exceptions.ServiceBusError("argument", retryable=False), Kind.INVALID),
     (translated(AMQPLinkError(ErrorCondition.NotFound, description="no")), Kind.NOT_FOUND),
-    (translated(TokenAuthFailure(404, "no")), Kind.NOT_FOUND),
-    (translated(TokenAuthFailure(401, "no")), Kind.UNAUTHORIZED),
+    (translated(TokenAuthFailure(404, "no")), Kind.NOT_FOUND),  # type: ignore[no-untyped-call]
+    (translated(TokenAuthFailure(401, "no")), Kind.UNAUTHORIZED),  # type: ignore[no-untyped-call]
     (translated(AMQPLinkError(ErrorCondition.InternalError, description="trouble")), Kind.INTERNAL),
     (translated(TimeoutError("Authentication attempt timed-out.")), Kind.TIMEOUT),
     (translated(AttributeError("'NoneType' object has no attribute 'listen'")), Kind.COMMUNICATION),

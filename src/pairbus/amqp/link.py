@@ -311,6 +311,8 @@ class ReceiverLink(Link):
             raise ProtocolError(ILLEGAL_STATE, f"link {self.name}: delivery {delivery_id} inside another")
         elif settled and not self._partial_head[3]:  # any frame of the delivery may have `settled` (2.7.5)
             self._partial_head = (*self._partial_head[:3], True)
+        if state is not None:  # any frame may have it
+            self._partial_state = state
         if aborted:
             self._drop_partial()
             events.append(DeliveryAborted(self))

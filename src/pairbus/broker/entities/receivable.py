@@ -165,11 +165,20 @@ class Receivable(Entity):
     # ── settlements of receivers ──
 
     def settle(
-        self, box: Box, token: bytes, outcome: Outcome, now_ms: int, done: EntityDone, *, patch: bytes = b""
+        self,
+        box: Box,
+        token: bytes,
+        outcome: Outcome,
+        now_ms: int,
+        done: EntityDone,
+        *,
+        patch: bytes = b"",
+        in_unit: bool = False,
     ) -> None:
         """End one lock. `patch`: encoded pairs of application properties to change (abandon, defer, dead-letter).
 
-        When the answer is a refusal, the message is unchanged: a lock that was held runs on.
+        When the answer is a refusal, the message is unchanged: a lock that was held runs on. `in_unit`: the settlement
+        is part of a unit of the store, and fails with it, although a release writes nothing.
         """
         self.used_ms = now_ms
         lock = None if self.closed else box.locks.held(token, now_ms)
@@ -179,7 +188,7 @@ class Receivable(Entity):
             return
         box.locks.remove(lock)
         if outcome is Outcome.RELEASE:
-            self.store.after_commit(partial(self._released, box, lock, done))
+            self.store.after_commit(partial(self._released, box, lock, done, in_unit))
         elif outcome is Outcome.COMPLETE:
             self.store.write(deletion(box, [lock.message]))
             self.store.after_commit(partial(self._settled, box, lock, None, done))
@@ -219,8 +228,11 @@ class Receivable(Entity):
         if change is not None:
             self.announce(change[2])
 
-    def _released(self, box: Box, lock: Lock, done: EntityDone, _error: StoreError | None) -> None:
-        """Answer a release: it needed no write, so a failed commit does not matter."""
+    def _released(self, box: Box, lock: Lock, done: EntityDone, in_unit: bool, error: StoreError | None) -> None:
+        """Answer a release: it needed no write, so a failed commit does not matter, but that of its own unit."""
+        if error is not None and in_unit:
+            self._settled(box, lock, None, done, error)
+            return
         box.give_back(lock.message)
         done(None)
         self.announce(box)

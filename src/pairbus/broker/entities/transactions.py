@@ -41,6 +41,8 @@ from pairbus.errors import StoreError
 LIFETIME_MS = 120_000
 OPERATIONS_MAX = 100  # a message, a settlement or a session state each; how large they may be, the budget decides
 OPEN_MAX = 1000  # transactions of one connection, 1 MB without their operations
+STRANGER_OPEN_MAX = 10  # of one that has shown no token yet: strangers must not use up the memory of clients
+ID_SIZE = 16
 
 OnCommitted = Callable[[], None]
 
@@ -196,7 +198,7 @@ class Transaction:
             receivable.complete_many(box, tokens, now_ms, _ignore_many)
         for receivable, box, token, outcome, patch in self._settlements:
             receivable.check_settlement(box, token, outcome, now_ms, patch)
-            receivable.settle(box, token, outcome, now_ms, _ignore, patch=patch)
+            receivable.settle(box, token, outcome, now_ms, _ignore, patch=patch, in_unit=True)
         for sessions, session_id, is_mine, state in self._states:
             sessions.set_state(sessions.held(session_id, is_mine, now_ms), state, now_ms, _ignore)
 
@@ -228,19 +230,20 @@ class Transactions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def declare(self, owner: object, now_ms: int) -> bytes:
-        """Begin a transaction and return its id; Refusal: there are too many."""
-        self._drop_oldest(now_ms)
-        if len(self._open) >= OPEN_MAX or not self._share.may_take:
+    def declare(self, owner: object, now_ms: int, *, is_stranger: bool = False) -> bytes:
+        """Begin a transaction and return its id; Refusal: there are too many. `is_stranger`: without a token yet."""
+        open_max = STRANGER_OPEN_MAX if is_stranger else OPEN_MAX
+        self._drop_oldest(now_ms, open_max)
+        if len(self._open) >= open_max or not self._share.may_take:
             text = f"There are too many open transactions ({len(self._open)} on this connection): discharge some first."
             raise Refusal(RESOURCE_LIMIT_EXCEEDED, text)
-        txn_id = os.urandom(16)  # not a number: a client may use an id of its previous connection
+        txn_id = os.urandom(ID_SIZE)  # not a number: a client may use an id of its previous connection
         self._open[txn_id] = Transaction(owner, self._store, self._share, now_ms + LIFETIME_MS)
         return txn_id
 
-    def _drop_oldest(self, now_ms: int) -> None:
+    def _drop_oldest(self, now_ms: int, open_max: int) -> None:
         """Forget ids whose time is over, when there is no room for another."""
-        while len(self._open) >= OPEN_MAX:
+        while len(self._open) >= open_max:
             txn_id, oldest = next(iter(self._open.items()))
             if oldest.until_ms > now_ms:
                 return
@@ -304,7 +307,7 @@ class Transactions:
 
 
 def _name(txn_id: bytes) -> str:
-    return f"The transaction '{txn_id.hex()}'"
+    return f"The transaction '{txn_id[:ID_SIZE].hex()}'"  # an unknown one may be of any length
 
 
 def _unknown(txn_id: bytes) -> Refusal:

@@ -35,7 +35,7 @@ class CoordinatorLink(LinkHandler):
         try:
             command = _command_of(delivery)
             if isinstance(command, Declare):
-                txn_id = transactions.declare(self, now_ms)
+                txn_id = transactions.declare(self, now_ms, is_stranger=not self.peer.grants)
                 self._answer(delivery, Declared(txn_id).encode())
             else:
                 answered = partial(self._discharged, delivery)
