@@ -151,6 +151,6 @@ def test_a_value_that_cannot_be_read_names_its_setting(setting: str) -> None:
 
 def test_update_keeps_unknown_settings_and_clears_omitted_texts() -> None:
     """Older SDKs know no message size; a text like the metadata can only be cleared by leaving it out."""
-    current = QueueDescription("Q", max_message_size_kb=512, user_metadata="note", max_delivery_count=3, created_ms=5)
+    current = QueueDescription("Q", max_message_size_kb=2048, user_metadata="note", max_delivery_count=3, created_ms=5)
     changed = updated(current, description(body("<MaxDeliveryCount>4</MaxDeliveryCount>")), VERSION, now_ms=0)
-    assert changed == QueueDescription("Q", max_message_size_kb=512, max_delivery_count=4, created_ms=5)
+    assert changed == QueueDescription("Q", max_message_size_kb=2048, max_delivery_count=4, created_ms=5)

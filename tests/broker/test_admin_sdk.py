@@ -18,6 +18,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient as As
 from azure.servicebus.management import AuthorizationRule, ServiceBusAdministrationClient
 
 from pairbus.auth.sas import SharedAccessKey, sign
+from pairbus.broker.description import QueueDescription, TopicDescription
 from pairbus.errors import StoreError, StoreFull
 from tests.broker.admin_world import LISTEN_KEY, ROOT_KEY, SEND_KEY, AdminServer, serve
 
@@ -139,7 +140,9 @@ def test_a_listing_has_every_queue_once_over_any_number_of_pages(
 
 def test_an_update_changes_what_was_changed_and_keeps_the_rest(client: ServiceBusAdministrationClient) -> None:
     """The SDK writes back what it has read; it spells 'unlimited' differently than it read it."""
-    queue = client.create_queue("q", max_size_in_megabytes=2048, user_metadata="old", max_message_size_in_kilobytes=512)
+    queue = client.create_queue(
+        "q", max_size_in_megabytes=2048, user_metadata="old", max_message_size_in_kilobytes=2048
+    )
     queue.lock_duration = timedelta(seconds=5)
     queue.status = "Disabled"
     queue.user_metadata = None
@@ -149,7 +152,7 @@ def test_an_update_changes_what_was_changed_and_keeps_the_rest(client: ServiceBu
     assert read.status == "Disabled"
     assert not read.user_metadata
     assert read.max_size_in_megabytes == 2048
-    assert read.max_message_size_in_kilobytes == 512
+    assert read.max_message_size_in_kilobytes == 2048
     assert isinstance(read.default_message_time_to_live, timedelta)
     assert read.default_message_time_to_live >= UNLIMITED
     runtime: Any = client.get_queue_runtime_properties("q")
@@ -245,6 +248,23 @@ def test_the_namespace_describes_itself(client: ServiceBusAdministrationClient) 
     assert properties.name == "contoso"
     assert properties.namespace_type == "Messaging"
     assert properties.messaging_sku == "Premium"
+
+
+def test_limits_of_messages_are_those_of_the_tier(client: ServiceBusAdministrationClient) -> None:
+    """Premium: 1 MB unless the entity says otherwise, from 1 to 100 MB."""
+    assert client.create_queue("usual").max_message_size_in_kilobytes == 1024
+    assert client.create_topic("usual-topic").max_message_size_in_kilobytes == 1024
+    for size in (256, 1023, 102_401):
+        with pytest.raises(HttpResponseError, match=r"MaxMessageSizeInKilobytes.*1024 to 102400"):
+            client.create_queue("odd", max_message_size_in_kilobytes=size)
+
+
+def test_stored_entity_of_a_lower_limit_gets_that_of_the_tier() -> None:
+    """Earlier releases allowed any number: their entities can be changed like others."""
+    for kind in (QueueDescription, TopicDescription):
+        read = kind.from_values({"path": "old", "max_message_size_kb": 256})
+        assert read.max_message_size_kb == 1024 and read.checked() == read
+        assert kind.from_values({"path": "old", "max_message_size_kb": 4096}).max_message_size_kb == 4096
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_filter_counts_are_told_from_2024_on(server: AdminServer) -> None:
 @pytest.mark.parametrize("kind", ["QueueDescription", "TopicDescription"])
 def test_message_size_needs_2021(server: AdminServer, kind: str) -> None:
     """The service refuses a setting that the version of the request does not have."""
-    setting = "<MaxMessageSizeInKilobytes>512</MaxMessageSizeInKilobytes>"
+    setting = "<MaxMessageSizeInKilobytes>2048</MaxMessageSizeInKilobytes>"
     path = f"/sized-{kind}"
     status, text = call(server, "PUT", f"{path}?api-version=2017-04", kind, setting)
     assert status == 400

@@ -113,6 +113,14 @@ def test_sizes_and_idle_time_can_be_set_beyond_what_the_emulator_knows() -> None
     assert (queue.max_size_mb, queue.max_message_size_kb, queue.auto_delete_on_idle_ms) == (5120, 1024, DAY_MS)
 
 
+def test_message_limit_of_a_standard_namespace_becomes_the_default() -> None:
+    """An export has it for every entity, although nobody chose it; the broker is of the Premium tier."""
+    (queue,) = parse_config(queue_config({"MaxMessageSizeInKilobytes": 256}), "f")[0].queues
+    assert queue.max_message_size_kb == 1024
+    with pytest.raises(ConfigError, match=r"MaxMessageSizeInKilobytes .* is 257; allowed are 1024 to 102400 KB"):
+        parse_config(queue_config({"MaxMessageSizeInKilobytes": 257}), "f")
+
+
 def test_unlimited_or_null_time_to_live_counts_as_not_set() -> None:
     """Exports of real queues spell it out."""
     text = queue_config({"DefaultMessageTimeToLive": "P10675199DT2H48M5.4775807S", "LockDuration": None})

@@ -410,7 +410,7 @@ async def test_row_12_a_batch_has_less_room_than_a_message() -> None:
     link = await client.sender(await client.session(), "orders")
     (attach,) = client.all(Attach)
     assert attach.properties == {"com.microsoft:max-message-batch-size": 4096}
-    assert attach.max_message_size == 256 * 1024
+    assert attach.max_message_size == 1024 * 1024
     large = Message(properties=Properties(message_id="l"), data=[bytes(6000)]).encode()
     link.send(large, b"1")
     await client.turn()

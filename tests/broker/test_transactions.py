@@ -278,11 +278,11 @@ async def test_unknown_id_is_refused_everywhere() -> None:
 
 async def test_refused_operation_lets_the_transaction_only_be_rolled_back() -> None:
     """A client that does not wait for each answer would otherwise commit the rest."""
-    client = await TransactionClient().start("orders", max_message_size_kb=1)
+    client = await TransactionClient().start("orders")
     sender = await client.sender(client.work, "orders")
     txn = await client.declare()
     assert await client.send(sender, "good", txn) is None
-    assert await client.send(sender, "x" * 2000, txn) == MESSAGE_SIZE_EXCEEDED
+    assert await client.send(sender, "x" * 1_100_000, txn) == MESSAGE_SIZE_EXCEEDED
     assert await client.discharge(txn) == TRANSACTION_ROLLBACK
     assert client.count("orders") == 0
 

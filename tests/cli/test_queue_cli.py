@@ -62,7 +62,7 @@ def test_create_sets_every_setting(pairbus: Command, server: AdminServer) -> Non
         "--ttl": "p1dt12h",
         "--duplicate-window": "PT20S",
         "--max-delivery-count": "2147483647",
-        "--max-message-size-kb": "1024",
+        "--max-message-size-kb": "2048",
         "--status": "receivedisabled",
         "--auto-delete-on-idle": "600.5",
     }
@@ -78,7 +78,7 @@ def test_create_sets_every_setting(pairbus: Command, server: AdminServer) -> Non
         requires_duplicate_detection=True,
         duplicate_window_ms=20_000,
         max_delivery_count=2_147_483_647,
-        max_message_size_kb=1024,
+        max_message_size_kb=2048,
         status="ReceiveDisabled",
         auto_delete_on_idle_ms=600_500,
     )
@@ -215,7 +215,7 @@ def test_show_tells_settings_and_counts(pairbus: Command, server: AdminServer) -
         "status": "Active",
         "lock_duration_s": 60,
         "max_size_mb": 1024,
-        "max_message_size_kb": 256,
+        "max_message_size_kb": 1024,
         "ttl_s": 3600,
         "dead_letter_on_expiration": False,
         "duplicate_window_s": 30,

@@ -28,7 +28,7 @@ from tests.scripted import Accept, Reject
 from tests.sdk.flavours import Flavour
 
 pytestmark = pytest.mark.slow
-LIMIT = 256 * 1024
+LIMIT = 1024 * 1024
 
 
 @asynccontextmanager

@@ -222,7 +222,7 @@ async def test_a_wrong_send_gets_the_sdks_own_error_at_once(
         properties.status = EntityStatus.DISABLED
         admin.update_queue(properties)
     elif wrong == "too large":
-        what = ServiceBusMessage(bytes(300 * 1024))
+        what = ServiceBusMessage(bytes(1100 * 1024))
     else:
         what = message(application_properties={"x": object()})
     client = world.new_client(flavour, primary=primary)

@@ -394,13 +394,17 @@ def refused(events: list[Event]) -> list[DestinationSkipped]:
 
 async def test_messages_that_cannot_go_home_are_dead_lettered_with_a_reason(world: World, backlog: Backlog) -> None:
     """A message has a missing or wrong alias, or its destination refuses it for good; the others go on."""
-    queue = world.namespaces.make_queue(max_message_size_in_kilobytes=2)
+    queue = world.namespaces.make_queue()
+    admin = world.namespaces.admin("secondary")
+    parking = admin.get_queue(backlog.path)
+    parking.max_message_size_in_kilobytes = 4096
+    admin.update_queue(parking)
     wrong = {"x-ms-path": queue, "x-ms-sessionid": 5}
     await backlog.put(
         Message(properties=Properties(message_id="no path"), data=[b"x"]).encode(),
         Message(properties=Properties(message_id="wrong"), application_properties=wrong, data=[b"x"]).encode(),
     )
-    await backlog.divert(queue, "big", application_properties={"own": "x" * 3000})
+    await backlog.put(diverted(ServiceBusMessage("x" * 1_100_000, message_id="big"), queue))
     await backlog.divert(queue, "good")
     pumps = backlog.pumps()
     progress = await pumps.syphon.run_once()

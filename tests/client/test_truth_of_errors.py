@@ -171,8 +171,8 @@ async def test_a_message_made_smaller_by_the_overhead_that_was_named_fits(
     client.client.force_failover(queue)
     sender = client.sender(queue)
     usual = {"session_id": "s", "time_to_live": timedelta(hours=1), "scheduled_enqueue_time_utc": datetime.now(UTC)}
-    fits = 262_144 - 500
-    error = await sender.error(message("x" * 262_000, **usual))
+    fits = 1_048_576 - 500
+    error = await sender.error(message("x" * 1_048_400, **usual))
     assert isinstance(error, BacklogMessageTooLarge)
     assert error.overhead_bytes >= overhead(Envelope(queue, 1, "0" * 32, 1) if ordered else Envelope(queue, 1))
     assert f"needs up to {error.overhead_bytes} bytes more" in str(error)

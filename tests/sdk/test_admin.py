@@ -61,7 +61,7 @@ SETTINGS: dict[str, Any] = {
     "enable_batched_operations": False,
     "auto_delete_on_idle": 2 * DAY,
     "user_metadata": "<owner & co> “grüße”",
-    "max_message_size_in_kilobytes": 512,
+    "max_message_size_in_kilobytes": 2048,
     "status": EntityStatus.SEND_DISABLED,
 }
 

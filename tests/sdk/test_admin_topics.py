@@ -71,7 +71,7 @@ TOPIC_SETTINGS: dict[str, Any] = {
     "enable_partitioning": True,
     "enable_express": True,
     "user_metadata": "<owner & co> “grüße”",
-    "max_message_size_in_kilobytes": 512,
+    "max_message_size_in_kilobytes": 2048,
 }
 
 

@@ -41,11 +41,11 @@ async def test_a_batch_is_limited_by_the_link_and_arrives_whole(sdk: Sdk, queue_
     """The sender fills a batch up to the size that the broker announced, and exactly that is accepted."""
     sender, receiver = await sdk.pair(queue_name, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     batch = await sender.create_message_batch()
-    assert batch.max_size_in_bytes == 256 * KIB
+    assert batch.max_size_in_bytes == 1024 * KIB
     count = 0
     with pytest.raises(MessageSizeExceededError):
         while True:
-            batch.add_message(ServiceBusMessage(f"{count}".ljust(1000)))
+            batch.add_message(ServiceBusMessage(f"{count}".ljust(4000)))
             count += 1
     assert count > 200
     await sender.send_messages(batch, timeout=10)
@@ -62,8 +62,8 @@ async def test_messages_of_one_sender_keep_their_order(sdk: Sdk, queue_name: str
 
 
 async def test_large_messages_arrive_unchanged(sdk: Sdk, queue_name: str) -> None:
-    """More than one frame in both directions, at the edges of a frame of 64 KB, and nearly the limit of 256 KB."""
-    bodies = [bytes(i * 7 % 251 for i in range(kib * KIB)) for kib in (60, 64, 65, 200, 255)]
+    """More than one frame in both directions, at the edges of a frame of 64 KB, and nearly the limit of 1 MB."""
+    bodies = [bytes(i * 7 % 251 for i in range(kib * KIB)) for kib in (60, 64, 65, 200, 1023)]
     sender, receiver = await sdk.pair(queue_name)
     for body in bodies:
         await sender.send_messages(ServiceBusMessage(body), timeout=10)
@@ -77,7 +77,7 @@ async def test_a_message_over_the_limit_is_refused_and_the_sender_goes_on(sdk: S
     """The SDK does not check a single message itself: the broker must, and must not break the link for it."""
     sender, receiver = await sdk.pair(queue_name)
     with pytest.raises(MessageSizeExceededError):
-        await sender.send_messages(ServiceBusMessage(b"x" * 300 * KIB), timeout=10)
+        await sender.send_messages(ServiceBusMessage(b"x" * 1100 * KIB), timeout=10)
     await sender.send_messages(ServiceBusMessage("small"), timeout=10)
     assert text(await receive_one(receiver)) == "small"
 
@@ -86,16 +86,16 @@ async def test_a_list_over_the_limit_is_refused(sdk: Sdk, queue_name: str) -> No
     """The SDK learns the limit from the link and refuses before sending."""
     sender = await sdk.sender(queue_name)
     with pytest.raises(MessageSizeExceededError):
-        await sender.send_messages([ServiceBusMessage(b"x" * 100 * KIB) for _ in range(3)], timeout=10)
+        await sender.send_messages([ServiceBusMessage(b"x" * 400 * KIB) for _ in range(3)], timeout=10)
 
 
 async def test_the_limit_of_a_message_is_a_setting_of_the_queue(sdk: Sdk, make_queue: MakeQueue) -> None:
     """A queue may take larger messages than the default; the link announces it."""
-    sender, receiver = await sdk.pair(make_queue(max_message_size_in_kilobytes=1024))
-    await sender.send_messages(ServiceBusMessage(b"x" * 900 * KIB), timeout=10)
-    assert len(b"".join((await receive_one(receiver)).body)) == 900 * KIB
+    sender, receiver = await sdk.pair(make_queue(max_message_size_in_kilobytes=2048))
+    await sender.send_messages(ServiceBusMessage(b"x" * 1900 * KIB), timeout=10)
+    assert len(b"".join((await receive_one(receiver)).body)) == 1900 * KIB
     with pytest.raises(MessageSizeExceededError):
-        await sender.send_messages(ServiceBusMessage(b"x" * 1100 * KIB), timeout=10)
+        await sender.send_messages(ServiceBusMessage(b"x" * 2100 * KIB), timeout=10)
 
 
 async def _fill(sender: aio.ServiceBusSender) -> int:

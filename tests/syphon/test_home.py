@@ -287,9 +287,9 @@ async def test_a_dead_letter_that_its_queue_remembers_stays_or_gets_another_id()
 
 async def test_a_dead_letter_that_cannot_go_back_stays_where_it_is() -> None:
     """A dead letter has no further dead-letter queue; an event names the message and the reason why it stays."""
-    async with pair(ORDERS, QueueDescription("small", max_message_size_kb=1)) as world:
+    async with pair(QueueDescription("orders", max_message_size_kb=4096), QueueDescription("small")) as world:
         sender = await world.primary.sender("orders")
-        await sender.send(Message(properties=Properties(message_id="big"), data=[bytes(5000)]).encode())
+        await sender.send(Message(properties=Properties(message_id="big"), data=[bytes(1_100_000)]).encode())
         receiver = await world.primary.receiver("orders")
         await receiver.dead_letter(await receiver.receive(1, 5.0), "why")
         await receiver.close()

@@ -340,11 +340,11 @@ async def test_a_destination_that_the_connection_string_does_not_cover_is_skippe
 
 async def test_messages_that_cannot_go_home_are_dead_lettered_with_a_reason() -> None:
     """A person reads the description: it names the fault, and the property or limit."""
-    big = Message(properties=Properties(message_id="big"), data=[bytes(3000)]).encode()
+    big = Message(properties=Properties(message_id="big"), data=[bytes(1_100_000)]).encode()
     no_path = message(2)
     wrong = Message.decode(message(3))
     wrong.application_properties = {"x-ms-path": "orders", "x-ms-sessionid": 5}
-    async with pair(QueueDescription("orders", max_message_size_kb=2)) as world:
+    async with pair(QueueDescription("orders"), backlog_message_kb=4096) as world:
         await world.put(
             BACKLOG, [wrap(message(1), Envelope("orders")), no_path, wrong.encode(), wrap(big, Envelope("orders"))]
         )

@@ -157,11 +157,15 @@ async def enable(world: World) -> None:
 
 @asynccontextmanager
 async def pair(
-    *home: QueueDescription, lock_s: float = 60.0, backlogs: int = 1, data: Any = None
+    *home: QueueDescription, lock_s: float = 60.0, backlogs: int = 1, backlog_message_kb: int = 1024, data: Any = None
 ) -> AsyncIterator[World]:
     queues = [
         QueueDescription(
-            f"{BACKLOG[:-1]}{n}", lock_duration_ms=int(lock_s * 1000), max_delivery_count=2147483647, max_size_mb=5120
+            f"{BACKLOG[:-1]}{n}",
+            lock_duration_ms=int(lock_s * 1000),
+            max_delivery_count=2147483647,
+            max_size_mb=5120,
+            max_message_size_kb=backlog_message_kb,
         )
         for n in range(backlogs)
     ]

@@ -32,7 +32,7 @@ test("a batch is limited by the link and arrives whole", async (t) => {
   const queue = await t.queue();
   const sender = t.sender(queue);
   const batch = await sender.createMessageBatch();
-  assert.equal(batch.maxSizeInBytes, 256 * 1024);
+  assert.equal(batch.maxSizeInBytes, 1024 * 1024);
   while (batch.tryAddMessage({ body: Buffer.alloc(1000, 120) }));
   assert.ok(batch.count > 200);
   await sender.sendMessages(batch);

@@ -10,7 +10,7 @@ import { HOUR, assertEmpty, bodies, input, later, range, receive, refused, test 
 test("an oversized message is refused and the sender goes on", async (t) => {
   const queue = await t.queue();
   const sender = t.sender(queue);
-  await refused("MessageSizeExceeded", sender.sendMessages({ body: Buffer.alloc(300 * 1024) }));
+  await refused("MessageSizeExceeded", sender.sendMessages({ body: Buffer.alloc(1100 * 1024) }));
   await sender.sendMessages({ body: "small" });
   assert.deepEqual(bodies(await receive(t.receiver(queue))), ["small"]);
 });

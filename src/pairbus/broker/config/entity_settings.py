@@ -41,6 +41,7 @@ CORRELATION = {
     "SessionId": "session_id",
     "To": "to",
 }
+STANDARD_MESSAGE_SIZE_KB = 256  # the limit of every entity on the Standard tier
 FILTER_TYPES = ("Correlation", "Sql")
 
 
@@ -78,6 +79,8 @@ def _with_properties(description: E, table: dict[str, Any], place: ConfigPlace) 
         setting = known[name]
         if value in ("", None):  # the emulator's way to say: not set
             continue
+        if setting.attribute == "max_message_size_kb" and value == STANDARD_MESSAGE_SIZE_KB:
+            continue  # the file was made from a namespace of that tier, where nobody can choose the limit
         member = place.member(properties, name, setting.type.json_type)
         try:
             values[setting.attribute] = setting.type.read(member) if isinstance(member, str) else member

@@ -13,6 +13,8 @@ from pairbus.settings.types import FLAG, LIMITED_DURATION, NUMBER, PATH, STATUS,
 
 PATH_LENGTH_MAX = 260
 NAME_LENGTH_MAX = 50
+MESSAGE_SIZE_MIN_KB = 1024
+"Default and lowest limit of messages on the Premium tier."
 
 _PATH = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -116,4 +118,7 @@ def dump(description: Any, **replaced: Any) -> str:
 def known_values(cls: Any, values: dict[str, Any]) -> dict[str, Any]:
     """Keep only the fields of the class: a later release may have written more."""
     names = {f.name for f in fields(cls)}
-    return {name: value for name, value in values.items() if name in names}
+    known = {name: value for name, value in values.items() if name in names}
+    if known.get("max_message_size_kb", MESSAGE_SIZE_MIN_KB) < MESSAGE_SIZE_MIN_KB:  # an earlier release allowed less
+        known["max_message_size_kb"] = MESSAGE_SIZE_MIN_KB
+    return known

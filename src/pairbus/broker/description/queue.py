@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pairbus.broker.description.authorization import AuthorizationRule, check_rules, rules_from_json, rules_to_json
-from pairbus.broker.description.common import check_path, checked_settings, dump, known_values
+from pairbus.broker.description.common import MESSAGE_SIZE_MIN_KB, check_path, checked_settings, dump, known_values
 from pairbus.settings import fixed_at_creation
 
 
@@ -38,7 +38,7 @@ class QueueDescription:
     auto_delete_on_idle_ms: int | None = None
     enable_partitioning: bool = False
     enable_express: bool = False
-    max_message_size_kb: int = 256
+    max_message_size_kb: int = MESSAGE_SIZE_MIN_KB
     authorization: tuple[AuthorizationRule, ...] = ()
     created_ms: int = 0
     updated_ms: int = 0
