@@ -33,6 +33,7 @@ from pairbus.broker.store.statements import (
     runs_of,
     update_sql,
 )
+from pairbus.broker.store.structure import StructureCheck
 from pairbus.errors import StoreError, StoreFull
 from pairbus.host.commit_file import CommitFile
 
@@ -75,8 +76,17 @@ class Totals:
 class Committer:
     """Commits groups on the one connection that writes. Runs in the thread of `writer.py`."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, totals: Totals, commits: CommitFile) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        totals: Totals,
+        commits: CommitFile,
+        structure: StructureCheck | None = None,
+    ) -> None:
+        """Make it. `structure`: the check that the first commit waits for; None: the file is new."""
         self._path = path
+        self._structure = structure
         self._connection = connection
         self._totals = totals
         self._commits = commits
@@ -96,6 +106,8 @@ class Committer:
 
         An empty group is committed too: it writes the numbers of the store. Probes alone commit where there is room.
         """
+        if self._structure is not None and (damage := self._structure.wait()) is not None:
+            return damage
         is_probe = group.room_check is not None and not group.steps
         error = None if is_probe else self._commit_writes(group)
         if error is None and group.room_check is not None:
@@ -223,8 +235,14 @@ class Committer:
             raise error
         self.tidy_up_if_due()
 
+    @property
+    def _may_copy(self) -> bool:
+        return self._structure is None or self._structure.is_passed
+
     def tidy_up_if_due(self) -> None:
         """Fold the journal and copy the log back, when due: called between two groups, when no commit waits."""
+        if not self._may_copy:
+            return
         if self._totals.commits >= self._fold_at:
             self._fold()
         if self._log.is_due() or self._is_log_long_for_the_disk():
@@ -243,7 +261,8 @@ class Committer:
         return self._reserve.free_bytes() < PLENTY_BYTES
 
     def close(self) -> None:
-        self._checkpoint("TRUNCATE")
+        if self._may_copy:
+            self._checkpoint("TRUNCATE")
         self._connection.close()
         self._log.close()
         self._commits.close()

@@ -36,8 +36,6 @@ from pairbus.broker.store.schema import TABLES, damaged, store_error
 
 INDEX_ROWS = 4096  # between two looks at the clock
 SHOWN = 10
-LARGE_FILE_BYTES = 512 * 1024 * 1024
-"Size from which a file is announced: checking it takes a noticeable time, during which no progress can be told."
 
 _BOX_NAMES = {
     MAIN: "entity {}",
@@ -67,19 +65,8 @@ class Recovery:
         self.dropped: list[int] = []
 
     def recover(self) -> list[RecoveredEntity]:
-        """Return the entities; fills `damage`, `totals` and `dropped`. StoreDamaged when further writes would do more
-        harm.
-
-        The structure is checked as a whole first: if two tables claim the same page, the next write could destroy an
-        intact message. The check takes half a second for a million messages.
-        """
+        """Return the entities; fills `damage`, `totals` and `dropped`. StoreDamaged when the tables are not ours."""
         try:
-            size = self._path.stat().st_size
-            sentence = f"recovering {self._path}: checking {size // 1_000_000} MB"
-            self._progress.tell(sentence, at_once=size >= LARGE_FILE_BYTES)
-            [[verdict], *_] = self._connection.execute("PRAGMA quick_check(1)").fetchall()
-            if verdict != b"ok":
-                raise damaged(self._path, verdict.decode("utf-8", "replace").replace("\n", " "))
             self._check_objects()
             ids = [row[0] for row in self._connection.execute("SELECT id FROM entities")]
             self._read_totals(ids)

@@ -109,9 +109,9 @@ def recognise(path: Path, *, ours: bool) -> int:
     return version
 
 
-def open_for_reading(path: Path) -> sqlite3.Connection:
+def open_for_reading(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
     """Open a connection that cannot write, not even the checkpoint that closing a database otherwise makes."""
-    connection = _connect_read_only(path)
+    connection = _connect_read_only(path, any_thread=any_thread)
     try:
         connection.execute("PRAGMA cache_size = -2048")
     except sqlite3.Error as error:
@@ -133,9 +133,11 @@ def open_damaged(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _connect_read_only(path: Path) -> sqlite3.Connection:
+def _connect_read_only(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
     uri = path.resolve().as_uri() + "?mode=ro"
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=64)
+    connection = sqlite3.connect(
+        uri, uri=True, isolation_level=None, check_same_thread=not any_thread, cached_statements=64
+    )
     connection.text_factory = bytes  # damaged text must be found by its checksum, not by the decoder
     return connection
 

@@ -45,6 +45,7 @@ from pairbus.broker.store.schema import (
     recognise,
     store_error,
 )
+from pairbus.broker.store.structure import StructureCheck
 from pairbus.broker.store.units import Units
 from pairbus.broker.store.writer import WriterThread
 from pairbus.errors import StoreError, StoreFull
@@ -74,6 +75,7 @@ class SqliteStore(Units):
         self._loop = loop
         self._progress = progress
         self._lock: FolderLock | None = None
+        self._structure: StructureCheck | None = None
         self._reader: StoreReader | None = None
         self._committer: Committer | None = None
         self._thread: WriterThread | None = None
@@ -122,6 +124,7 @@ class SqliteStore(Units):
         if version < VERSION:
             migrate(self._path, noted, progress)
         clear_remains(self._folder)
+        self._structure = StructureCheck(self._path, self._progress)
         self._reader = StoreReader(self._path, progress)
         recovery = self._reader.recovery
         entities = recovery.recover()
@@ -133,7 +136,7 @@ class SqliteStore(Units):
             connection = open_for_writing(self._path)
         except sqlite3.Error as error:
             raise store_error(error, self._path) from error
-        self._committer = Committer(self._path, connection, totals, commits)
+        self._committer = Committer(self._path, connection, totals, commits, self._structure)
         return RecoveredStore(entities, recovery.damage, last_id, recovery.dropped)
 
     def _lost_commits(self, commits: CommitFile, noted: int | None, totals: Totals) -> list[str]:
@@ -151,13 +154,15 @@ class SqliteStore(Units):
         ]
 
     async def close(self) -> None:
+        if self._structure is not None:
+            self._structure.cancel()  # what waits for it was not acknowledged, and fails
         if self._group.steps or self._in_flight is not None or self._group.callbacks:
             self._schedule()
             self._idle = self._running_loop().create_future()
             await self._idle
         self._closed = StoreError(f"The store in {self._folder} is closed.")
-        if self._reader is not None:
-            self._reader.close()  # first: the last connection to close removes the log, and this one cannot
+        if self._reader is not None and self._structure is not None and self._structure.is_passed:
+            self._reader.close()  # first: the last connection to close copies and removes the log, and this one cannot
         if self._thread is not None:
             await self._thread.close()
         elif self._committer is not None:
@@ -167,6 +172,8 @@ class SqliteStore(Units):
 
     def _release(self) -> None:
         """Release the files and the lock; harmless when there are none."""
+        if self._structure is not None:
+            self._structure.cancel()
         if self._reader is not None:
             self._reader.close()
         lock, self._lock = self._lock, None
