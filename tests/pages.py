@@ -34,6 +34,10 @@ HELD: dict[tuple[str, str], str] = {
     ("docs/broker.md", "json"): "tests/test_docs.py::test_configuration_files_can_be_read",
     ("docs/broker.md", "python"): "tests/test_docs.py::test_python_code_runs_against_the_broker",
     ("docs/broker.md", "import asyncio"): "tests/test_docs.py::test_the_embedded_broker_of_the_page_runs",
+    (
+        "docs/broker.md",
+        "pairbus store backup",
+    ): "tests/cli/test_store_backup.py::test_backup_of_the_page_is_restored_as_on_the_page",
     ("docs/broker.md", "sh"): "tests/test_stories.py::test_broker_page_is_what_a_broker_does",
     ("docs/broker.md", "text"): "tests/test_stories.py::test_broker_page_is_what_a_broker_does",
     ("docs/broker.md", PLAIN): "tests/test_stories.py::test_broker_page_is_what_a_broker_does",

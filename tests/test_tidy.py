@@ -113,6 +113,7 @@ BROAD_EXCEPTS = {
     ("broker/admin/app.py", "_answer"),  # the same, and the answer is counted
     ("faults/play/held_steps.py", "run_all"),  # reports to the loop's exception handler; other steps must run too
     ("broker/store/committer.py", "_try_commit"),  # logs the traceback and tells every sender of the group
+    ("broker/store/writer.py", "_copy"),  # logs the traceback and tells the caller of the backup; commits must go on
     ("broker/store/sqlite.py", "_tell"),  # reports to the loop's exception handler; other callbacks must hear too
     ("client/background.py", "_ping"),  # logs the traceback; the entity must be asked again
     (

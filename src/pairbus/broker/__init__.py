@@ -31,7 +31,7 @@ from pairbus.broker.config.entity_settings import SubscriptionConfig
 from pairbus.broker.config.file import load_config
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.kit.clock import machine_steady_ms, wall_ms
-from pairbus.broker.kit.control import SOCKET_NAME, ControlSocket, control_of
+from pairbus.broker.kit.control import SOCKET_NAME, SOCKET_ROUTES, ControlSocket, control_of
 from pairbus.broker.kit.recorder import Recorder
 from pairbus.broker.machine_memory import MemoryReturn, usable_bytes
 from pairbus.broker.monitoring.meter import NamespaceMeter
@@ -223,7 +223,7 @@ class Broker:
             self._tls = server_context(self._folder(), [self._host, *self._hosts, *names])
             for options in self._options:
                 await self._listen(options, self._tls, loop)
-            control = ControlSocket(self._folder() / SOCKET_NAME, self._namespaces)
+            control = ControlSocket(self._folder() / SOCKET_NAME, self._namespaces, SOCKET_ROUTES)
             if await control.open():
                 self._control = control
         except BaseException:

@@ -29,6 +29,7 @@ from pairbus.broker.store import (
     StoredMessage,
     Write,
 )
+from pairbus.broker.store.backup import Backup
 from pairbus.broker.store.memory import MemoryStore
 from pairbus.broker.store.units import Units
 from pairbus.errors import StoreError
@@ -226,6 +227,9 @@ class DiskStore(Units):
 
     def probe(self, done: Done) -> None:
         self.after_commit(done)
+
+    async def back_up(self, backup: Backup) -> None:
+        raise AssertionError("nobody backs a simulated broker up")
 
     async def close(self) -> None:
         raise AssertionError("a simulated broker is killed, never closed")

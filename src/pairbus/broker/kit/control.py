@@ -4,14 +4,13 @@ On the port a request needs Manage and meets the faults like every other request
 at `/<namespace>/$pairbus/<route>` and needs no token: it has mode 0600, so only its owner can open it. Faults do not
 affect it. `GET /` lists the namespaces.
 
-A further route is one function and one line of `ROUTES`.
+A further route is one function and one line of `ROUTES`, or of `SOCKET_ROUTES`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -21,6 +20,8 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
+from pairbus.broker.kit.backup import answer_backup
+from pairbus.broker.kit.bodies import read_body, read_object
 from pairbus.broker.kit.switches import answer_kit
 from pairbus.broker.monitoring.overview import overview
 from pairbus.broker.namespace import Namespace
@@ -31,7 +32,6 @@ from pairbus.host.control.sockets import has_unix_sockets, listen
 logger = logging.getLogger("pairbus.broker")
 
 BODY_SIZE_MAX = 256 * 1024
-BODY_WAIT_S = 20
 NUMBER_LENGTH_MAX = 18  # digits of the number of a fault
 SOCKET_NAME = "control.sock"
 
@@ -92,7 +92,7 @@ async def answer_faults(namespace: Switched, request: web.Request, rest: tuple[s
 
 async def _kit(name: str, namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> web.Response:
     """Answer requests for the clock and the reset of the tester's kit."""
-    status, answer = await answer_kit(namespace, request.method, "/".join((name, *rest)), await _body(request))
+    status, answer = await answer_kit(namespace, request.method, "/".join((name, *rest)), await read_body(request))
     return web.json_response(answer, status=status)
 
 
@@ -137,24 +137,8 @@ ROUTES: dict[str, Route] = {
 }
 
 
-async def _body(request: web.Request) -> bytes:
-    try:
-        async with asyncio.timeout(BODY_WAIT_S):
-            return await request.read()
-    except TimeoutError:
-        raise ConfigError(f"the body did not arrive within {BODY_WAIT_S} seconds") from None
-
-
-async def read_object(request: web.Request) -> dict[str, Any]:
-    """Read the body of a request, a JSON object; an empty body is an empty object."""
-    text = (await _body(request)).decode("utf-8", "replace")
-    try:
-        values = json.loads(text) if text.strip() else {}
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"the body is no JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"the body must be a JSON object, is {text[:80]!r}")
-    return values
+SOCKET_ROUTES: dict[str, Route] = {**ROUTES, "backup": answer_backup}
+"Routes of the control socket. Those that write files of this machine are not for clients of the port."
 
 
 async def answer(

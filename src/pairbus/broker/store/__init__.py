@@ -44,10 +44,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pairbus.broker.store.commit_times import CommitTimes
 from pairbus.errors import StoreError
+
+if TYPE_CHECKING:
+    from pairbus.broker.store.backup import Backup
 
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2  # also the wire values of x-opt-message-state
 
@@ -454,6 +457,12 @@ class Store(Protocol):
     def payloads_of(self, numbers: Sequence[int]) -> list[int]:
         """Return the payload of each of these rows that has one; those of damaged rows are left out. StoreError: the
         rows cannot be read now."""
+        ...
+
+    async def back_up(self, backup: Backup) -> None:
+        """Copy the store while writes go on: every write that was durable before the call is in the copy, and the
+        copy is the store as it was after one commit. StoreError: the copy is incomplete, and the store as before.
+        """
         ...
 
     async def close(self) -> None:

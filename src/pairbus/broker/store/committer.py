@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pairbus.broker.store import DropEntity, EraseEntity, Forget, PutEntity, SetSessionState, Write, states
+from pairbus.broker.store.backup import Backup, Contents
 from pairbus.broker.store.group import CommitGroup, CommitStep, RememberStep, RowStep
 from pairbus.broker.store.log import WriteAheadLog
 from pairbus.broker.store.records import (
@@ -100,6 +101,13 @@ class Committer:
         self._log = WriteAheadLog(path, connection)
         self._ask_at_bytes = 0
         "Size of the log at which free disk space is checked again: checking after each commit would cost 5 % of it."
+
+    def copy_into(self, backup: Backup, commit_for: Callable[[float], bool]) -> None:
+        """Copy the store; between two steps `commit_for` commits groups on the same connection (see backup.py)."""
+        backup.copy(self._connection, self._contents, commit_for)
+
+    def _contents(self) -> Contents:
+        return Contents(self._totals.commits, sum(numbers.rows for numbers in self._totals.counters.values()))
 
     def commit(self, group: CommitGroup) -> StoreError | None:
         """Commit the whole group durably, or none of it and return the reason; answer its probes.

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pairbus.broker.store import (
     UNLIMITED,
@@ -40,6 +40,9 @@ from pairbus.broker.store.group import SETTLING
 from pairbus.broker.store.room_check import RoomCheck
 from pairbus.broker.store.units import Units
 from pairbus.errors import StoreError, StoreFull
+
+if TYPE_CHECKING:
+    from pairbus.broker.store.backup import Backup
 
 _GONE: Any = object()
 
@@ -213,6 +216,9 @@ class MemoryStore(Units):
     def _check_open(self) -> None:
         if self._closed is not None:
             raise self._closed
+
+    async def back_up(self, backup: Backup) -> None:
+        raise StoreError("This broker keeps its messages in memory: there is no store to back up.")
 
     async def close(self) -> None:
         self.commit()

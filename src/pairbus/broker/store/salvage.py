@@ -37,7 +37,16 @@ from pairbus.broker.store.records import (
     payload_crc,
     text_crc,
 )
-from pairbus.broker.store.schema import FILE_NAME, VERSION, create, damaged, open_damaged, open_for_writing, recognise
+from pairbus.broker.store.schema import (
+    FILE_NAME,
+    VERSION,
+    close_without_traces,
+    create,
+    damaged,
+    open_damaged,
+    open_for_writing,
+    recognise,
+)
 from pairbus.errors import StoreError
 from pairbus.host.commit_file import CommitFile
 from pairbus.host.folders import FOLDER_MODE
@@ -98,10 +107,7 @@ class _Source:
         self._connection = open_damaged(path)
 
     def close(self, *, with_log: bool) -> None:
-        self._connection.close()
-        if not with_log:  # opening made an empty log
-            self.path.with_name(self.path.name + "-wal").unlink(missing_ok=True)
-        self.path.with_name(self.path.name + "-shm").unlink(missing_ok=True)
+        close_without_traces(self._connection, self.path, with_log=with_log)
 
     def walk(self, table: str, key: str, columns: str, last_key: int = LAST_KEY) -> Iterator[Any]:
         """Yield every row that can be read, each once, in no order. A table that is gone has none."""

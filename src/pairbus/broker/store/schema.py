@@ -120,6 +120,14 @@ def open_for_reading(path: Path, *, any_thread: bool = False) -> sqlite3.Connect
     return connection
 
 
+def close_without_traces(connection: sqlite3.Connection, path: Path, *, with_log: bool) -> None:
+    """Close a connection that only read a store without an owner; `with_log`: the store had a log before."""
+    connection.close()
+    if not with_log:  # opening made an empty one
+        path.with_name(path.name + "-wal").unlink(missing_ok=True)
+    path.with_name(path.name + "-shm").unlink(missing_ok=True)
+
+
 def open_damaged(path: Path) -> sqlite3.Connection:
     """Open a damaged file for reading as much as possible.
 

@@ -28,6 +28,7 @@ from pairbus.broker.store import (
     StateRow,
     Write,
 )
+from pairbus.broker.store.backup import Backup, adopt
 from pairbus.broker.store.breakage import Breakage
 from pairbus.broker.store.commit_times import CommitTimes
 from pairbus.broker.store.committer import Committer, Totals
@@ -86,6 +87,7 @@ class SqliteStore(Units):
         "Error for calls after the end; None: the store is open."
         self._breakage = Breakage(folder)
         self._idle: asyncio.Future[None] | None = None
+        self._backup: Backup | None = None
         self._last_n = 0
 
     # ── opening and closing ──
@@ -120,6 +122,8 @@ class SqliteStore(Units):
             create(self._path)
         version = recognise(self._path, ours=known)
         tighten_folder(self._folder, is_store_file)  # not before: a folder of another program is left as it is
+        adopt(self._path, commits)
+        noted = commits.read()
         progress = PacedTelling(self._progress)
         if version < VERSION:
             migrate(self._path, noted, progress)
@@ -286,6 +290,17 @@ class SqliteStore(Units):
         self._group.probe(done)
         if not self._handing_over:
             self._schedule()
+
+    async def back_up(self, backup: Backup) -> None:
+        if self._backup is not None:
+            raise StoreError(f"The store in {self._folder} is being backed up already, to {self._backup.draft}.")
+        if self._closed is not None:
+            raise self._closed
+        self._backup = backup
+        try:
+            await self._writer().back_up(backup)
+        finally:
+            self._backup = None
 
     # ── reading ──
 

@@ -9,16 +9,21 @@ group is being written the interval is shorter than the work of a loop between t
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable
-from queue import SimpleQueue
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from time import sleep
+from time import monotonic, sleep
 
+from pairbus.broker.store.backup import Backup
 from pairbus.broker.store.breakage import Breakage
 from pairbus.broker.store.committer import Committer
 from pairbus.broker.store.group import CommitGroup
 from pairbus.errors import StoreError
+
+logger = logging.getLogger("pairbus.broker.store")
 
 SWITCH_INTERVAL_S = 0.00005
 NO_MEMORY_PAUSE_S = 0.05
@@ -49,6 +54,12 @@ class PromptSwitching:
 _switching = PromptSwitching()
 
 
+@dataclass(frozen=True, slots=True)
+class BackupWork:
+    backup: Backup
+    ended: asyncio.Future[StoreError | None]
+
+
 class WriterThread:
     """Thread that commits groups in the order of `commit` calls; `finished` is called on the loop, for every group."""
 
@@ -63,7 +74,9 @@ class WriterThread:
         self._loop = loop
         self._finished = finished
         self._breakage = breakage
-        self._inbox: SimpleQueue[CommitGroup | None] = SimpleQueue()
+        self._inbox: SimpleQueue[CommitGroup | BackupWork | None] = SimpleQueue()
+        self._is_ending = False
+        self._loop_is_closed = False
         self._closed: asyncio.Future[None] = loop.create_future()
         # A daemon: a process that ends without closing its store must not hang; SQLite survives that.
         self._thread = Thread(target=self._run, name="pairbus-store", daemon=True)
@@ -73,6 +86,18 @@ class WriterThread:
         _switching.begin()
         self._inbox.put(group)
 
+    async def back_up(self, backup: Backup) -> None:
+        """Copy the store between groups; StoreError when the copy is incomplete."""
+        work = BackupWork(backup, self._loop.create_future())
+        self._inbox.put(work)
+        try:
+            error = await asyncio.shield(work.ended)
+        except asyncio.CancelledError:
+            backup.give_up()
+            raise
+        if error is not None:
+            raise error
+
     async def close(self) -> None:
         """Stop the thread after all groups that were handed in before."""
         self._inbox.put(None)
@@ -80,18 +105,55 @@ class WriterThread:
         self._thread.join()
 
     def _run(self) -> None:
-        while (group := self._inbox.get()) is not None:
-            error = self._commit(group)
-            try:
-                self._call_on_loop(self._finished, group, error)
-            except RuntimeError:  # the loop was closed without closing the store: there is no caller to tell
-                _switching.end()
-                self._close()
-                return
-            self._tidy_up()
-            _switching.end()
+        while not self._is_ending:
+            match self._inbox.get():
+                case None:
+                    self._is_ending = True
+                case BackupWork() as work:
+                    self._copy(work)
+                case group:
+                    self._carry_out(group)
         self._close()
-        self._call_on_loop(self._closed.set_result, None)
+        if not self._loop_is_closed:
+            self._call_on_loop(self._closed.set_result, None)
+
+    def _carry_out(self, group: CommitGroup) -> None:
+        error = self._commit(group)
+        try:
+            self._call_on_loop(self._finished, group, error)
+        except RuntimeError:  # the loop was closed without closing the store: there is no caller to tell
+            self._is_ending = self._loop_is_closed = True
+        else:
+            self._tidy_up()
+        finally:
+            _switching.end()
+
+    def _copy(self, work: BackupWork) -> None:
+        error: StoreError | None = None
+        try:
+            self._committer.copy_into(work.backup, self._commit_for)
+        except StoreError as failure:
+            error = failure
+        except Exception as fault:  # a bug of the copy must not end the commits; its caller is told
+            logger.exception("%s: the backup failed", work.backup.draft)
+            error = StoreError(f"{work.backup.draft}: the backup failed: {fault}")
+        if not self._loop_is_closed:
+            self._call_on_loop(work.ended.set_result, error)
+
+    def _commit_for(self, seconds: float) -> bool:
+        """Carry out the groups of this time; False when the thread is to end."""
+        until = monotonic() + seconds
+        while not self._is_ending and (left_s := until - monotonic()) > 0:
+            try:
+                group = self._inbox.get(timeout=left_s)
+            except Empty:
+                break
+            if group is None:
+                self._is_ending = True
+            else:
+                assert isinstance(group, CommitGroup), "a second backup at a time"
+                self._carry_out(group)
+        return not self._is_ending
 
     def _call_on_loop(self, callback: Callable[..., object], *arguments: object) -> None:
         """Call on the loop; the caller waits for it, so without memory it is tried until there is some."""

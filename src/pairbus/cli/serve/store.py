@@ -1,4 +1,4 @@
-"""`pairbus store`: maintenance of the files of a broker that is not running."""
+"""`pairbus store`: backup and rescue of the files of a broker."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 
 from pairbus.cli.serve.broker import check_extra
+from pairbus.cli.serve.store_backup import BACKUP_EPILOG, backup
 from pairbus.cli.table import print_table
 from pairbus.errors import StoreError
 
 _app = typer.Typer(
-    help="Rescue the messages of a damaged store.",
+    help="Back up the messages of a broker, and rescue those of a damaged store.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -21,12 +22,8 @@ _app = typer.Typer(
 
 def register(app: typer.Typer) -> None:
     """Add the commands `pairbus store …`."""
+    _app.command(epilog=BACKUP_EPILOG)(backup)
     app.add_typer(_app, name="store")
-
-
-@_app.callback()
-def _store() -> None:
-    """Without it typer would make the only command the whole program."""
 
 
 @_app.command(
