@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import typer
 
 from pairbus.cli import app
+from pairbus.cli.serve.broker import DEFAULT_PORT
+from pairbus.cli.serve.emulator import CONFIG_FILE, HTTP_PORT
+from tests.dockerfile import command_of, faults_of, instructions
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -38,6 +42,42 @@ def test_image_is_checked_by_health_and_runs_without_root() -> None:
     data = re.search(r"PAIRBUS_DATA=(\S+)", text)
     assert data is not None
     assert f"\nVOLUME {data[1]}\n" in text
+
+
+def test_dockerfile_is_written_by_the_rules() -> None:
+    """No engine is here to build it: the rules of its usual linter find what would be found there."""
+    assert faults_of((DEPLOY / "Dockerfile").read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("FROM python", "no fixed tag"),
+        ("FROM python:latest", "no fixed tag"),
+        ("USER root", "runs as root"),
+        ("RUN pip install pairbus", "cache"),
+        ("RUN false; true", "hidden"),
+        ("CMD pairbus broker", "JSON form"),
+        ('CMD ["a"]\nCMD ["b"]', "CMD occurs 2 times"),
+        ("ENV PAIRBUS_KEY=abc", "secret"),
+        ("ADD x /x", "COPY"),
+        ("WORKDIR data", "absolute"),
+        ("EXPOSE 567200", "no ports"),
+        ("RUNN true", "unknown instruction"),
+    ],
+)
+def test_rules_for_dockerfiles_find_their_faults(line: str, fault: str) -> None:
+    """A linter that finds nothing would pass any file."""
+    start = "" if line.startswith("FROM") else "FROM python:3.11-slim\nUSER pairbus\n"
+    assert any(fault in found for found in faults_of(f"{start}{line}\n"))
+
+
+def test_image_has_the_ports_and_the_place_of_the_emulator() -> None:
+    """Tools that name the emulator's image find its ports and copy its file; the command takes no option for that."""
+    found = {each.name: each.value for each in instructions((DEPLOY / "Dockerfile").read_text())}
+    assert found["EXPOSE"].split() == [str(DEFAULT_PORT), str(HTTP_PORT)]
+    assert f"mkdir -p {CONFIG_FILE.parent}" in found["RUN"]
+    assert (command_of(found["ENTRYPOINT"]), command_of(found["CMD"])) == (["pairbus"], ["emulator"])
 
 
 def test_workflow_runs_what_ci_runs() -> None:

@@ -36,7 +36,7 @@ CHAPTERS: dict[str, list[str]] = {
         "rules.md",
         "verified.md",
     ],
-    "Broker": ["broker.md", "deploy.md", "filters.md", "testing.md", "outages.md", "security.md"],
+    "Broker": ["broker.md", "deploy.md", "emulator.md", "filters.md", "testing.md", "outages.md", "security.md"],
     "Tools": ["cli.md", "messages.md", "dashboard.md", "telemetry.md"],
     "Spark, reports and cost": [
         "spark.md",

@@ -24,13 +24,23 @@ class ForeignRequest(Exception):
         self.status = status
 
 
-def check_request_source(host_headers: Sequence[str], origin: str | None, hosts: frozenset[str]) -> None:
-    """Accept requests to a loopback name, one of `hosts` (lower-case) or an IP address; else raise ForeignRequest."""
+LOCAL_ENDINGS = (".localhost", ".local", ".internal")
+"Endings of names that no public DNS server answers."
+
+
+def check_request_source(
+    host_headers: Sequence[str], origin: str | None, hosts: frozenset[str], *, accepts_local_names: bool = False
+) -> None:
+    """Accept requests to a loopback name, one of `hosts` (lower-case) or an IP address; else raise ForeignRequest.
+
+    `accepts_local_names`: also to any name that only a local network knows, such as that of a container.
+    """
     if len(host_headers) != 1:
         raise ForeignRequest(400, "the request must have exactly one Host header")
     host = _host_of(host_headers[0])
     # An address cannot be rebound: a page from this address comes from the machine that has the address.
-    if host is None or not (host in LOOPBACK_HOSTS or host in hosts or is_address(host)):
+    is_known = host is not None and (host in LOOPBACK_HOSTS or host in hosts or is_address(host))
+    if host is None or not (is_known or (accepts_local_names and _is_local_name(host))):
         raise ForeignRequest(
             421, f"this broker is not {host_headers[0]!r}; use localhost, or start the broker with --allowed-host"
         )
@@ -42,6 +52,11 @@ def check_request_source(host_headers: Sequence[str], origin: str | None, hosts:
         origin_host = ""
     if origin_host not in {*LOOPBACK_HOSTS, *hosts, host}:
         raise ForeignRequest(403, f"requests of web pages from {origin!r} are refused")
+
+
+def _is_local_name(host: str) -> bool:
+    """Return True for a name that its owner cannot rebind: a public name has a dot."""
+    return "." not in host or host.endswith(LOCAL_ENDINGS)
 
 
 def _host_of(authority: str) -> str | None:

@@ -10,8 +10,7 @@ import asyncio
 import logging
 import ssl
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,8 +24,8 @@ from pairbus.auth.hosts import in_url, is_loopback
 from pairbus.auth.sas import KeyRing, SharedAccessKey
 from pairbus.broker.admin.app import TOKEN_SKEW_S, admin_app
 from pairbus.broker.admin.metrics_access import MetricsPage
-from pairbus.broker.admin.settings import in_words_of_the_service
 from pairbus.broker.budget import MemoryBudget
+from pairbus.broker.config.creation import create_entities
 from pairbus.broker.config.entity_settings import SubscriptionConfig
 from pairbus.broker.config.file import load_config
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
@@ -45,7 +44,7 @@ from pairbus.broker.store.sqlite import SqliteStore
 from pairbus.broker.strict import LENIENT, LIKE_AZURE, Strictness
 from pairbus.broker.wire.certificate import ca_path, server_context
 from pairbus.broker.wire.server import Port
-from pairbus.errors import ConfigError, EntityExists, InvalidDescription
+from pairbus.errors import ConfigError
 from pairbus.host.folders import make_folder, tighten_folder
 from pairbus.ledger import Ledger
 from pairbus.ledger.room import SUFFIX
@@ -85,6 +84,8 @@ class NamespaceOptions:
     "Subscriptions to create at start, like the queues, with their first rules."
     extra_ports: tuple[int, ...] = ()
     "Further ports of the same namespace, where some clients look for it: 5300, 443. 0: any free one."
+    is_updated: bool = False
+    "True when the settings above are given to entities that exist; False: these are left as they are."
     operations_per_s: float | None = None
     "Operations beyond this rate are refused as server-busy; None: no limit."
 
@@ -108,9 +109,10 @@ class Broker:
     ledger.
 
     `strict`: behave on the wire as Azure does, in every respect or in those of a `Strictness`. `record_sends`: keep the
-    last messages that were accepted, for assertions of tests. `page` makes the page of each namespace for browsers, as
-    `pairbus.dashboard.lazy.lazy_page` does; None: there is no page. `now_ms` and `steady_ms` replace the machine's
-    clocks; `now_ms` alone is taken for a clock that nobody sets.
+    last messages that were accepted, for assertions of tests. `emulator`: stand in the place of Microsoft's emulator,
+    which has a well-known key on every address and is called by the names of containers. `page` makes the page of each
+    namespace for browsers, as `pairbus.dashboard.lazy.lazy_page` does; None: there is no page. `now_ms` and `steady_ms`
+    replace the machine's clocks; `now_ms` alone is taken for a clock that nobody sets.
     """
 
     def __init__(  # noqa: PLR0913 - the settings of a broker
@@ -127,6 +129,7 @@ class Broker:
         strict: bool | Strictness = False,
         record_sends: bool = False,
         page: MakePage | None = None,
+        emulator: bool = False,
         now_ms: Callable[[], int] | None = None,
         steady_ms: Callable[[], int] | None = None,
     ) -> None:
@@ -141,6 +144,7 @@ class Broker:
         self._hosts = tuple(allowed_hosts)
         "Further names under which clients call this broker: in its certificate, and accepted in HTTP's Host."
         self._key = WELL_KNOWN_KEY if key is None else key
+        self._is_emulator = emulator
         self._check_keys(namespaces)
         self._progress = progress
         self._trace = trace
@@ -292,7 +296,8 @@ class Broker:
 
     def _check_keys(self, namespaces: Sequence[NamespaceOptions]) -> None:
         keys = [key for options in namespaces for key in [*self._root_key(options), *options.keys]]
-        if not is_loopback(self._host) and any(WELL_KNOWN_KEY in (key.key, key.secondary_key) for key in keys):
+        is_open = not is_loopback(self._host) and any(WELL_KNOWN_KEY in (key.key, key.secondary_key) for key in keys)
+        if is_open and not self._is_emulator:
             raise ConfigError(f"listening on {self._host} needs a key of your own: --key or PAIRBUS_KEY")
 
     def _recover(self, options: NamespaceOptions, loop: asyncio.AbstractEventLoop) -> None:
@@ -317,7 +322,9 @@ class Broker:
 
     async def _listen(self, options: NamespaceOptions, tls: ssl.SSLContext, loop: asyncio.AbstractEventLoop) -> None:
         namespace = self._namespaces[options.name.lower()]
-        await _create_missing(namespace, options)
+        await create_entities(
+            namespace, options.topics, options.queues, options.subscriptions, is_updated=options.is_updated
+        )
         port = Port(namespace, loop=loop, tls=tls, trace=self._trace)
         hosts = frozenset({options.name, self._host, *self._hosts})
         page = None
@@ -327,6 +334,7 @@ class Broker:
         app = admin_app(
             namespace,
             hosts=hosts,
+            is_emulator=self._is_emulator,
             page=None if page is None else page.handle,
             ca_pem=self.ca_file.read_bytes(),
             websocket=port.web_socket,
@@ -369,31 +377,3 @@ async def _close(namespaces: Sequence[Namespace], ports: Sequence[Port], *, at_o
         await namespace.close()
     for port in ports:
         await port.close(at_once=at_once)
-
-
-async def _create_missing(namespace: Namespace, options: NamespaceOptions) -> None:
-    """Create the entities that are missing; an entity may forward to one that comes later in this list."""
-    namespace.plan([*[topic.path for topic in options.topics], *[queue.path for queue in options.queues]])
-    for topic in options.topics:
-        with _left_as_it_is(options.name, "topic", topic.path):
-            await namespace.create(topic)
-    for queue in options.queues:
-        with _left_as_it_is(options.name, "queue", queue.path):
-            await namespace.create(queue)
-    for config in options.subscriptions:
-        with _left_as_it_is(options.name, "subscription", config.description.path):
-            if config.rules is None:
-                await namespace.create(config.description)
-            else:
-                await namespace.create_subscription(config.description, config.rules)
-    namespace.plan(())
-
-
-@contextmanager
-def _left_as_it_is(name: str, kind: str, path: str) -> Iterator[None]:
-    try:
-        yield
-    except EntityExists:
-        logger.info("%s: %s '%s' exists and is left as it is", name, kind, path)
-    except InvalidDescription as error:
-        raise ConfigError(f"namespace {name!r}: {in_words_of_the_service(str(error))}") from error

@@ -25,6 +25,7 @@ __all__ = ["app", "main"]
 # Modules of the commands, in the order of the help. Most have the name of their command.
 MODULES = {
     "broker": "serve.broker",
+    "emulator": "serve.emulator",
     "queue": "admin.queue",
     "topic": "admin.topic",
     "subscription": "admin.subscription",

@@ -68,6 +68,7 @@ def admin_app(  # noqa: PLR0913 - each is a part of its own
     namespace: AdminNamespace,
     *,
     hosts: frozenset[str] = frozenset(),
+    is_emulator: bool = False,
     ca_pem: bytes = b"",
     websocket: WebSocketHandler | None = None,
     meter: NamespaceMeter | None = None,
@@ -86,6 +87,7 @@ def admin_app(  # noqa: PLR0913 - each is a part of its own
     routes = _Routes(
         namespace,
         frozenset(host.lower() for host in hosts),
+        is_emulator,
         ca_pem,
         websocket=websocket,
         meter=meter,
@@ -106,6 +108,7 @@ class _Routes:
         self,
         namespace: AdminNamespace,
         hosts: frozenset[str],
+        is_emulator: bool,
         ca_pem: bytes,
         *,
         websocket: WebSocketHandler | None,
@@ -119,6 +122,7 @@ class _Routes:
     ) -> None:
         self._namespace = namespace
         self._hosts = hosts
+        self._is_emulator = is_emulator
         self._ca_pem = ca_pem
         self._websocket = websocket
         self._meter = meter
@@ -139,7 +143,13 @@ class _Routes:
             if faults is not None and faults.acts:
                 await faults.http.until_open()
                 _check_client(request)
-            check_request_source(request.headers.getall("Host", []), request.headers.get("Origin"), self._hosts)
+            if not (self._is_emulator and request.path == "/health"):
+                check_request_source(
+                    request.headers.getall("Host", []),
+                    request.headers.get("Origin"),
+                    self._hosts,
+                    accepts_local_names=self._is_emulator,
+                )
             if not self._wants_websocket(request):
                 answer: web.StreamResponse
                 if self._page is not None and _wants_page(request):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,20 +44,23 @@ class NamespaceConfig:
     "Operations beyond this rate are refused; None: no limit."
 
 
-def load_config(file: Path) -> list[NamespaceConfig]:
-    """Read a file, or raise ConfigError with the file, the place in it and the allowed values."""
+def load_config(file: Path, unknown: Callable[[str], None] | None = None) -> list[NamespaceConfig]:
+    """Read a file, or raise ConfigError with the file, the place in it and the allowed values.
+
+    `unknown` is told of each key that is not known and therefore ignored; without it such a key is an error.
+    """
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError(f"{file}: cannot be read: it is not text in UTF-8") from None
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    return parse_config(text, str(file))
+    return parse_config(text, str(file), unknown)
 
 
-def parse_config(text: str, source: str) -> list[NamespaceConfig]:
+def parse_config(text: str, source: str, unknown: Callable[[str], None] | None = None) -> list[NamespaceConfig]:
     """Read the text of a configuration file; `source` is its name in error texts."""
-    root = ConfigPlace(source)
+    root = ConfigPlace(source, unknown)
     document = parse_json(text, root)
     user = root.member(root.table(document, ("UserConfig",)), "UserConfig", dict)
     inside = root.into("UserConfig")

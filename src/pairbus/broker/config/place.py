@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,11 @@ class ConfigPlace:
     """A place in the file, for error texts: `config.json: namespace 'contoso': queue 'orders'`."""
 
     text: str
+    unknown: Callable[[str], None] | None = None
+    "Told of each key that is not known, which is then ignored; None: such a key is an error."
 
     def into(self, name: str) -> ConfigPlace:
-        return ConfigPlace(f"{self.text}: {name}")
+        return ConfigPlace(f"{self.text}: {name}", self.unknown)
 
     def named(self, kind: str, value: Any) -> ConfigPlace:
         """Go into an object that has a name; the reader of the object refuses one without a name."""
@@ -33,15 +35,17 @@ class ConfigPlace:
         return ConfigError(f"{self.text}: {problem}")
 
     def table(self, value: Any, allowed: Iterable[str]) -> dict[str, Any]:
-        """Return the value as an object that has only these keys."""
+        """Return the value as an object that has only these keys; see `unknown`."""
         if not isinstance(value, dict):
             raise self.error(f"expected is an object, found {kind_of(value)}")
         names = tuple(allowed)
-        for name in value:
-            if name not in names:
+        strange = [name for name in value if name not in names]
+        for name in strange:
+            if self.unknown is None:
                 hint = did_you_mean(name, names) or "."
                 raise self.error(f"unknown key {name!r}{hint} Allowed are {', '.join(names)}")
-        return value
+            self.unknown(f"{self.text}: unknown key {name!r}")
+        return {name: found for name, found in value.items() if name in names} if strange else value
 
     def member(self, table: dict[str, Any], name: str, kind: type, default: Any = None) -> Any:
         """Return one entry of an object; without a default it must be there."""

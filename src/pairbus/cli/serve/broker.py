@@ -7,6 +7,7 @@ import logging
 import re
 import shlex
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -140,11 +141,11 @@ def broker(
         allowed_hosts=allowed_host or (),
         meter=meter,
         progress=lambda sentence: print(sentence, file=sys.stderr, flush=True),
-        trace=_trace if trace else None,
+        trace=trace_frame if trace else None,
         strict=strict,
         page=lazy_page,
     )
-    run(_serve(served, [options.name for options in namespaces], tells_socket=data == ":memory:"))
+    run(serve(served, [options.name for options in namespaces], tells_socket=data == ":memory:"))
 
 
 def log_lines(level: str, *, is_trace: bool = False) -> None:
@@ -230,7 +231,10 @@ def _with_extra_ports(namespaces: list[NamespaceOptions], given: list[tuple[str,
     return [replace(options, extra_ports=tuple(ports[options.name.lower()])) for options in namespaces]
 
 
-async def _serve(broker: Broker, names: list[str], *, tells_socket: bool) -> None:
+async def serve(
+    broker: Broker, names: list[str], *, tells_socket: bool, last: Callable[[], Sequence[str]] = tuple
+) -> None:
+    """Serve until a signal; `last` has lines to print when everything listens."""
     stopped = stop_event()
     async with broker:
         if tells_socket and broker.control_socket is not None:  # in a folder whose name cannot be guessed
@@ -238,6 +242,8 @@ async def _serve(broker: Broker, names: list[str], *, tells_socket: bool) -> Non
         for name in names:
             print(f"{name} {broker.connection_string(name)}")
         print("ready", flush=True)
+        for line in last():
+            print(line, flush=True)
         _suggest(broker.connection_string(names[0]))
         gc.freeze()  # the collector has to find rare cycles of messages, not to walk through all modules
         await stopped.wait()
@@ -264,5 +270,5 @@ class _Lines(logging.Formatter):
         return one_line(super().formatMessage(record))
 
 
-def _trace(direction: str, channel: int, text: str) -> None:
+def trace_frame(direction: str, channel: int, text: str) -> None:
     logging.getLogger("pairbus.trace").debug("%s ch%d %s", direction, channel, text)
