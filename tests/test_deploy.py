@@ -63,7 +63,7 @@ def test_dockerfile_is_written_by_the_rules() -> None:
         ("ADD x /x", "COPY"),
         ("WORKDIR data", "absolute"),
         ("EXPOSE 567200", "no ports"),
-        ("RUNN true", "unknown instruction"),
+        ("BUILD true", "unknown instruction"),
     ],
 )
 def test_rules_for_dockerfiles_find_their_faults(line: str, fault: str) -> None:

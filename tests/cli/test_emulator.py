@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +226,7 @@ def test_changed_file_changes_entities_and_keeps_messages(tmp_path: Path) -> Non
             ca_file_with(fetch_ca(f"localhost:{started.http_port}", 20)) as ca_file,
             ServiceBusAdministrationClient.from_connection_string(text, connection_verify=ca_file) as admin,
         ):
-            assert admin.get_queue("orders").lock_duration.total_seconds() == 120
+            assert admin.get_queue("orders").lock_duration == timedelta(minutes=2)
             assert admin.get_queue_runtime_properties("orders").active_message_count == 1
             found = admin.get_rule("events", "red", "by-colour").filter
             assert isinstance(found, CorrelationRuleFilter) and found.properties == {"colour": "blue"}

@@ -11,15 +11,17 @@ import typer
 
 from pairbus.cli.admin import entity_options as options
 from pairbus.cli.admin.connection import ConnectionString, ConnectionStringFile, connected, given_connection_string
+from pairbus.cli.admin.namespace_import import IMPORT_EPILOG, import_entities
 from pairbus.cli.outputs import check_output
 from pairbus.cli.trust import CaFile
 from pairbus.errors import ConfigError
 
-_app = options.group("Show a namespace, export its entities, and reset a namespace of pairbus broker.")
+_app = options.group("Show a namespace, export and import its entities, and reset a namespace of pairbus broker.")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands `pairbus namespace …`."""
+    _app.command("import", epilog=IMPORT_EPILOG)(import_entities)
     app.add_typer(_app, name="namespace")
 
 
@@ -38,10 +40,18 @@ def show(client: Any, as_json: options.Json = False) -> None:
     options.print_settings(shown, as_json)
 
 
+class Format(StrEnum):
+    """Format of an export."""
+
+    EMULATOR = "emulator"
+    ARM = "arm"
+
+
 @_app.command(
     epilog="""\b
 Examples:
   pairbus namespace export > Config.json
+  pairbus namespace export --format arm --out main.json
   pairbus namespace export --extended --out Config.json
   pairbus broker --config Config.json
 """
@@ -53,6 +63,10 @@ def export(
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the namespace in the file. Default: its own name.")
     ] = None,
+    format_: Annotated[
+        Format,
+        typer.Option("--format", metavar="|".join(Format), help="emulator: its configuration file. arm: a template."),
+    ] = Format.EMULATOR,
     extended: Annotated[
         bool,
         typer.Option(
@@ -60,14 +74,19 @@ def export(
         ),
     ] = False,
 ) -> None:
-    """Write queues, topics, subscriptions and rules as a configuration file of the official emulator.
+    """Write queues, topics, subscriptions and rules as a configuration file of the official emulator, or as an ARM
+    template that deploys them into a namespace.
 
     The namespace is only read, and no key is written.
     """
+    from pairbus.cli.admin.arm.export import as_template
     from pairbus.cli.admin.namespace_export import exported
 
     check_output("--out", out)
-    document, notes = exported(client, name, extended=extended)
+    document, notes = exported(client, name, extended=extended or format_ is Format.ARM)
+    if format_ is Format.ARM:
+        document, more = as_template(document["UserConfig"]["Namespaces"][0])
+        notes += more
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     if out is None:
         typer.echo(text, nl=False)

@@ -11,7 +11,7 @@ from pairbus.settings import Setting, path_of, settings_of
 from pairbus.settings.durations import format_span
 from pairbus.settings.types import PATH
 
-_CORRELATION = {
+CORRELATION = {
     "ContentType": "content_type",
     "CorrelationId": "correlation_id",
     "Label": "label",
@@ -72,7 +72,7 @@ class _Export:
         place = f"rule {rule.name} of {topic}/{subscription}"
         found = rule.filter
         if isinstance(found, CorrelationRuleFilter):
-            texts = {key: getattr(found, attribute) for key, attribute in _CORRELATION.items()}
+            texts = {key: getattr(found, attribute) for key, attribute in CORRELATION.items()}
             inside: dict[str, Any] = {key: value for key, value in texts.items() if value is not None}
             if found.properties:
                 inside["Properties"] = self._values(place, found.properties)
