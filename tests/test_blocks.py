@@ -77,7 +77,7 @@ def test_every_line_that_is_left_out_exists() -> None:
 
 COMMAND = typer.main.get_command(app)
 # Programs that are not ours, and builtins of the shell.
-OTHERS = {".", "curl", "export", "git", "mkdir", "pip", "python", "python3", "spark-submit", "tar", "venv-pack"}
+OTHERS = {".", "cp", "curl", "export", "git", "mkdir", "pip", "python", "python3", "spark-submit", "tar", "venv-pack"}
 
 
 def typed(text: str) -> Iterator[list[str]]:

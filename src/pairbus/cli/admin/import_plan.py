@@ -1,4 +1,4 @@
-"""What an import changes in a namespace: the entities of a file compared with those that are there.
+"""Plan of an import: the entities of a file are compared with those of a namespace.
 
 Only settings that the file has are compared. Nothing is deleted.
 """
@@ -24,7 +24,7 @@ _NEW_DEFAULT = RuleProperties(DEFAULT_RULE, filter=SqlRuleFilter("1=1"), action=
 
 
 @dataclass(slots=True)
-class Step:
+class ImportStep:
     """One change."""
 
     sentence: str
@@ -33,17 +33,17 @@ class Step:
 
 
 @dataclass(slots=True)
-class Plan:
-    creations: list[Step] = field(default_factory=list)
-    changes: list[Step] = field(default_factory=list)
+class ImportPlan:
+    creations: list[ImportStep] = field(default_factory=list)
+    changes: list[ImportStep] = field(default_factory=list)
     "Changes of entities that are there once the creations are done: forwarding too, whose destination may be new."
     unchanged: int = 0
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    "What cannot be done; then nothing is done."
+    "Sentences about parts that are impossible; with one of them nothing is done."
 
 
-def plan_import(client: Any, wanted: dict[str, Any]) -> Plan:
+def plan_import(client: Any, wanted: dict[str, Any]) -> ImportPlan:
     """Compare a namespace of the emulator's format, which was checked, with the namespace of the client."""
     return _Planner(client).plan(wanted)
 
@@ -51,9 +51,9 @@ def plan_import(client: Any, wanted: dict[str, Any]) -> Plan:
 class _Planner:
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._plan = Plan()
+        self._plan = ImportPlan()
 
-    def plan(self, wanted: dict[str, Any]) -> Plan:
+    def plan(self, wanted: dict[str, Any]) -> ImportPlan:
         queues, topics = _by_name(self._client.list_queues()), _by_name(self._client.list_topics())
         for queue in wanted.get("Queues") or ():
             self._entity("queue", (queue["Name"],), queue, queues, others=topics)
@@ -71,7 +71,7 @@ class _Planner:
     def _entity(
         self, kind: str, path: tuple[str, ...], wanted: dict[str, Any], known: dict[str, Any], others: dict[str, Any]
     ) -> bool:
-        """Plan one entity; return whether it is there."""
+        """ImportPlan one entity; return whether it is there."""
         place = f"{kind} {'/'.join(path)}"
         values = _values(kind, wanted.get("Properties") or {})
         if path[-1].lower() in others:
@@ -81,7 +81,7 @@ class _Planner:
         if found is None:
             create = {s.sdk: s.type.to_sdk(value) for s, value in values if s.type is not PATH}
             self._plan.creations.append(
-                Step(f"create {place}", lambda: getattr(self._client, f"create_{kind}")(*path, **create))
+                ImportStep(f"create {place}", lambda: getattr(self._client, f"create_{kind}")(*path, **create))
             )
             self._update(kind, path, place, [(s, value) for s, value in values if s.type is PATH and value])
             return False
@@ -109,7 +109,7 @@ class _Planner:
             getattr(self._client, f"update_{kind}")(*path[:-1], found)
 
         forwards = ", ".join(f"{setting.element} {value}" for setting, value in changed)
-        self._plan.changes.append(Step(f"update {place}{detail or ': ' + forwards}", run))
+        self._plan.changes.append(ImportStep(f"update {place}{detail or ': ' + forwards}", run))
 
     def _rules(self, path: tuple[str, ...], rules: Iterable[dict[str, Any]], *, existed: bool) -> None:
         known = _by_name(self._client.list_rules(*path)) if existed else {DEFAULT_RULE.lower(): _NEW_DEFAULT}
@@ -119,7 +119,7 @@ class _Planner:
         if not wanted or DEFAULT_RULE.lower() in wanted:
             return
         if not existed:
-            step = Step(
+            step = ImportStep(
                 f"replace {DEFAULT_RULE} of {'/'.join(path)}", lambda: self._client.delete_rule(*path, DEFAULT_RULE)
             )
             self._plan.changes.append(step)
@@ -134,7 +134,7 @@ class _Planner:
         filter_, action = _filter(wanted["Properties"]), _action(wanted["Properties"])
         if found is None:
             self._plan.changes.append(
-                Step(
+                ImportStep(
                     f"create {place}",
                     lambda: self._client.create_rule(*path, wanted["Name"], filter=filter_, action=action),
                 )
@@ -148,7 +148,7 @@ class _Planner:
                 rule.filter, rule.action = filter_, action
                 self._client.update_rule(*path, rule)
 
-            self._plan.changes.append(Step(f"update {place}", run))
+            self._plan.changes.append(ImportStep(f"update {place}", run))
 
 
 def _by_name(entities: Iterable[Any]) -> dict[str, Any]:

@@ -40,8 +40,8 @@ def show(client: Any, as_json: options.Json = False) -> None:
     options.print_settings(shown, as_json)
 
 
-class Format(StrEnum):
-    """Format of an export."""
+class ExportFormat(StrEnum):
+    """ExportFormat of an export."""
 
     EMULATOR = "emulator"
     ARM = "arm"
@@ -64,9 +64,11 @@ def export(
         str | None, typer.Option(metavar="NAME", help="Name of the namespace in the file. Default: its own name.")
     ] = None,
     format_: Annotated[
-        Format,
-        typer.Option("--format", metavar="|".join(Format), help="emulator: its configuration file. arm: a template."),
-    ] = Format.EMULATOR,
+        ExportFormat,
+        typer.Option(
+            "--format", metavar="|".join(ExportFormat), help="emulator: its configuration file. arm: a template."
+        ),
+    ] = ExportFormat.EMULATOR,
     extended: Annotated[
         bool,
         typer.Option(
@@ -83,8 +85,8 @@ def export(
     from pairbus.cli.admin.namespace_export import exported
 
     check_output("--out", out)
-    document, notes = exported(client, name, extended=extended or format_ is Format.ARM)
-    if format_ is Format.ARM:
+    document, notes = exported(client, name, extended=extended or format_ is ExportFormat.ARM)
+    if format_ is ExportFormat.ARM:
         document, more = as_template(document["UserConfig"]["Namespaces"][0])
         notes += more
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -39,7 +39,7 @@ EPILOG = """\b
 Examples:
   pairbus emulator
   pairbus emulator --config Config.json
-  EMULATOR_HTTP_PORT=5301 pairbus emulator --data emulator-data
+  pairbus emulator --http-port 5301 --data emulator-data
 """
 
 

@@ -42,7 +42,7 @@ PROPERTIES = {
 
 
 @dataclass(slots=True)
-class Found:
+class TemplateEntities:
     """Entities of a template, in the emulator's format, by their namespace."""
 
     namespaces: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -62,9 +62,9 @@ class _Resource:
         return f"{self.kind.removeprefix(NAMESPACE + '/')} {'/'.join(self.names[1:]) or self.names[0]}"
 
 
-def read_template(template: Any, values: Mapping[str, Any]) -> Found:
+def read_template(template: Any, values: Mapping[str, Any]) -> TemplateEntities:
     """Read a template with the values of its parameters. ConfigError names what cannot be evaluated."""
-    found = Found()
+    found = TemplateEntities()
     for resource in _resources_of_template(template, values, found, 0):
         _add(resource, found)
     return found
@@ -81,7 +81,9 @@ def read_parameters(document: Any) -> dict[str, Any]:
 # ── the resources of a template ──
 
 
-def _resources_of_template(template: Any, values: Mapping[str, Any], found: Found, depth: int) -> Iterator[_Resource]:
+def _resources_of_template(
+    template: Any, values: Mapping[str, Any], found: TemplateEntities, depth: int
+) -> Iterator[_Resource]:
     if not isinstance(template, dict) or not isinstance(template.get("resources"), list | dict):
         raise ConfigError(
             "it is no ARM template ('resources'), and no configuration file of the emulator ('UserConfig')"
@@ -114,7 +116,7 @@ def _parameter(name: str, declaration: Any, given: Mapping[str, Any], evaluator:
 
 
 def _resources(
-    listed: Any, evaluator: Evaluator, found: Found, depth: int, parent: tuple[str, ...]
+    listed: Any, evaluator: Evaluator, found: TemplateEntities, depth: int, parent: tuple[str, ...]
 ) -> Iterator[_Resource]:
     """Yield the resources of a list, and those within them. `parent`: type and name of the resource around them."""
     for resource in listed.values() if isinstance(listed, dict) else listed:
@@ -164,7 +166,9 @@ def _names(kind: str, name: str, evaluator: Evaluator) -> list[str]:
     return [names[0], *[each.replace("~", "/") for each in names[1:]]]
 
 
-def _module(resource: Mapping[str, Any], evaluator: Evaluator, found: Found, depth: int) -> Iterator[_Resource]:
+def _module(
+    resource: Mapping[str, Any], evaluator: Evaluator, found: TemplateEntities, depth: int
+) -> Iterator[_Resource]:
     properties = resource.get("properties") or {}
     template = properties.get("template")
     if not isinstance(template, dict):
@@ -189,7 +193,7 @@ def _module(resource: Mapping[str, Any], evaluator: Evaluator, found: Found, dep
 # ── one resource ──
 
 
-def _add(resource: _Resource, found: Found) -> None:
+def _add(resource: _Resource, found: TemplateEntities) -> None:
     kind = KINDS.get(resource.kind)
     if kind is None:
         if resource.kind.endswith("/authorizationrules"):
