@@ -3,7 +3,7 @@
 `tests/durations.json` holds the seconds of each file, which `make durations` measures. Without it, a process that
 begins a long file last keeps the whole run waiting. A Java takes ten seconds of a core to start and does its first work
 slowly, so the files with a Spark are dealt to `SPARKS` processes, and each of them starts one Java. A file that is not
-in the list counts `UNKNOWN_S`.
+in the list counts `UNKNOWN_S`, and belongs to a share where tests may get a Spark.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -23,6 +24,7 @@ OPTION = "--durations-to"
 
 SPARKS = 2
 UNKNOWN_S = 10.0
+WITH_SPARK = ("tests/spark/", "tests/report/")
 FIRST_ON_SPARK = "tests/spark/"
 "Tests of this folder come first on a Spark: a Java that was started for reports lacks the variables that they need."
 
@@ -46,12 +48,18 @@ class Durations:
 
     def scope(self, file: str) -> str:
         """Name of the tests that one process runs together: a share of the files with a Spark, or one file."""
-        return self.scopes.get(file, file)
+        return self.share(file) or file
+
+    def share(self, file: str) -> str | None:
+        """Name of the share of a file with a Spark. A new file counts as one in a folder that has the fixture."""
+        if file not in self.scopes and file not in self.plain and file.startswith(WITH_SPARK):
+            return f"spark {crc32(file.encode()) % SPARKS}"
+        return self.scopes.get(file)
 
     def rank(self, file: str) -> tuple[bool, float, str, bool, str]:
         """Sort key of a file: shares with a Spark before all else, and the longest file first."""
-        if file in self.spark:
-            return False, 0.0, self.scope(file), not file.startswith(FIRST_ON_SPARK), file
+        if (share := self.share(file)) is not None:
+            return False, 0.0, share, not file.startswith(FIRST_ON_SPARK), file
         return True, -self.plain.get(file, UNKNOWN_S), file, False, file
 
 

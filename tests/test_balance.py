@@ -30,6 +30,15 @@ def test_files_with_a_spark_are_dealt_evenly_to_a_few_processes() -> None:
     assert ranked == ["tests/spark/a", "tests/report/d", "tests/spark/b", "tests/report/c", "e"]
 
 
+def test_a_new_file_starts_no_further_java() -> None:
+    """It is not measured yet, so it runs with the others where tests may get a Spark."""
+    durations = Durations({"tests/spark/plain": 3.0}, {"tests/spark/a": 90.0, "tests/report/b": 90.0})
+    assert durations.scope("tests/report/new") in {"spark 0", "spark 1"}
+    assert durations.rank("tests/report/new") < durations.rank("tests/spark/plain")
+    assert durations.scope("tests/spark/plain") == "tests/spark/plain"
+    assert durations.scope("tests/cli/new") == "tests/cli/new"
+
+
 def test_measured_files_replace_their_row_and_removed_files_leave_the_list(tmp_path: Path) -> None:
     path = tmp_path / "durations.json"
     here, other = "tests/test_balance.py", "tests/test_tidy.py"
