@@ -56,10 +56,6 @@ class Guard:
         self._opens = opens
         self._hosts = hosts
 
-    @property
-    def needs_token(self) -> bool:
-        return self._opens is not None
-
     def check_host(self, request: web.Request) -> None:
         """Refuse requests for another server: names that a foreign page bound to our address."""
         try:

@@ -47,7 +47,6 @@ class StandardInput:
             self._unsent = 0
 
     async def whole(self) -> bytes:
-        """Return all of it."""
         chunks: list[bytes] = []
         while chunk := await self._chunk():
             chunks.append(chunk)

@@ -82,5 +82,4 @@ def property_of(text: str) -> tuple[str, dict[str, str | None]]:
 
 
 def fields_of(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the given fields of a message."""
     return {name: value for name, value in given.items() if value not in (None, {})}

@@ -130,7 +130,6 @@ def estimate(
 
 
 def parse_duration(text: str, option: str) -> int:
-    """Parse a duration and return seconds."""
     found = seconds_of(text)
     if found is None or found != int(found):
         raise _wrong(text, option, "a duration in whole seconds, such as 90, 90s, 15m, 1h30m or 2d")

@@ -289,7 +289,6 @@ def moment(time_s: float) -> str:
 
 
 def as_json(status: Status, change: CountChange | None) -> dict[str, Any]:
-    """Return the whole status as JSON."""
     messages, dead_letters = status.counts
     return {
         "time": moment(status.time_s),

@@ -46,7 +46,6 @@ class SparkPlace:
         return self.remote is None and (self.master or MASTER).startswith("local")
 
     def open(self, app_name: str, conf: Mapping[str, str] | None = None) -> SparkSession:
-        """Open the session."""
         from pairbus.spark.session import local_session, remote_session
 
         if self.remote is not None:

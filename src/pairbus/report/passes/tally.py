@@ -96,7 +96,6 @@ class TaskSums:
         self._skip_below = taken.get(source_key(plain_path(path)), 0) if taken and block == 0 else 0
 
     def end(self) -> None:
-        """End the piece."""
         if self._path:
             sums = self._lines, self._damaged, self._jumps, self._rows, self._lost
             times = self._first_ms, self._last_ms, self._above_ms, self._below_ms
