@@ -11,9 +11,9 @@ import pytest
 
 from pairbus.errors import ConfigError, PairbusError
 from pairbus.spark.connections import Secret
-from pairbus.spark.source.looks import check, count_left
 from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.spark.syphon_job.journal import Location
+from pairbus.spark.syphon_job.looks import check, count_left
 from pairbus.spark.syphon_job.source import SyphonReader
 from pairbus.syphon.decide.settings import SyphonSettings
 from pairbus.testing.broker_thread import BrokerThread

@@ -21,12 +21,12 @@ from pairbus.ledger import read
 from pairbus.ledger.rows import day_of
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.spark.connections import Borrowed, Secret, run
-from pairbus.spark.source.looks import check, count_left, find_new
 from pairbus.spark.storage.folder import FileAppender, FolderStorage
 from pairbus.spark.syphon_job import rounds
 from pairbus.spark.syphon_job import source as syphon_source
 from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.spark.syphon_job.journal import DEAD_LETTERED, TaskReport
+from pairbus.spark.syphon_job.looks import check, count_left, find_new
 from pairbus.spark.syphon_job.missing import FORGOTTEN_S, SharedDestinations
 from pairbus.spark.syphon_job.rounds import Quotas
 from pairbus.spark.syphon_job.source import SCHEMA, SyphonReader

@@ -25,10 +25,10 @@ from pairbus.errors import PairbusError
 from pairbus.pairing.policy import Kind
 from pairbus.spark.connections import Borrowed, run
 from pairbus.spark.features import BatchReader, Offset
-from pairbus.spark.source.looks import peek
 from pairbus.spark.syphon_job.idle_polls import IdlePolls
 from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.spark.syphon_job.journal import JournalRow
+from pairbus.spark.syphon_job.looks import peek
 from pairbus.spark.syphon_job.rounds import Rounds
 from pairbus.spark.syphon_job.shares import TaskPlan
 from pairbus.spark.syphon_job.task_pumps import drain

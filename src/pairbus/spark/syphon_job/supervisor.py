@@ -25,9 +25,9 @@ from pairbus.errors import ConfigError, PairbusError, SparkGone
 from pairbus.spark.defaults import is_local_master
 from pairbus.spark.driver_side import DriverSide
 from pairbus.spark.features import is_gone, register_format, spark_errors
-from pairbus.spark.source.looks import check, count_left, find_new
 from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.spark.syphon_job.journal import Location, TaskReport
+from pairbus.spark.syphon_job.looks import check, count_left, find_new
 from pairbus.spark.syphon_job.rounds import GrowingPause
 from pairbus.spark.syphon_job.source import FORMAT, SyphonSource
 from pairbus.syphon import SyphonProgress
