@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -459,9 +461,18 @@ class SlowRemoval:
         self._error = error
         self._forwarded = spool.forwarded
         monkeypatch.setattr(spool, "forwarded", self._remove)
+        self._stands_at: float | None = time.monotonic()
+        clock = SimpleNamespace(monotonic=self._time, time_ns=time.time_ns)
+        monkeypatch.setattr(forwarder, "time", clock)
+
+    def _time(self) -> float:
+        """The forwarder's clock. It stands while the first message is sent, which may take long on a busy machine: its
+        removal would then begin before the second one is sent."""
+        return time.monotonic() if self._stands_at is None else self._stands_at
 
     def _remove(self, gone: Sequence[int]) -> None:
         if not self.began.is_set():
+            self._stands_at = None
             self.began.set()
             assert self.goes_on.wait(10)
             if self._error is not None:
