@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import uuid
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
+import aiohttp
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
@@ -213,6 +215,22 @@ async def test_dead_letters_are_received_with_their_reason(world: HttpWorld) -> 
         assert (await world.ask("PUT", location)).status == 200
     dead = await world.ask("DELETE", "Events/subscriptions/Audit/$DeadLetterQueue/messages/head?timeout=5")
     assert (dead.status, dead.body) == (200, b"one")
+
+
+async def test_messages_travel_over_tls(world: HttpWorld) -> None:
+    """On the same port; the address of a locked message has the scheme of the request."""
+    trusted = ssl.create_default_context(cafile=str(world.broker.ca_file))
+    base, headers = world.url("orders/messages").replace("http://", "https://"), {"Authorization": world.token()}
+    async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=trusted)) as session:
+        async with session.post(base, data=b"x" * 200_000) as answer:
+            assert answer.status == 201
+        async with session.post(f"{base}/head?timeout=5") as answer:
+            location = answer.headers["Location"]
+            assert (answer.status, len(await answer.read())) == (201, 200_000)
+        assert location.startswith(base)
+        async with session.delete(location) as answer:
+            assert answer.status == 200
+    assert world.waiting() == 0
 
 
 # ── waiting ──
