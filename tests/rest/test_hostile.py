@@ -94,6 +94,25 @@ async def test_message_whose_answer_cannot_be_written_is_free_again(world: HttpW
         assert world.waiting("large") == 0
 
 
+async def test_request_that_is_cancelled_gives_its_lock_back(world: HttpWorld) -> None:
+    """Between the lock and the answer a broker that stops cancels what has not ended in time."""
+    queue = world.namespace.queue("orders")
+    assert queue is not None
+    world.faults.add("stall", entity="orders", direction="receive")  # so that the test hands out, and not the broker
+    await world.send("orders")
+    requests = world.namespace.waiting_requests
+    receiving = asyncio.create_task(requests.lock_next(queue, queue.main, 60, lambda: False))
+    await until(lambda: len(requests) == 1)
+    [request] = requests._requests
+    assert request.take(queue.main, 1, world.namespace.now_ms())
+    receiving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    assert (world.waiting(), world.locks(), len(requests)) == (1, 0, 0)
+    world.faults.clear()
+    assert (await world.lock("orders")).broker["DeliveryCount"] == 1
+
+
 async def test_client_that_reads_no_answer_is_cut(world: HttpWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds a message and its memory for a while, and then no longer."""
     monkeypatch.setattr(answers, "ANSWER_WAIT_S", 0.2)

@@ -16,6 +16,8 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Described, Symbol, Timestamp, ULong
+from pairbus.broker.store import Done
+from pairbus.errors import StoreError
 from pairbus.transport import connect
 from tests.faults.conftest import until
 from tests.limits import slowness
@@ -231,6 +233,26 @@ async def test_messages_travel_over_tls(world: HttpWorld) -> None:
         async with session.delete(location) as answer:
             assert answer.status == 200
     assert world.waiting() == 0
+
+
+async def test_failing_store_leaves_message_and_lock(world: HttpWorld) -> None:
+    """500: a lock goes on, and a message that could not be deleted is free again without a counted delivery."""
+
+    def fail(_takes_room: bool, done: Done) -> None:
+        asyncio.get_running_loop().call_soon(done, StoreError("the disk is broken"))
+
+    await world.send("orders", b"first")
+    await world.send("orders", b"second")
+    location = (await world.lock("orders")).headers["Location"]
+    world.namespace.store.hindrance = fail
+    for method in ("PUT", "DELETE"):
+        assert (await world.ask(method, location)).status == 500
+    assert (await world.ask("DELETE", "orders/messages/head?timeout=5")).status == 500
+    assert (world.waiting(), world.locks()) == (2, 1)
+    world.namespace.store.hindrance = None
+    assert (await world.ask("DELETE", location)).status == 200
+    answer = await world.ask("DELETE", "orders/messages/head?timeout=5")
+    assert (answer.body, answer.broker["DeliveryCount"]) == (b"second", 1)
 
 
 # ── waiting ──

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.amqp.errors import MESSAGE_SIZE_EXCEEDED, ProtocolError
+from pairbus.amqp.message import DATA, section
+from pairbus.amqp.types import encode_binary
 from pairbus.broker.entities.draft import Draft
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.rest.dates import read_http_date
@@ -138,6 +140,28 @@ def test_any_body_is_a_batch_or_refused(body: bytes) -> None:
 def test_batch_is_known_by_its_content_type(content_type: str, expected: bool) -> None:
     """Compared without case and without parameters."""
     assert is_batch(content_type) is expected
+
+
+def test_properties_of_a_message_have_a_limit() -> None:
+    """64 KB, as the service documents."""
+    headers = [(b"p%d" % number, b'"%s"' % (b"x" * 8000)) for number in range(9)]
+    assert single(headers[:8], b"", SIZE_MAX).drafts
+    with pytest.raises(Refusal, match="65536 are allowed"):
+        single(headers, b"", SIZE_MAX)
+
+
+@pytest.mark.parametrize("entry", [{"UserProperties": {"\ud800": 1}}, {"UserProperties": {"a": "\udfff"}}])
+def test_halves_of_characters_are_refused(entry: dict[str, Any]) -> None:
+    """JSON can express them, and UTF-8 cannot."""
+    with pytest.raises(Refusal, match="no UTF-8"):
+        batch(json.dumps([entry]).encode(), SIZE_MAX)
+
+
+def test_message_that_cannot_be_read_is_refused_in_words() -> None:
+    """A sender over AMQP may have written a footer that is no map."""
+    footer = b"\x00\x53\x78\x45"
+    with pytest.raises(Refusal, match="message 7 cannot be read"):
+        http_message(StoredMessage(7, section(DATA, encode_binary(b"x")) + footer))
 
 
 def test_batch_counts_as_a_whole() -> None:

@@ -240,6 +240,8 @@ def test_any_header_is_a_value_or_refused(text: str) -> None:
         (UUID(LOCK), f'"{LOCK}"'),
         (ULong(1 << 63), "9223372036854775808"),
         (Float(3.140000104904175), "3.14"),
+        (Float(16777217 / 3), "5592405.7"),
+        (Float(-math.inf), "-Infinity"),
         (Symbol("word"), '"word"'),
         (Described(Symbol("com.microsoft:timespan"), 400_000_000), "40"),
         (Described(Symbol("com.microsoft:timespan"), 5_000_000), "0.5"),

@@ -119,10 +119,8 @@ def _write_double(value: float) -> str:
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Float):  # the fewest digits that give the same single
-        for digits in range(6, 9):
-            short = float(f"{value:.{digits}g}")
-            if struct.pack("<f", short) == struct.pack("<f", value):
-                return repr(short)
+        candidates = (float(f"{value:.{digits}g}") for digits in range(6, 10))
+        value = next(each for each in candidates if struct.pack("<f", each) == struct.pack("<f", value))
     return repr(float(value))
 
 
