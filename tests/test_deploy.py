@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,19 @@ def test_workflow_runs_what_ci_runs() -> None:
     workflow = re.findall(r"- run: (.*)", (ROOT / ".github/workflows/ci.yml").read_text())
     ci = re.findall(r"^make .*", (ROOT / ".ci/run").read_text(), re.MULTILINE)
     assert workflow == ci
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+def test_steps_of_the_image_lead_to_a_healthy_emulator(tmp_path: Path) -> None:
+    """No container engine is here: the steps are carried out in an empty root, and the command runs as its user."""
+    namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    try:
+        subprocess.run([*namespaces, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("namespaces of the system need root")
+    command = [sys.executable, "-m", "tests.image_root", str(DEPLOY / "Dockerfile"), str(tmp_path)]
+    ran = subprocess.run([*namespaces, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "Emulator Service is Successfully Up!\nhealthy\nended with 0\n" in ran.stdout
+    assert "WARNING: LISTENING ON 0.0.0.0 WITH THE WELL-KNOWN KEY" in ran.stderr
