@@ -195,7 +195,7 @@ def test_template_of_an_export_has_no_key_and_one_parameter(pairbus: Command, se
         ("no JSON", (), "it is no ARM template"),
         ({"UserConfig": {"Namespaces": [{"Name": "a"}, {"Name": "b"}]}}, (), "namespaces a, b; choose one with --name"),
         ({"UserConfig": {"Namespaces": [{"Name": "a"}]}}, ("--name", "c"), "namespaces a; choose one with --name"),
-        ({"UserConfig": {"Namespaces": [{"Nam": "a"}]}}, (), "unknown key 'Nam'"),
+        ({"UserConfig": {"Namespaces": [{"Title": "a"}]}}, (), "unknown key 'Title'"),
         (
             {
                 "resources": [

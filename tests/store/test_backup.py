@@ -230,6 +230,18 @@ async def test_verification_finds_a_flipped_bit_anywhere(tmp_path: Path, part: s
     assert verify(draft).damage
 
 
+async def test_verification_finds_a_damaged_structure(tmp_path: Path) -> None:
+    """The start of a broker checks a large file while it serves it; a backup is checked before it gets its name."""
+    store, _ = await filled_store(tmp_path / "data")
+    draft = new_draft(tmp_path)
+    await backed_up(store, draft)
+    await store.close()
+    data = bytearray(draft.read_bytes())
+    data[36:40] = (5).to_bytes(4)  # pages that are said to be free
+    draft.write_bytes(data)
+    assert verify(draft).damage == [f"{draft}: its structure is damaged."]
+
+
 async def test_copy_is_private(tmp_path: Path) -> None:
     """Bodies are private, whatever the umask, and SQLite's own files are gone at the end."""
     usual = os.umask(0)

@@ -13,6 +13,8 @@ from pairbus.broker.store.progress import PacedTelling
 from pairbus.broker.store.records import payload_crc
 from pairbus.broker.store.recovery import Recovery, box_name, some_of
 from pairbus.broker.store.schema import READ_ERRORS, open_for_reading, store_error
+from pairbus.broker.store.structure import check
+from pairbus.errors import StoreDamaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,10 @@ class Verified:
 
 
 def verify(path: Path, progress: Callable[[str], None] | None = None) -> Verified:
-    """Read a whole store that nobody else uses. StoreError: its structure is damaged, or it cannot be read."""
+    """Read a whole store that nobody else uses. StoreError: it cannot be read."""
     connection = open_for_reading(path)
     try:
+        check(connection, path)
         recovery = Recovery(connection, path, PacedTelling(progress))
         entities = recovery.recover()
         messages = sum(1 for _ in recovery.index())
@@ -36,6 +39,8 @@ def verify(path: Path, progress: Callable[[str], None] | None = None) -> Verifie
             pass
         damage = [*recovery.damage, *_damaged_bodies(connection, path)]
         return Verified(Contents(recovery.totals.commits, messages), len(entities), damage)
+    except StoreDamaged:  # its text is about a store to be salvaged, and this is a copy
+        return Verified(Contents(0, 0), 0, [f"{path}: its structure is damaged."])
     except READ_ERRORS as error:
         raise store_error(error, path) from error
     finally:
