@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -233,3 +235,101 @@ def test_read_template_is_a_configuration_that_the_broker_checks() -> None:
     namespace, _ = namespace_of(template(resource("/queues", "contoso/orders", properties={"lockDuration": "PT1H"})))
     with pytest.raises(ConfigError, match="LockDuration"):
         parse_config(json.dumps({"UserConfig": {"Namespaces": [namespace]}}), "main.json")
+
+
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    5,
+    -1,
+    "",
+    "text",
+    "[",
+    "[x]",
+    "[parameters('bus')]",
+    [],
+    [[]],
+    {},
+    {"a": {}},
+    [None],
+    "a/b/c/d/e/f",
+)
+
+
+def places_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place within a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inside in items:
+        yield (*place, key)
+        yield from places_in(inside, (*place, key))
+
+
+def with_odd(document: Any, place: tuple[Any, ...], odd: Any) -> Any:
+    changed = json.loads(json.dumps(document))
+    inside = changed
+    for key in place[:-1]:
+        inside = inside[key]
+    inside[place[-1]] = odd
+    return changed
+
+
+def test_template_is_read_or_refused_whatever_stands_in_it() -> None:
+    """Each place of a whole template gets each odd value: no traceback, for a file that a stranger wrote."""
+    rule = {
+        "type": "rules",
+        "name": "red",
+        "properties": {
+            "filterType": "CorrelationFilter",
+            "correlationFilter": {"label": "x", "properties": {"a": "b"}},
+            "action": {"sqlExpression": "SET a = 1"},
+        },
+    }
+    topic = resource(
+        "/topics",
+        "[format('{0}/events', parameters('bus'))]",
+        condition="[variables('flags').on]",
+        resources=[{"type": "subscriptions", "name": "audit", "properties": {}, "resources": [rule]}],
+    )
+    queue = resource("/queues", "contoso/orders", properties={"lockDuration": "[variables('lock')]"})
+    module = {
+        "type": "Microsoft.Resources/deployments",
+        "name": "module",
+        "properties": {
+            "expressionEvaluationOptions": {"scope": "inner"},
+            "parameters": {"bus": {"value": "contoso"}},
+            "template": template(queue, parameters={"bus": {}}, variables={"lock": "PT1M"}),
+        },
+    }
+    document = template(
+        topic,
+        module,
+        parameters={"bus": {"type": "string", "defaultValue": "contoso"}},
+        variables={"flags": {"on": True}},
+    )
+    assert [namespace["Name"] for namespace in read_template(document, {}).namespaces.values()] == ["contoso"]
+    read = 0
+    for place in places_in(document):
+        for odd in ODD:
+            with suppress(ConfigError):
+                read_template(with_odd(document, place, odd), {})
+                read += 1
+    assert read > 100
+
+
+@pytest.mark.parametrize(
+    "text", ["[concat(variables('{0}'), variables('{0}'))]", "[format('{{0}}{{0}}{{0}}{{0}}', variables('{0}'))]"]
+)
+def test_variables_that_multiply_each_other_are_refused_soon(text: str) -> None:
+    """Sixty lines of a file could fill the memory."""
+    variables = {f"v{n}": text.format(f"v{n + 1}") for n in range(50)}
+    with pytest.raises(ConfigError, match="cannot be evaluated"):
+        evaluated("[variables('v0')]", **variables, v50="text")
+
+
+def test_resources_nested_without_end_are_refused() -> None:
+    """As deep as JSON may be."""
+    inner: dict[str, Any] = {"type": "queues", "name": "a"}
+    for _ in range(200):
+        inner = {"type": "queues", "name": "a", "resources": [inner]}
+    with pytest.raises(ConfigError):
+        read_template(template(resource("", "contoso", resources=[inner])), {})

@@ -158,7 +158,7 @@ def fill(pairbus: Command) -> None:
 
 @pytest.mark.parametrize("kind", ["arm", "emulator"])
 def test_export_is_imported_as_it_was(pairbus: Command, server: AdminServer, tmp_path: Path, kind: str) -> None:
-    """What was written is made again, exported again, and the same."""
+    """A second export, after an import into an empty namespace, has the same text."""
     fill(pairbus)
     first, second = str(tmp_path / "first.json"), str(tmp_path / "second.json")
     options = ["--format", kind, *(["--extended"] if kind == "emulator" else [])]

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 STORE_NAME = "messages.db"
 ANSWER_S = 30.0  # the broker says four times a second how far it is
+STALL_S = 600.0  # without a further page; the broker may be checking a large file first
 LINE_SIZE_MAX = 64 * 1024
 MB = 1_000_000
 
@@ -182,10 +184,15 @@ def _copied_by_broker(folder: Path, draft: Path, tell: Callable[[int, int], None
         body = json.dumps({"draft": str(draft)})
         connection.request("POST", f"/{folder.resolve().name}/$pairbus/backup", body)
         answer = connection.getresponse()
+        last, advanced_at = -1, time.monotonic()
         while line := answer.readline(LINE_SIZE_MAX):
             match _read_line(line):
                 case {"copied": int(copied), "of": int(size)}:
                     tell(copied, size)
+                    if copied != last:
+                        last, advanced_at = copied, time.monotonic()
+                    elif time.monotonic() - advanced_at > STALL_S:
+                        raise StoreError(f"The broker copied nothing for {STALL_S:g} s; no backup was made.")
                 case {"commits": int(commits), "messages": int(messages)}:
                     return Contents(commits, messages)
                 case {"error": error}:

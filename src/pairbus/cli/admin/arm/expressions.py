@@ -15,6 +15,8 @@ from typing import Any
 from pairbus.errors import ConfigError
 
 DEPTH_MAX = 64
+CALLS_MAX = 20_000  # of one template: variables that use each other twice would double the calls at each level
+TEXT_MAX = 256 * 1024  # characters of one text, which `format` and `replace` can multiply
 _TOKEN = re.compile(r"\s*(?:('(?:[^']|'')*')|(-?\d+)|([A-Za-z_][\w]*)|([\[\]().,]))", re.ASCII)
 _SLOT = re.compile(r"\{\{|\}\}|\{(\d{1,3})\}")
 PLACEHOLDER_SIZE = 13
@@ -37,6 +39,7 @@ class Evaluator:
         self._parameters = parameters
         self._variables = {name.lower(): value for name, value in variables.items()}
         self._depth = 0
+        self._calls = 0
         self.made_up: set[str] = set()
         "Texts that stand for what only Azure knows; no entity may have one in its name."
 
@@ -80,6 +83,9 @@ class Evaluator:
         return self.value(self._variables[key])
 
     def call(self, name: str, arguments: list[Any]) -> Any:
+        self._calls += 1
+        if self._calls > CALLS_MAX:
+            raise ConfigError(f"more than {CALLS_MAX} calls of functions")
         key = name.lower()
         if key in SCOPE:
             return SCOPE[key]
@@ -195,13 +201,22 @@ def _format(pattern: str, *values: Any) -> str:
     def fill(match: re.Match[str]) -> str:
         return match[0][0] if match[1] is None else _text_of(values[int(match[1])])
 
+    texts = [fill(match) for match in _SLOT.finditer(pattern)]
+    _check_length(len(pattern) + sum(map(len, texts)))
     return _SLOT.sub(fill, pattern)
+
+
+def _check_length(length: int) -> None:
+    if length > TEXT_MAX:
+        raise ValueError(f"a text of more than {TEXT_MAX} characters")
 
 
 def _concat(*values: Any) -> Any:
     if values and all(isinstance(value, list) for value in values):
         return [item for value in values for item in value]
-    return "".join(map(_text_of, values))
+    texts = [_text_of(value) for value in values]
+    _check_length(sum(map(len, texts)))
+    return "".join(texts)
 
 
 def _resource_id(*values: Any) -> str:
@@ -222,6 +237,7 @@ def _equals(one: Any, other: Any) -> bool:
 
 
 def _replace(text: str, old: str, new: str) -> str:
+    _check_length(len(text) + text.count(old) * len(new))
     return text.replace(old, new)
 
 

@@ -24,7 +24,7 @@ KINDS = {
     f"{NAMESPACE}/topics/subscriptions": "subscription",
     f"{NAMESPACE}/topics/subscriptions/rules": "rule",
 }
-DEPTH_MAX = 10  # templates within templates
+DEPTH_MAX = 20  # resources and templates within each other; the service allows fewer
 FILTER_TYPES = {"SqlFilter": "Sql", "CorrelationFilter": "Correlation"}
 RESERVED = ("requiresPreprocessing", "compatibilityLevel")  # of filters and actions; without a meaning to anybody
 CORRELATION = ("contentType", "correlationId", "label", "messageId", "replyTo", "replyToSessionId", "sessionId", "to")
@@ -65,8 +65,11 @@ class _Resource:
 def read_template(template: Any, values: Mapping[str, Any]) -> TemplateEntities:
     """Read a template with the values of its parameters. ConfigError names what cannot be evaluated."""
     found = TemplateEntities()
-    for resource in _resources_of_template(template, values, found, 0):
-        _add(resource, found)
+    try:
+        for resource in _resources_of_template(template, values, found):
+            _add(resource, found)
+    except RecursionError:
+        raise ConfigError("the template is nested too deeply") from None
     return found
 
 
@@ -81,27 +84,31 @@ def read_parameters(document: Any) -> dict[str, Any]:
 # ── the resources of a template ──
 
 
-def _resources_of_template(
-    template: Any, values: Mapping[str, Any], found: TemplateEntities, depth: int
-) -> Iterator[_Resource]:
+def _resources_of_template(template: Any, values: Mapping[str, Any], found: TemplateEntities) -> Iterator[_Resource]:
     if not isinstance(template, dict) or not isinstance(template.get("resources"), list | dict):
         raise ConfigError(
             "it is no ARM template ('resources'), and no configuration file of the emulator ('UserConfig')"
         )
-    if depth > DEPTH_MAX:
-        raise ConfigError(f"more than {DEPTH_MAX} templates within each other")
-    evaluator = _evaluator(template, values)
-    yield from _resources(template["resources"], evaluator, found, depth, ())
+    yield from _resources(template["resources"], _evaluator(template, values), found, 0, ())
+
+
+def _table(value: Any, what: str) -> dict[str, Any]:
+    """Return an object, which may be missing."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{what} must be an object, found {value!r:.60}")
+    return value
 
 
 def _evaluator(template: Mapping[str, Any], values: Mapping[str, Any]) -> Evaluator:
-    declared = template.get("parameters") or {}
+    declared = _table(template.get("parameters"), "parameters")
     given = {name.lower(): value for name, value in values.items()}
     strange = sorted(given.keys() - {name.lower() for name in declared})
     if strange:
         raise ConfigError(f"the template has no parameter {', '.join(strange)}")
     readers: dict[str, Any] = {}
-    evaluator = Evaluator(readers, template.get("variables") or {})
+    evaluator = Evaluator(readers, _table(template.get("variables"), "variables"))
     for name, declaration in declared.items():
         readers[name.lower()] = partial(_parameter, name, declaration, given, evaluator)
     return evaluator
@@ -119,8 +126,13 @@ def _resources(
     listed: Any, evaluator: Evaluator, found: TemplateEntities, depth: int, parent: tuple[str, ...]
 ) -> Iterator[_Resource]:
     """Yield the resources of a list, and those within them. `parent`: type and name of the resource around them."""
-    for resource in listed.values() if isinstance(listed, dict) else listed:
-        if not isinstance(resource, dict) or resource.get("existing") is True:
+    if depth > DEPTH_MAX:
+        raise ConfigError(f"more than {DEPTH_MAX} resources and templates within each other")
+    if not isinstance(listed, list | dict):
+        raise ConfigError(f"resources must be a list, found {listed!r:.60}")
+    for each in listed.values() if isinstance(listed, dict) else listed:
+        resource = _table(each, "a resource")
+        if resource.get("existing") is True:
             continue
         kind, written = str(resource.get("type", "")), resource.get("name", "")
         full_kind = f"{parent[0]}/{kind}" if parent and not kind.lower().startswith("microsoft.") else kind
@@ -139,9 +151,9 @@ def _resources(
         if parent and full_kind != kind:
             name = f"{parent[1]}/{name}"
         names = _names(full_kind, name, evaluator)
-        properties = resource.get("properties") or {} if full_kind.lower() in KINDS else {}
-        yield _Resource(full_kind.lower(), names, evaluator.value(properties))
-        yield from _resources(resource.get("resources") or [], evaluator, found, depth, (full_kind, name))
+        given = evaluator.value(resource.get("properties")) if full_kind.lower() in KINDS else {}
+        yield _Resource(full_kind.lower(), names, _table(given, f"properties of {written!r:.80}"))
+        yield from _resources(resource.get("resources") or [], evaluator, found, depth + 1, (full_kind, name))
 
 
 def _refuse_loop(resource: Mapping[str, Any], kind: str, name: Any) -> None:
@@ -169,24 +181,22 @@ def _names(kind: str, name: str, evaluator: Evaluator) -> list[str]:
 def _module(
     resource: Mapping[str, Any], evaluator: Evaluator, found: TemplateEntities, depth: int
 ) -> Iterator[_Resource]:
-    properties = resource.get("properties") or {}
+    properties = _table(resource.get("properties"), f"properties of {resource.get('name')!r:.80}")
     template = properties.get("template")
     if not isinstance(template, dict):
         found.notes.append(f"skipped {DEPLOYMENT} {resource.get('name')!r:.80}: its template is not in this file")
         return
-    options = properties.get("expressionEvaluationOptions") or {}
+    options = _table(properties.get("expressionEvaluationOptions"), "expressionEvaluationOptions")
     if str(options.get("scope", "outer")).lower() == "outer":
         yield from _resources(template.get("resources") or [], evaluator, found, depth + 1, ())
         return
     given = {
         name: evaluator.value(each["value"])
-        for name, each in (properties.get("parameters") or {}).items()
+        for name, each in _table(properties.get("parameters"), "parameters of a deployment").items()
         if isinstance(each, dict) and "value" in each
     }
     inner = _evaluator(template, given)
     inner.made_up |= evaluator.made_up
-    if depth + 1 > DEPTH_MAX:
-        raise ConfigError(f"more than {DEPTH_MAX} templates within each other")
     yield from _resources(template.get("resources") or [], inner, found, depth + 1, ())
 
 
@@ -251,19 +261,23 @@ def _properties(kind: str, resource: _Resource, notes: list[str]) -> dict[str, A
 def _rule(resource: _Resource, notes: list[str]) -> dict[str, Any]:
     given = resource.properties
     kind = given.get("filterType") or ("CorrelationFilter" if given.get("correlationFilter") else "SqlFilter")
-    if kind not in FILTER_TYPES:
+    if not isinstance(kind, str) or kind not in FILTER_TYPES:
         raise ConfigError(f"{resource.title}: filterType is {kind!r}; known are {', '.join(FILTER_TYPES)}")
     notes += [
         f"{resource.title}: the property {name!r} is not supported and was left out"
         for name in given.keys() - {"filterType", "sqlFilter", "correlationFilter", "action"}
     ]
     if kind == "SqlFilter":
-        made: dict[str, Any] = {"SqlFilter": _sql(given.get("sqlFilter") or {"sqlExpression": "1=1"}, resource)}
+        part = _table(given.get("sqlFilter"), "sqlFilter") or {"sqlExpression": "1=1"}
+        made: dict[str, Any] = {"SqlFilter": _sql(part, resource)}
     else:
-        made = {"CorrelationFilter": _correlation(given.get("correlationFilter") or {}, resource)}
+        made = {
+            "CorrelationFilter": _correlation(_table(given.get("correlationFilter"), "correlationFilter"), resource)
+        }
     made["FilterType"] = FILTER_TYPES[kind]
-    if (given.get("action") or {}).get("sqlExpression"):
-        made["Action"] = _sql(given["action"], resource)
+    action = _table(given.get("action"), "action")
+    if action.get("sqlExpression"):
+        made["Action"] = _sql(action, resource)
     return made
 
 
