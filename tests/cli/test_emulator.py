@@ -242,6 +242,16 @@ def test_well_known_key_on_every_address_is_told_in_capitals(tmp_path: Path) -> 
         assert not any(line.startswith("WARNING") for line in started.lines())
 
 
+def test_unknown_condition_of_a_filter_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rule without one of its conditions would select other messages."""
+    file = tmp_path / "Config.json"
+    file.write_text(
+        json.dumps(CONFIG).replace('{"Properties": {"colour"', '{"PartitionKey": "a", "Properties": {"colour"')
+    )
+    outcome = Command(capsys)("emulator", "--config", str(file))
+    assert outcome.code == 1 and "unknown key 'PartitionKey'" in outcome.err
+
+
 def test_several_namespaces_are_for_the_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [{"Name": "one"}, {"Name": "two"}]
     file = tmp_path / "Config.json"

@@ -113,7 +113,8 @@ def _read_rule(value: Any, subscription: SubscriptionDescription, place: ConfigP
         subscription.topic,
         subscription.name,
         name,
-        filter=read(inside, place.into(member)),
+        # A filter without one of its conditions would select other messages.
+        filter=read(inside, place.into(member).strict()),
         action=None if action is None else _read_action(action, place.into("Action")),
     )
     try:

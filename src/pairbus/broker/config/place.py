@@ -26,6 +26,10 @@ class ConfigPlace:
     def into(self, name: str) -> ConfigPlace:
         return ConfigPlace(f"{self.text}: {name}", self.unknown)
 
+    def strict(self) -> ConfigPlace:
+        """Return this place with every unknown key an error."""
+        return ConfigPlace(self.text)
+
     def named(self, kind: str, value: Any) -> ConfigPlace:
         """Go into an object that has a name; the reader of the object refuses one without a name."""
         name = value.get("Name") if isinstance(value, dict) else None
