@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
 import pytest
 
 from pairbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED, TRANSACTION_ROLLBACK
-from pairbus.amqp.message import Message
+from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import Accepted, Coordinator, Declare, Detach, Source
 from pairbus.amqp.types import Described, Symbol, encode
 from pairbus.broker.entities.transactions import LIFETIME_MS, OPEN_MAX, STRANGER_OPEN_MAX
 from pairbus.broker.wire.cbs import Grants
+from pairbus.broker.wire.requests import TURN_BYTES_MAX
 from tests.broker.test_transactions import filled
 from tests.broker.transaction_world import TransactionClient, condition_of
 
@@ -28,6 +30,28 @@ async def test_open_transactions_are_bounded() -> None:
         await asyncio.sleep(0)
         client.peer.transactions.declare(client, client.namespace.now_ms())
     assert client.namespace.budget.undecided.used == used
+
+
+async def test_discharge_before_the_answer_to_a_request_rolls_back() -> None:
+    """The request waits for its turn when the discharge comes: the rest must not be committed without it."""
+    client = await TransactionClient().start("orders")
+    await filled(client, "orders", 2)
+    _, [first, second] = await client.receive("orders", 2)
+    address = "orders/$management"
+    await client.receiver(client.work, address, name="answers")
+    requests = await client.sender(client.work, address, "requests")
+    txn = await client.declare()
+    await client.settle(first, Accepted(), txn)
+    asked = Message(
+        properties=Properties(message_id="1"),
+        application_properties={"operation": "com.microsoft:update-disposition"},
+        value={"disposition-status": "completed", "lock-tokens": [UUID(bytes_le=second.tag)]},
+        has_value=True,
+    )
+    client.namespace.answer_turns.count(TURN_BYTES_MAX)  # other clients got many answers in this turn
+    requests.send_in(txn, asked.encode(), client.tag())
+    assert await client.discharge(txn) == TRANSACTION_ROLLBACK
+    assert client.count("orders") == len(client.box_of("orders").main.locks) == 2
 
 
 async def test_client_without_a_token_has_few_open_transactions() -> None:

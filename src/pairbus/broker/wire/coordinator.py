@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
-from pairbus.amqp.errors import INVALID_FIELD, NOT_IMPLEMENTED, ProtocolError
+from pairbus.amqp.errors import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, ProtocolError
 from pairbus.amqp.events import Delivery
 from pairbus.amqp.link import ReceiverLink
 from pairbus.amqp.message import Message
@@ -12,8 +13,10 @@ from pairbus.amqp.performatives import ACCEPTED_BYTES, Declare, Declared, Discha
 from pairbus.amqp.types import Described
 from pairbus.broker.refusal import Refusal
 from pairbus.broker.wire.link_handler import LinkHandler
+from pairbus.broker.wire.requests import RequestLink
 
 CREDIT = 100
+UNANSWERED = Refusal(NOT_ALLOWED, "A request in it was not answered yet, because the client reads too little.")
 COMMAND_SIZE_MAX = 4096  # a declare or a discharge has some dozens of bytes
 
 
@@ -38,10 +41,16 @@ class CoordinatorLink(LinkHandler):
                 txn_id = transactions.declare(self, now_ms, is_stranger=not self.peer.grants)
                 self._answer(delivery, Declared(txn_id).encode())
             else:
+                if any(isinstance(end, RequestLink) and end.has_waiting(command.txn_id) for end in self._handlers()):
+                    transactions.fail(command.txn_id, UNANSWERED)
                 answered = partial(self._discharged, delivery)
                 transactions.discharge(command.txn_id, now_ms, answered, fail=command.fail)
         except (ProtocolError, Refusal) as error:
             self._discharged(delivery, Refusal(error.condition, error.description))
+
+    def _handlers(self) -> Iterator[LinkHandler | None]:
+        for link in self.peer.links():
+            yield link.context
 
     def _discharged(self, delivery: Delivery, refusal: Refusal | None) -> None:
         self._answer(delivery, ACCEPTED_BYTES if refusal is None else self.peer.refused(refusal))

@@ -130,6 +130,10 @@ class RequestLink(LinkHandler):
         self._waiting.append(delivery)
         self.resume(now_ms)
 
+    def has_waiting(self, txn_id: bytes) -> bool:
+        """Return whether a request of the transaction waits."""
+        return any(isinstance(each, TransactionalDelivery) and each.txn_id == txn_id for each in self._waiting)
+
     def on_readable(self, now_ms: int) -> None:
         self.resume(now_ms)
 
