@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sdk": {"auth", "errors", "host", "ledger", "pairing", "telemetry", "transport"},
     "spool": {"amqp", "backlog", "errors", "host", "ledger", "pairing", "transport"},
     # The syphon works on raw messages: the core of the backlog message reads and writes them.
-    "syphon": {"amqp", "backlog", "errors", "ledger", "pairing", "telemetry", "transport"},
+    "syphon": {"amqp", "backlog", "errors", "host", "ledger", "pairing", "telemetry", "transport"},
     "explorer": {"amqp", "backlog", "errors", "filters", "pairing", "syphon", "transport"},
     "spark": {"amqp", "auth", "backlog", "errors", "host", "ledger", "pairing", "sdk", "syphon", "transport"},
     "client": {

@@ -15,7 +15,7 @@ import pytest
 
 import pairbus
 from pairbus.cli.pair import clients
-from pairbus.host.control.serving import open_server
+from pairbus.host.control.serving import by_routes, open_server
 from pairbus.pairing.failover import State
 from pairbus.testing.broker_thread import BrokerThread
 from tests.cli.command import Command, Outcome
@@ -168,7 +168,7 @@ def test_process_without_an_answer_is_reported(world: World, monkeypatch: pytest
 def test_socket_of_another_role_is_refused(world: World, control_dir: Path) -> None:
     """A syphon has control sockets beside those of clients, and no entities to show."""
     path = control_dir / "syphon"
-    server = open_server("syphon", path, {("GET", "/"): lambda _: {"role": "syphon"}}, lambda: None)
+    server = open_server("syphon", path, by_routes({("GET", "/"): lambda _: {"role": "syphon"}}), lambda: None)
     try:
         done = world.run("list", "--socket", str(path))
     finally:

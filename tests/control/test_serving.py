@@ -23,9 +23,10 @@ import pairbus.aio
 from pairbus.errors import ConfigError, PairbusError
 from pairbus.host.control import sockets
 from pairbus.host.control.asking import ask
+from pairbus.host.control.followers import FOLLOWERS_MAX, Followers
 from pairbus.host.control.places import served
 from pairbus.host.control.rate import Rate
-from pairbus.host.control.serving import FOLLOW, FOLLOWERS_MAX, ControlServer, call_in, open_server
+from pairbus.host.control.serving import ControlAnswer, ControlRequest, ControlServer, by_routes, call_in, open_server
 from tests.control.world import NAME, World, until
 
 _numbers = count(1)
@@ -167,7 +168,10 @@ def test_forgotten_client_takes_its_socket_with_it(world: World, own_dir: Path) 
         return not path.exists()
 
     until(is_gone, "the socket is removed")
-    until(lambda: not any(one.name == "pairbus-control" for one in threading.enumerate()), "the thread has ended")
+    until(
+        lambda: not any(one.name == f"pairbus-control {path.name}" for one in threading.enumerate()),
+        "the thread has ended",
+    )
 
 
 # ── requests ──
@@ -265,19 +269,25 @@ def test_follower_hears_events_as_they_happen(world: World, own_dir: Path) -> No
 
 
 @pytest.fixture
-def server(own_dir: Path) -> Iterator[ControlServer]:
+def followers() -> Followers:
+    return Followers()
+
+
+@pytest.fixture
+def server(own_dir: Path, followers: Followers) -> Iterator[ControlServer]:
     """A control socket that tells events."""
-    opened = open_server("client", None, {("GET", "/events"): lambda _: FOLLOW}, lambda: None)
+    handler = by_routes({("GET", "/events"): lambda _: followers.with_room()})
+    opened = open_server("client", None, handler, lambda: None, followers)
     yield opened
     opened.close(wait=True)
 
 
-def test_follower_that_does_not_read_is_cut(server: ControlServer) -> None:
+def test_follower_that_does_not_read_is_cut(server: ControlServer, followers: Followers) -> None:
     """A follower must not hold up a client."""
     with followed(server.path) as slow, followed(server.path) as quick:
         said = {"event": "x" * 10_000}
         for _ in range(1_000):
-            server.tell(said)
+            followers.tell(said)
             while quick.recv(1 << 16)[-1:] != b"\n":
                 pass
         received = b"".join(iter(lambda: slow.recv(1 << 16), b""))
@@ -292,6 +302,32 @@ def test_followers_have_a_limit_and_leave_room(server: ControlServer) -> None:
     peers.append(followed(server.path))
     for peer in peers:
         peer.close()
+
+
+def test_request_that_waits_keeps_no_other_one_out(own_dir: Path) -> None:
+    """A reset may wait for a disk that a fault has stopped; the next request ends the fault."""
+    is_over = threading.Event()
+    began: list[str] = []
+
+    def handle(request: ControlRequest) -> ControlAnswer:
+        if request.path == "/wait":
+            began.append(request.path)
+            return ControlAnswer(200, is_over.wait(20.0))
+        is_over.set()
+        return ControlAnswer(200, "ended")
+
+    server = open_server("broker", None, handle, lambda: None)
+    replies: list[Any] = []
+    waits = threading.Thread(target=lambda: replies.append(ask(server.path, "POST", "/wait", {}, 20.0)))
+    waits.start()
+    try:
+        until(lambda: began, "the request waits")
+        assert ask(server.path, "POST", "/end", {}, 20.0) == (200, "ended")
+        waits.join()
+        assert replies == [(200, True)]
+    finally:
+        is_over.set()
+        server.close(wait=True)
 
 
 def test_client_without_an_event_loop_says_so(world: World, own_dir: Path) -> None:

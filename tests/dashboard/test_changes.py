@@ -17,7 +17,8 @@ from pairbus.dashboard import watch as watching
 from pairbus.dashboard.following import Following
 from pairbus.dashboard.on_broker import OwnTarget
 from pairbus.dashboard.targets import BrokerTarget
-from pairbus.host.control.serving import FOLLOW, Routes, open_server
+from pairbus.host.control.followers import Followers
+from pairbus.host.control.serving import by_routes, open_server
 from tests.dashboard.world import API, CHANGING, QUEUES, World, world
 
 PATIENCE_S = 20.0
@@ -157,13 +158,15 @@ async def test_events_of_clients_are_heard_until_they_are_left() -> None:
     """A syphon, which tells no events, is left alone."""
     heard = asyncio.Semaphore(0)
     following = Following(heard.release)
-    tells: Routes = {("GET", "/events"): lambda _: FOLLOW}
-    client, syphon = (open_server(*one, lambda: None) for one in (("client", None, tells), ("syphon", None, {})))
+    followers = Followers()
+    tells = by_routes({("GET", "/events"): lambda _: followers.with_room()})
+    client = open_server("client", None, tells, lambda: None, followers)
+    syphon = open_server("syphon", None, by_routes({}), lambda: None)
     try:
         following.keep([client.path, syphon.path])
         async with asyncio.timeout(PATIENCE_S):
             while heard.locked():  # until it follows
-                client.tell({"event": "FailedOver"})
+                followers.tell({"event": "FailedOver"})
                 await asyncio.sleep(0.01)
         following.keep([])
         await asyncio.sleep(0)

@@ -19,10 +19,11 @@ import pytest
 
 from pairbus.auth.sas import SharedAccessKey, sign
 from pairbus.broker import ROOT_KEY_NAME, WELL_KNOWN_KEY, Broker, NamespaceOptions
-from pairbus.broker.kit import control
+from pairbus.broker.kit import port
 from pairbus.cli import main
 from pairbus.errors import ConfigError, InvalidFault
-from pairbus.host.control.serving import open_server
+from pairbus.host.control import serving
+from pairbus.host.control.serving import by_routes, open_server
 from pairbus.host.control.sockets import PATH_BYTES_MAX
 from tests.faults.conftest import World, until
 
@@ -246,7 +247,7 @@ async def test_command_switches_faults_over_the_socket() -> None:
 async def test_command_refuses_sockets_that_have_no_faults(control_dir: Path) -> None:
     """The control socket of a client speaks JSON too, and knows no namespaces."""
     server = open_server(
-        "client", control_dir / "no-faults", {("GET", "/"): lambda _: {"role": "client"}}, lambda: None
+        "client", control_dir / "no-faults", by_routes({("GET", "/"): lambda _: {"role": "client"}}), lambda: None
     )
     try:
         code, _, err = await pairbus("fault", "list", "--control", str(control_dir / "no-faults"))
@@ -303,13 +304,20 @@ def test_rate_of_operations_must_be_a_number_above_zero(rate: float) -> None:
 @pytest.mark.parametrize("route", ["faults", "clock", "reset"])
 async def test_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, route: str) -> None:
     """A request that is never finished would be kept for ever, and its connection with it."""
-    monkeypatch.setattr(control, "BODY_WAIT_S", 0.05)
+    monkeypatch.setattr(port, "BODY_WAIT_S", 0.05)
+    monkeypatch.setattr(serving, "PEER_S", 0.05)
     async with two() as broker:
-        reader, writer = await asyncio.open_unix_connection(str(broker.control_socket))
-        writer.write(f"POST /contoso/$pairbus/{route} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n".encode())
-        answer = await asyncio.wait_for(reader.readuntil(b"seconds"), 10)
-        assert b" 400 " in answer and b"the body did not arrive within" in answer
-        writer.close()
+        number = int(broker.connection_string("contoso").split(";")[0].rsplit(":", 1)[1])
+        for prefix, connecting in (
+            ("/contoso", asyncio.open_unix_connection(str(broker.control_socket))),
+            ("", asyncio.open_connection("127.0.0.1", number)),
+        ):
+            reader, writer = await connecting
+            head = f"POST {prefix}/$pairbus/{route} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {token()}\r\n"
+            writer.write(f"{head}Content-Length: 9\r\n\r\n".encode())
+            answer = await asyncio.wait_for(reader.readuntil(b"seconds"), 10)
+            assert b" 400 " in answer and b"the body did not arrive within" in answer
+            writer.close()
 
 
 async def test_clock_and_reset_are_on_the_socket_too() -> None:

@@ -30,7 +30,8 @@ from pairbus.broker.config.entity_settings import SubscriptionConfig
 from pairbus.broker.config.file import load_config
 from pairbus.broker.description import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.broker.kit.clock import machine_steady_ms, wall_ms
-from pairbus.broker.kit.control import SOCKET_NAME, SOCKET_ROUTES, ControlSocket, control_of
+from pairbus.broker.kit.control import SOCKET_NAME, SOCKET_ROUTES, ControlSocket
+from pairbus.broker.kit.port import control_of
 from pairbus.broker.kit.recorder import Recorder
 from pairbus.broker.machine_memory import MemoryReturn, usable_bytes
 from pairbus.broker.monitoring.meter import NamespaceMeter
@@ -228,7 +229,7 @@ class Broker:
             for options in self._options:
                 await self._listen(options, self._tls, loop)
             control = ControlSocket(self._folder() / SOCKET_NAME, self._namespaces, SOCKET_ROUTES)
-            if await control.open():
+            if control.open():
                 self._control = control
         except BaseException:
             await self.stop()

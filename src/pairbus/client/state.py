@@ -14,13 +14,13 @@ from collections import Counter
 from concurrent.futures import Future
 
 from pairbus import telemetry
+from pairbus.client.control import ClientControl
 from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError, SendAvailabilityBacklogError
 from pairbus.client.event_outbox import EventOutbox
 from pairbus.client.metering import Meters
 from pairbus.client.outgoing import ANY_PLACE, ONLY_PLACE
 from pairbus.client.sides import Side
 from pairbus.errors import PairingError
-from pairbus.host.control.clients import ClientControl
 from pairbus.host.environment import WORDS, read_switch
 from pairbus.ledger import Ledger
 from pairbus.pairing.events import Closed, Faulted, Paired, PairingCleared, SecondaryLost, Unpaired

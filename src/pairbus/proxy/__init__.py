@@ -107,7 +107,7 @@ class Proxy:
         self._port.open(host, port)
         if self._control is not None:
             try:
-                await self._control.listen()
+                self._control.listen()
             except ConfigError:
                 await self._port.close()
                 raise

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import web
-
-from pairbus.broker.kit.bodies import read_object
+from pairbus.broker.kit.routes import Lines, SwitchRequest, not_allowed
 from pairbus.broker.store.backup import Backup
 from pairbus.errors import ConfigError, StoreError
+from pairbus.host.control.serving import read_object
 
 if TYPE_CHECKING:
     from pairbus.broker.namespace import Namespace
@@ -25,34 +25,36 @@ logger = logging.getLogger("pairbus.broker")
 TELL_S = 0.25
 
 
-async def answer_backup(namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> web.StreamResponse:
+async def answer_backup(namespace: Namespace, request: SwitchRequest) -> Any:
     """Answer POST `{"draft": PATH}`: a line of JSON now and again, `{"copied": …, "of": …}` in bytes. The last one is
     `{"commits": …, "messages": …}` for a copy that is complete and durable, or `{"error": …}`."""
-    if request.method != "POST" or rest:
-        raise web.HTTPMethodNotAllowed(request.method, ["POST"])
-    draft = (await read_object(request)).get("draft")
+    if not request.is_("POST"):
+        return not_allowed("POST")
+    draft = read_object(request.body).get("draft")
     if not isinstance(draft, str) or not Path(draft).is_absolute():
         raise ConfigError(f"a backup needs 'draft', the absolute path of an empty file, not {draft!r:.80}")
-    backup = Backup(Path(draft))
+    return Lines("application/x-ndjson", _backup_lines(namespace, Path(draft)))
+
+
+async def _backup_lines(namespace: Namespace, draft: Path) -> AsyncGenerator[bytes, None]:
+    backup = Backup(draft)
     copying = asyncio.ensure_future(namespace.store.back_up(backup))
-    response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
     is_told = False
     try:
-        await response.prepare(request)
         while not copying.done():
             await asyncio.wait([copying], timeout=TELL_S)
-            await _tell(response, {"copied": backup.copied, "of": backup.size})
+            yield _line({"copied": backup.copied, "of": backup.size})
             await asyncio.to_thread(backup.sync)  # so that the last sync finds little to do
         last = await _outcome(copying, backup)
-        await _tell(response, last)
+        yield _line(last)
         is_told = "error" not in last
-    except ConnectionError:
+    except GeneratorExit:
         logger.info("%s: the client of the backup %s left", namespace.name, draft)
+        raise
     finally:
         backup.give_up()
         await asyncio.wait([copying])
         backup.close(keep=is_told)
-    return response
 
 
 async def _outcome(copying: asyncio.Future[None], backup: Backup) -> dict[str, Any]:
@@ -67,5 +69,5 @@ async def _outcome(copying: asyncio.Future[None], backup: Backup) -> dict[str, A
     return backup.contents._asdict()
 
 
-async def _tell(response: web.StreamResponse, values: dict[str, Any]) -> None:
-    await response.write(json.dumps(values).encode() + b"\n")
+def _line(values: dict[str, Any]) -> bytes:
+    return json.dumps(values).encode() + b"\n"

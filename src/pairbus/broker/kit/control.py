@@ -1,8 +1,9 @@
 """The switches of a broker as JSON over HTTP: `/$pairbus/<route>` of each namespace.
 
-On the port a request needs Manage and meets the faults like every other request. `DIR/control.sock` has the same routes
-at `/<namespace>/$pairbus/<route>` and needs no token: it has mode 0600, so only its owner can open it. Faults do not
-affect it. `GET /` lists the namespaces.
+On the port (`broker/kit/port.py`) a request needs Manage and meets the faults like every other request.
+`DIR/control.sock` has the same routes at `/<namespace>/$pairbus/<route>` and needs no token: it has mode 0600, so only
+its owner can open it. Faults do not affect it. `GET /` lists the namespaces. All routes run in the broker's event
+loop.
 
 A further route is one function and one line of `ROUTES`, or of `SOCKET_ROUTES`.
 """
@@ -10,36 +11,40 @@ A further route is one function and one line of `ROUTES`, or of `SOCKET_ROUTES`.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from aiohttp import web
-
 from pairbus.broker.kit.backup import answer_backup
-from pairbus.broker.kit.bodies import read_body, read_object
+from pairbus.broker.kit.routes import Lines, SwitchRequest, not_allowed
 from pairbus.broker.kit.switches import answer_kit
+from pairbus.broker.monitoring.changes import Changes
 from pairbus.broker.monitoring.overview import overview
 from pairbus.broker.namespace import Namespace
 from pairbus.errors import ConfigError, EntityNotFound, FaultNotFound, InvalidFault, PairbusError
 from pairbus.faults import Active, Fault
-from pairbus.host.control.sockets import has_unix_sockets, listen
+from pairbus.host.control.followers import takes_line
+from pairbus.host.control.serving import (
+    ControlAnswer,
+    ControlRequest,
+    ControlServer,
+    ControlStream,
+    open_server,
+    read_object,
+)
 
 logger = logging.getLogger("pairbus.broker")
 
-BODY_SIZE_MAX = 256 * 1024
+ANSWER_S = 60.0
 NUMBER_LENGTH_MAX = 18  # digits of the number of a fault
 SOCKET_NAME = "control.sock"
 
 HEARTBEAT_S = 5.0  # a peer that left is noticed at the next write
 GAP_S = 0.02  # changes within this time are one line
-
-Route = Callable[[Any, web.Request, tuple[str, ...]], Awaitable[Any]]
-"(namespace, request, path segments behind the route) → the answer, as a response or as JSON. Raises a PairbusError."
 
 
 class Switches(Protocol):
@@ -73,13 +78,13 @@ _STATUS_OF: tuple[tuple[type[PairbusError], int], ...] = (
 # ── the routes ──
 
 
-async def answer_faults(namespace: Switched, request: web.Request, rest: tuple[str, ...]) -> Any:
+async def answer_faults(namespace: Switched, request: SwitchRequest) -> Any:
     """Answer GET: the faults that are on. POST: switch one on. DELETE, or DELETE /ID: switch all off, or one."""
-    match request.method, rest:
+    match request.method, request.rest:
         case "GET", ():
             return namespace.faults.list()
         case "POST", ():
-            added = namespace.faults.add_fault(Fault.read(await read_object(request)))
+            added = namespace.faults.add_fault(Fault.read(read_object(request.body)))
             return next(shown for shown in namespace.faults.list() if shown["id"] == added.id)
         case "DELETE", ():
             return {"cleared": namespace.faults.clear()}
@@ -87,45 +92,39 @@ async def answer_faults(namespace: Switched, request: web.Request, rest: tuple[s
             if not number.isdecimal() or len(number) > NUMBER_LENGTH_MAX:
                 raise InvalidFault(f"{number!r:.80} is no number of a fault")
             return {"cleared": namespace.faults.clear(int(number))}
-    raise web.HTTPMethodNotAllowed(request.method, ["GET", "POST", "DELETE"])
+    return not_allowed("GET", "POST", "DELETE")
 
 
-async def _kit(name: str, namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> web.Response:
+async def _kit(name: str, namespace: Namespace, request: SwitchRequest) -> ControlAnswer:
     """Answer requests for the clock and the reset of the tester's kit."""
-    status, answer = await answer_kit(namespace, request.method, "/".join((name, *rest)), await read_body(request))
-    return web.json_response(answer, status=status)
+    return ControlAnswer(*await answer_kit(namespace, request.method, "/".join((name, *request.rest)), request.body))
 
 
-async def _overview(namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> Any:
+async def _overview(namespace: Namespace, request: SwitchRequest) -> Any:
     """Answer GET: entities with their counts, faults, clock and meter."""
-    if request.method != "GET" or rest:
-        raise web.HTTPMethodNotAllowed(request.method, ["GET"])
-    return overview(namespace)
+    return overview(namespace) if request.is_("GET") else not_allowed("GET")
 
 
-async def _changes(namespace: Namespace, request: web.Request, rest: tuple[str, ...]) -> web.StreamResponse:
+async def _changes(namespace: Namespace, request: SwitchRequest) -> Any:
     """Answer GET: a line at once, for each change, and every few seconds, without end. Message counts are no change."""
-    if request.method != "GET" or rest:
-        raise web.HTTPMethodNotAllowed(request.method, ["GET"])
-    changes, heard = namespace.changes, asyncio.Event()
+    return Lines("text/plain", _change_lines(namespace.changes)) if request.is_("GET") else not_allowed("GET")
+
+
+async def _change_lines(changes: Changes) -> AsyncGenerator[bytes, None]:
+    heard = asyncio.Event()
     changes.follow(heard.set)
     heard.set()  # the first line tells the client that it follows
-    response = web.StreamResponse(headers={"Content-Type": "text/plain", "Cache-Control": "no-store"})
     try:
-        await response.prepare(request)
         while not changes.is_over:
             with suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
                     await heard.wait()
             line = b"changed\n" if heard.is_set() else b"nothing\n"
             heard.clear()
-            await response.write(line)
+            yield line
             await asyncio.sleep(GAP_S)
-    except ConnectionError:
-        logger.debug("%s: a follower left", namespace.name)
     finally:
         changes.leave(heard.set)
-    return response
 
 
 ROUTES: dict[str, Route] = {
@@ -142,22 +141,21 @@ SOCKET_ROUTES: dict[str, Route] = {**ROUTES, "backup": answer_backup}
 
 
 async def answer(
-    namespace: Switched, request: web.Request, path: str, routes: Mapping[str, Route] = ROUTES
-) -> web.StreamResponse:
+    namespace: Switched, method: str, path: str, body: bytes, routes: Mapping[str, Route] = ROUTES
+) -> ControlAnswer | Lines:
     """Answer a request to `$pairbus/<route>[/…]`; errors are `{"error": …}` with their status."""
     _, name, *rest = path.strip("/").split("/")
     route = routes.get(name.lower())
+    if route is None:
+        return ControlAnswer(404, {"error": f"there is no '/$pairbus/{name}'; there are: {', '.join(routes)}"})
     try:
-        if route is None:
-            raise web.HTTPNotFound(text=f"there is no '/$pairbus/{name}'; there are: {', '.join(routes)}")
-        response = await route(namespace, request, tuple(rest))
-        return response if isinstance(response, web.StreamResponse) else web.json_response(response)
-    except web.HTTPException as error:
-        allow = {name: value for name, value in error.headers.items() if name == "Allow"}
-        return web.json_response({"error": error.text or error.reason}, status=error.status, headers=allow)
+        value = await route(namespace, SwitchRequest(method, tuple(rest), body))
+        if isinstance(value, Lines):
+            await value.begin()
     except PairbusError as error:
         status = next(status for kind, status in _STATUS_OF if isinstance(error, kind))
-        return web.json_response({"error": str(error)}, status=status)
+        return ControlAnswer(status, {"error": str(error)})
+    return value if isinstance(value, (ControlAnswer, Lines)) else ControlAnswer(200, value)
 
 
 # ── the socket ──
@@ -171,52 +169,86 @@ class ControlSocket:
         self.path = path
         self._namespaces = namespaces
         self._routes = routes
-        self._runner: web.AppRunner | None = None
+        self._server: ControlServer | None = None
+        self._streams: set[asyncio.Task[None]] = set()
 
-    async def open(self) -> bool:
+    def open(self) -> bool:
         """Listen. False when that fails: a warning says why, and the broker runs without the socket."""
         try:
-            await self.listen()
+            self.listen()
         except ConfigError as error:
             logger.warning("%s; faults can be switched over the port", error)
             return False
         return True
 
-    async def listen(self) -> None:
-        """Listen. ConfigError says why that failed."""
-        if not has_unix_sockets():
-            raise ConfigError(f"{self.path}: this system has no Unix sockets")
-        try:
-            listener = listen(self.path)
-        except OSError as error:
-            remedy = "; use a shorter path" if error.errno == errno.ENAMETOOLONG else ""
-            raise ConfigError(f"{self.path}: the control socket cannot be opened: {error.strerror}{remedy}") from error
-        listener.setblocking(False)
-        app = web.Application(client_max_size=BODY_SIZE_MAX)
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-        await self._runner.setup()
-        await web.SockSite(self._runner, listener).start()
+    def listen(self) -> None:
+        """Listen, and answer in the running event loop. ConfigError says why that failed."""
+        self._loop = asyncio.get_running_loop()
+        self._server = open_server("broker", self.path, self._handle, lambda: None)
 
     async def close(self) -> None:
-        """Stop listening and remove the file."""
-        if self._runner is not None:
-            self.path.unlink(missing_ok=True)
-            await self._runner.cleanup()
-            self._runner = None
+        """Stop listening, remove the file, and end the streams."""
+        server, self._server = self._server, None
+        if server is not None:
+            await asyncio.to_thread(server.close, wait=True)
+        for task in self._streams:
+            task.cancel()
+        if self._streams:
+            await asyncio.wait(self._streams)
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+    def _handle(self, request: ControlRequest) -> ControlAnswer | ControlStream:
+        """Answer a request, in the thread that serves it."""
+        answering = self._answered(request)
+        try:
+            future = asyncio.run_coroutine_threadsafe(answering, self._loop)
+        except RuntimeError:  # the loop is closed
+            answering.close()
+            raise PairbusError("it has stopped; nothing was done") from None
+        try:
+            reply = future.result(ANSWER_S)
+        except TimeoutError:
+            if future.done():
+                raise
+            raise PairbusError(f"it did not answer within {ANSWER_S:g} s; it may still do what was asked") from None
+        return reply if isinstance(reply, ControlAnswer) else _SocketStream(self._loop, reply, self._streams)
+
+    async def _answered(self, request: ControlRequest) -> ControlAnswer | Lines:
         name, _, path = request.path.strip("/").partition("/")
         if not name and request.method == "GET":
-            return web.json_response({"namespaces": [each.name for each in self._namespaces.values()]})
+            return ControlAnswer(200, {"namespaces": [each.name for each in self._namespaces.values()]})
         namespace = self._namespaces.get(name.lower())
         if namespace is None or not path.lower().startswith("$pairbus/"):
             known = ", ".join(each.name for each in self._namespaces.values())
             error = f"a path is /NAMESPACE/$pairbus/ROUTE; namespaces: {known}; routes: {', '.join(self._routes)}"
-            return web.json_response({"error": error}, status=404)
-        return await answer(namespace, request, path, self._routes)
+            return ControlAnswer(404, {"error": error})
+        return await answer(namespace, request.method, path, request.body, self._routes)
 
 
-def control_of(namespace: Namespace) -> Callable[[web.Request, str], Awaitable[web.StreamResponse]]:
-    """Return the handler of `/$pairbus/…` on the port of a namespace; its caller has checked the right."""
-    return partial(answer, namespace)
+class _SocketStream:
+    """Lines on a connection of the control socket, which a task of the broker's event loop writes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, lines: Lines, tasks: set[asyncio.Task[None]]) -> None:
+        self.content_type = lines.content_type
+        self._loop = loop
+        self._lines = lines
+        self._tasks = tasks
+
+    def adopt(self, follower: socket.socket, greet: Callable[[], None]) -> None:
+        try:
+            greet()
+        finally:  # the task notices too when the peer is gone
+            self._loop.call_soon_threadsafe(self._start, follower)
+
+    def _start(self, follower: socket.socket) -> None:
+        task = self._loop.create_task(self._write(follower))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _write(self, follower: socket.socket) -> None:
+        with follower:
+            try:
+                async for line in self._lines:
+                    if not takes_line(follower, line):
+                        break
+            finally:
+                await self._lines.close()

@@ -21,12 +21,12 @@ from pairbus.cli.pipeline.telling import QueueTally, SyphonTelling, many
 from pairbus.cli.standard import STOPPING
 from pairbus.client.sides import Side
 from pairbus.errors import ConfigError, PairbusError, SparkGone
-from pairbus.host.control.syphons import SyphonControl
 from pairbus.ledger import Ledger
 from pairbus.ledger.rows import MeterKind
 from pairbus.pairing.events import Event
 from pairbus.pairing.rotation import queue_index, queue_path
 from pairbus.syphon import Syphon, SyphonProgress, SyphonSettings, redrive
+from pairbus.syphon.control import SyphonControl
 from pairbus.syphon.decide.redriving import DEAD_LETTERS, entity_of_dead_letters, queue_of_dead_letters
 from pairbus.syphon.decide.settings import POLL_S
 from pairbus.transport import Carrier

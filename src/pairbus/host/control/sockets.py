@@ -22,7 +22,7 @@ def listen(path: Path) -> socket.socket:
     """
     size = len(os.fsencode(path))
     if size > PATH_BYTES_MAX:
-        reason = f"its path has {size} bytes, and a Unix socket allows {PATH_BYTES_MAX}"
+        reason = f"its path has {size} bytes, and a Unix socket allows {PATH_BYTES_MAX}; use a shorter path"
         raise OSError(errno.ENAMETOOLONG, reason)
     at_first = path.with_name(f".{path.name}")
     for taken in (path, at_first):

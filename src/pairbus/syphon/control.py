@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
@@ -11,12 +12,13 @@ from typing import Any
 
 from pairbus.errors import PairbusError
 from pairbus.host.control.rate import Rate
-from pairbus.host.control.serving import ControlServer, call_in, open_server, program
+from pairbus.host.control.serving import ControlServer, by_routes, call_in, open_server, program
+from pairbus.syphon.syphon import SyphonProgress
 
 LOOK_S = 1.0
 
-Look = Callable[[], Any]
-"Function that returns the `Progress` of a syphon; called in its event loop."
+Look = Callable[[], SyphonProgress]
+"Called in the event loop of the syphon."
 
 
 class SyphonFacts:
@@ -24,13 +26,16 @@ class SyphonFacts:
 
     def __init__(self) -> None:
         self._rate = Rate()
+        self._lock = threading.Lock()  # requests are answered in threads of their own
 
     def tick(self, moved: int) -> None:
-        self._rate.add(moved, time.monotonic())
+        with self._lock:
+            self._rate.add(moved, time.monotonic())
 
-    def facts(self, progress: Any, moved: int) -> dict[str, Any]:
+    def facts(self, progress: SyphonProgress, moved: int) -> dict[str, Any]:
         """Return the counts of a progress as JSON has them. `moved` may count messages from before this syphon."""
-        per_s, over_s = self._rate.per_s(moved, time.monotonic())
+        with self._lock:
+            per_s, over_s = self._rate.per_s(moved, time.monotonic())
         counts = {
             name: value for name, value in asdict(progress).items() if name not in ("per_s", "is_away", "waiting")
         }
@@ -47,7 +52,7 @@ class SyphonControl:
         self._names = names
         self._facts = SyphonFacts()
         self._facts.tick(look().moved)
-        self._server: ControlServer = open_server("syphon", None, {("GET", "/"): self._describe}, self._tick)
+        self._server: ControlServer = open_server("syphon", None, by_routes({("GET", "/"): self._describe}), self._tick)
 
     def close(self) -> None:
         self._server.close()

@@ -9,12 +9,17 @@ import weakref
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pairbus.errors import ConfigError, EntityNotFound, PairbusError
-from pairbus.host.control.serving import FOLLOW, ControlServer, Routes, call_in, open_server, program
-from pairbus.host.control.syphons import LOOK_S, Look, SyphonFacts
+from pairbus.host.control.followers import Followers
+from pairbus.host.control.serving import ControlServer, Routes, by_routes, call_in, open_server, program
 from pairbus.host.environment import WORDS, read_switch
+from pairbus.pairing.failover import SendingEntity
+from pairbus.syphon.control import LOOK_S, Look, SyphonFacts
+
+if TYPE_CHECKING:
+    from pairbus.client.state import PairState
 
 logger = logging.getLogger("pairbus.control")
 
@@ -35,7 +40,7 @@ class ClientControl:
     socket is removed together with the memory of the client (`PairState`).
     """
 
-    def __init__(self, state: Any, wanted: bool | str | os.PathLike[str] | None) -> None:
+    def __init__(self, state: PairState, wanted: bool | str | os.PathLike[str] | None) -> None:
         """Open the socket, if wanted. Failure: ConfigError if the option wants it, a warning if the variable does."""
         self._state = weakref.ref(state)
         self._path = None if wanted is None or isinstance(wanted, bool) else Path(wanted)
@@ -71,8 +76,9 @@ class ClientControl:
         state = self._state()
         assert state is not None
         self._facts.tick(_moved(state))
-        self._server = open_server("client", self._path, self._routes(), self._tick)
-        state.events.tell_followers = self._server.tell
+        followers = Followers()
+        self._server = open_server("client", self._path, by_routes(self._routes(followers)), self._tick, followers)
+        state.events.tell_followers = followers.tell
         weakref.finalize(state, self._server.close)
 
     def _try_to_open(self) -> None:
@@ -81,15 +87,15 @@ class ClientControl:
         except ConfigError as error:
             logger.warning("%s", error)
 
-    def _routes(self) -> Routes:
+    def _routes(self, followers: Followers) -> Routes:
         return {
             ("GET", "/"): self._describe,
-            ("GET", "/events"): lambda _: FOLLOW,
+            ("GET", "/events"): lambda _: followers.with_room(),
             ("POST", "/force-failover"): lambda body: self._force(body, over=True),
             ("POST", "/force-healthy"): lambda body: self._force(body, over=False),
         }
 
-    def _living(self) -> Any:
+    def _living(self) -> PairState:
         state = self._state()
         if state is None:
             raise PairbusError("this client is gone")
@@ -149,7 +155,7 @@ class ClientControl:
         return {"entities": call_in(loop, lambda: _forced(state, names, over=over, every=every, new=new))}
 
 
-def _forced(state: Any, names: list[str], *, over: bool, every: bool, new: bool) -> list[dict[str, str]]:
+def _forced(state: PairState, names: list[str], *, over: bool, every: bool, new: bool) -> list[dict[str, str]]:
     """Force the entities and return their states; every name is checked before the first entity is forced."""
     known = {entity.path.lower(): entity.path for entity in state.pair.entities()}
     unknown = [name for name in names if name.lower() not in known]
@@ -168,13 +174,13 @@ def _forced(state: Any, names: list[str], *, over: bool, every: bool, new: bool)
     return [{"path": path, "before": before.get(path, "HEALTHY"), "after": after[path]} for path in paths]
 
 
-def _entity(entity: Any, counts: dict[str, Any], now: float) -> dict[str, Any]:
+def _entity(entity: SendingEntity, counts: dict[str, Any], now: float) -> dict[str, Any]:
     state = entity.state.value
     cause = "" if state == "HEALTHY" else entity.reason
     return {**counts, "path": entity.path, "state": state, "for_s": max(now - entity.since, 0.0), "cause": cause}
 
 
-def _moved(state: Any) -> int:
+def _moved(state: PairState) -> int:
     return int(state.counters.snapshot()["total"]["backlog_moved"])
 
 
