@@ -132,3 +132,10 @@ def test_the_dead_letter_queue_is_read_beside_its_entity() -> None:
     """The entity stays what it is, so that rows can be written back to it."""
     options = parse(entity="/orders/", subQueue="DeadLetter")
     assert (options.entity, options.read_path) == ("orders", "orders/$DeadLetterQueue")
+
+
+def test_file_of_a_secret_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """Editors on Windows write one: a file that works for a command works for Spark too."""
+    file = tmp_path / "broker.txt"
+    file.write_text(TEXT, encoding="utf-8-sig")
+    assert parse(entity="o", connectionString=f"@{file}").secret.read() == TEXT

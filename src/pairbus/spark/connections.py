@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pairbus.auth.connection_string import host_and_port
-from pairbus.auth.secret_place import is_secret_place, read_secret
+from pairbus.auth.secret_place import is_secret_place, read_secret_of_host
 from pairbus.errors import ConfigError
 from pairbus.host.forks import call_in_forked_child
 from pairbus.transport import Carrier, Endpoint
@@ -81,7 +81,7 @@ class Secret:
 
     def read(self) -> str:
         """Return the connection string. ConfigError names the option, the place and the host, never the secret."""
-        return read_secret(self.source, self.option, "no connection string")
+        return read_secret_of_host(self.source, self.option, "no connection string")
 
     def endpoint(self, transport: TransportKind = "tcp") -> Endpoint:
         """Return the address of the namespace, and the key if there is one."""

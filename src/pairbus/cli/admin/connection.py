@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from typer.models import ArgumentInfo
 
-from pairbus.cli import secrets
+from pairbus.cli import namespace_options
 from pairbus.cli.trust import CaFile
 from pairbus.errors import EntityNotFound
 
 if TYPE_CHECKING:
     from pairbus.client.sides import Side
 
-KEPT_OFF = f"{secrets.KEPT_OFF.format(variables='PAIRBUS_CONNECTION_STRING')} {secrets.ENTRA}"
+KEPT_OFF = f"{namespace_options.KEPT_OFF.format(variables='PAIRBUS_CONNECTION_STRING')} {namespace_options.ENTRA}"
 
 ConnectionString = Annotated[
     str | None,
@@ -57,7 +57,7 @@ _OPTIONS: dict[str, Any] = {
     "connection_string": ConnectionString,
     "connection_string_file": ConnectionStringFile,
     "namespace": NamespaceHost,
-    "credential": secrets.CredentialName,
+    "credential": namespace_options.CredentialName,
     "ca_file": CaFile,
 }
 _FILES = frozenset({"connection_string", "file", "target"})
@@ -159,7 +159,7 @@ def client_of(
     # Imported when needed: the SDK takes a quarter of a second, which `pairbus broker` should not pay.
     from pairbus.cli.admin.admin_client import administration, administration_of
 
-    namespaces = secrets.Namespaces(credential, ca_file)
+    namespaces = namespace_options.Namespaces(credential, ca_file)
     if namespace is not None:
         host = namespaces.host(namespace, "--namespace")
         return administration_of(host, namespaces.credential("--namespace"), ca_file)
@@ -239,7 +239,7 @@ def side_of(
     """Return the `Side` of the namespace, for our own transport. ConfigError says what is wrong with the options."""
     if namespace is None and credential is not None:
         raise typer.BadParameter("--credential needs --namespace HOST: a connection string has its own key")
-    namespaces = secrets.Namespaces(credential, ca_file)
+    namespaces = namespace_options.Namespaces(credential, ca_file)
     return _side(namespaces, namespace, connection_string, connection_string_file)
 
 
@@ -254,7 +254,7 @@ def sides_of(
     """Return the `Side` of the namespace and, where there is one, of the target. One of them needs the credential."""
     if target is None:
         return [side_of(connection_string, connection_string_file, namespace, credential, ca_file)]
-    namespaces = secrets.Namespaces(credential, ca_file)
+    namespaces = namespace_options.Namespaces(credential, ca_file)
     source = _side(namespaces, namespace, connection_string, connection_string_file)
     sides = [source, namespaces.side(target, "--target", "PAIRBUS_TARGET")]
     namespaces.check()
@@ -262,7 +262,7 @@ def sides_of(
 
 
 def _side(
-    namespaces: secrets.Namespaces,
+    namespaces: namespace_options.Namespaces,
     namespace: str | None,
     connection_string: str | None,
     connection_string_file: Path | None,
@@ -286,4 +286,4 @@ def given_connection_string(connection_string: str | None, connection_string_fil
     option = "--connection-string"
     if connection_string_file is not None:  # before the environment: an option wins over a variable
         given, option = f"@{connection_string_file}", "--connection-string-file"
-    return secrets.connection_string(given, option, "PAIRBUS_CONNECTION_STRING")
+    return namespace_options.connection_string(given, option, "PAIRBUS_CONNECTION_STRING")

@@ -10,8 +10,8 @@ import typer
 
 from pairbus.cli.duration_options import duration_option
 from pairbus.cli.loop import run
+from pairbus.cli.namespace_options import ENTRA, KEPT_OFF, CredentialName, Namespaces, check_two
 from pairbus.cli.pipeline.syphon import name_of
-from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, check_two
 from pairbus.cli.trust import CaFile
 from pairbus.errors import EntityError
 from pairbus.pairing.options import RANGES

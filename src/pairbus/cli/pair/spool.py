@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pairbus.cli.duration_options import duration_option
-from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces
+from pairbus.cli.namespace_options import ENTRA, KEPT_OFF, CredentialName, Namespaces
 from pairbus.cli.table import print_table
 from pairbus.cli.trust import CaFile
 from pairbus.errors import SpoolError, SpoolOfAnotherPair

@@ -12,9 +12,9 @@ import typer
 
 from pairbus.cli.duration_options import duration_option
 from pairbus.cli.loop import run, stop_event
+from pairbus.cli.namespace_options import ENTRA, KEPT_OFF, CredentialName, Namespaces
 from pairbus.cli.pair.options import BacklogQueueCount, Primary, PrimaryName, Secondary
 from pairbus.cli.pipeline.syphon import name_of
-from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces
 from pairbus.cli.table import print_table
 from pairbus.cli.trust import CaFile
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from pairbus.cli.namespace_options import connection_string
 from pairbus.cli.pipeline.spark_place import MASTER, SparkPlace
-from pairbus.cli.secrets import connection_string
 
 if TYPE_CHECKING:
+    from pairbus.cli.namespace_options import Namespaces
     from pairbus.cli.pipeline.spark_server import ServerNamespaces
     from pairbus.cli.pipeline.spark_start import SparkStart
-    from pairbus.cli.secrets import Namespaces
     from pairbus.syphon import SyphonSettings
 
 

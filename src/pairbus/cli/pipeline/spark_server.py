@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from pairbus.cli.namespace_options import Namespaces
 from pairbus.cli.pipeline.backlogs import Backlogs, ask_duplicate_window
-from pairbus.cli.secrets import Namespaces
 from pairbus.client.sides import Side
 from pairbus.errors import ConfigError
 from pairbus.spark.connections import Secret

@@ -11,6 +11,7 @@ import typer
 
 from pairbus.cli.duration_options import duration_option
 from pairbus.cli.loop import end_signals, run
+from pairbus.cli.namespace_options import ENTRA, KEPT_OFF, CredentialName, Namespaces
 from pairbus.cli.pair.options import Primary, PrimaryName, Secondary
 from pairbus.cli.pipeline.spark_options import (
     Checkpoint,
@@ -23,7 +24,6 @@ from pairbus.cli.pipeline.spark_options import (
     WhichEngine,
 )
 from pairbus.cli.pipeline.spark_place import Master, Remote, SparkPlace, spark_place
-from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces
 from pairbus.cli.trust import CaFile
 from pairbus.errors import ConfigError, SparkGone
 from pairbus.pairing.options import RANGES

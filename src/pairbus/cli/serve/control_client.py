@@ -14,7 +14,7 @@ from pairbus.auth.connection_string import ConnectionString
 from pairbus.auth.emulator import DEFAULT_PORT, fetch_ca
 from pairbus.auth.hosts import in_url, is_loopback
 from pairbus.auth.sas import sign
-from pairbus.cli import secrets
+from pairbus.cli import namespace_options
 from pairbus.errors import ConfigError, FaultNotFound, PairbusError
 from pairbus.host.control.asking import UnixConnection
 
@@ -69,7 +69,7 @@ def control_client(
             "no broker is named: give --control DIR, its data folder; or --connection-string CS or @FILE,"
             " or set PAIRBUS_CONNECTION_STRING"
         )
-    text = secrets.connection_string(connection_string, "--connection-string", "PAIRBUS_CONNECTION_STRING")
+    text = namespace_options.connection_string(connection_string, "--connection-string", "PAIRBUS_CONNECTION_STRING")
     given = ConnectionString.parse(text)
     port = given.port or (DEFAULT_PORT if given.emulator else 443)
     authority = f"{in_url(given.host)}:{port}"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pairbus.cli.loop import run, stop_event
+from pairbus.cli.namespace_options import ENTRA, KEPT_OFF, CredentialName, Namespaces, check_two, connection_string
 from pairbus.cli.pair.options import BacklogQueueCount, Primary, PrimaryName, Secondary
-from pairbus.cli.secrets import ENTRA, KEPT_OFF, CredentialName, Namespaces, check_two, connection_string
 from pairbus.cli.trust import CaFile
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pairbus.cli import secrets
+from pairbus.cli import namespace_options
 from pairbus.cli.admin.connection import ConnectionString
 from pairbus.cli.loop import run, stop_event
 from pairbus.cli.serve.broker import LEVELS, check_extra, log_lines
@@ -38,7 +38,7 @@ Examples:
   # before any other AMQP endpoint; TLS passes as it is, and whole connections can fail
   pairbus proxy --target broker.example:5671 --pass-tls --listen 127.0.0.1:6000
 \b
-{secrets.KEPT_OFF.format(variables="PAIRBUS_CONNECTION_STRING")}"""
+{namespace_options.KEPT_OFF.format(variables="PAIRBUS_CONNECTION_STRING")}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,9 @@ def _place(target: str | None, connection_string: str | None, *, wants_tls: bool
         if port is None:
             raise ConfigError(f"--target {target!r} names no port; for example {host}:5671")
         return _Place(host, port, wants_tls, None)
-    text = secrets.connection_string(connection_string, "--target or --connection-string", "PAIRBUS_CONNECTION_STRING")
+    text = namespace_options.connection_string(
+        connection_string, "--target or --connection-string", "PAIRBUS_CONNECTION_STRING"
+    )
     given = strings.ConnectionString.parse(text)
     port = given.port or (5672 if given.emulator else 5671)
     return _Place(given.host, port, wants_tls or not given.emulator, text)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from pairbus.auth.secret_place import is_secret_place, read_secret
+from pairbus.auth.secret_place import is_secret_place, read_secret_of_host
 from pairbus.errors import ConfigError
 from pairbus.transport.tokens.named_credential import is_credential_name, made_credential
 
@@ -49,7 +49,7 @@ class StorageSecret:
                 return made_credential(self.source)
             except ConfigError as error:
                 raise ConfigError(f"{self.option}: {error}") from None
-        text = read_secret(self.source, self.option, "nothing")
+        text = read_secret_of_host(self.source, self.option, "nothing")
         if "sig=" in text and ";" not in text:
             return text.removeprefix("?")
         values = {

@@ -4,12 +4,12 @@ the machine can read it, or a host and a credential of Microsoft Entra ID.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pairbus.auth.secret_place import FILE, VARIABLE, is_secret_place, read_secret
 from pairbus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,24 +56,9 @@ def connection_string(given: str | None, option: str, variable: str) -> str:
     """
     if not given:
         raise typer.BadParameter(f"no connection string: give {option} CS or {option} @FILE, or set {variable}")
-    if given in ("@", "env:"):
-        raise typer.BadParameter(f"{option} {given} names no {'file' if given == '@' else 'variable'}")
-    if given.startswith("env:"):
-        text = os.environ.get(given[4:], "").strip()
-        if not text:
-            raise ConfigError(f"{option}: the environment variable {given[4:]} is not set, or empty")
-        return text
-    if not given.startswith("@"):
-        return given
-    try:
-        text = Path(given[1:]).read_text(encoding="utf-8-sig").strip()
-    except UnicodeDecodeError:
-        raise ConfigError(f"{option}: the file {given[1:]} has no connection string: it is not text in UTF-8") from None
-    except OSError as error:
-        raise ConfigError(f"{option}: the file {given[1:]} cannot be read: {error.strerror}") from None
-    if not text:
-        raise ConfigError(f"{option}: the file {given[1:]} is empty")
-    return text
+    if given in (FILE, VARIABLE):
+        raise typer.BadParameter(f"{option} {given} names no {'file' if given == FILE else 'variable'}")
+    return read_secret(given, option) if is_secret_place(given) else given
 
 
 class Namespaces:
