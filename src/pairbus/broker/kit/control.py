@@ -47,6 +47,10 @@ HEARTBEAT_S = 5.0  # a peer that left is noticed at the next write
 GAP_S = 0.02  # changes within this time are one line
 
 
+Route = Callable[[Any, SwitchRequest], Awaitable[Any]]
+"(namespace, request) → the answer as JSON, a `ControlAnswer`, or `Lines`. Raises a PairbusError."
+
+
 class Switches(Protocol):
     """Faults of a namespace or of a proxy, as the routes switch them."""
 

@@ -34,7 +34,7 @@ class Lines:
         self._first = b""
 
     async def begin(self) -> None:
-        self._first = await anext(self._generator)
+        self._first = await anext(self._generator, b"")
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield self._first
