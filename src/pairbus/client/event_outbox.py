@@ -31,6 +31,8 @@ WARNINGS = (
     kinds.PingRefused,
     kinds.PrimaryReachable,
     kinds.PrimaryUnreachable,
+    kinds.ReceivingInterrupted,
+    kinds.ReceivingResumed,
     kinds.Recovered,
     kinds.SecondaryLost,
     kinds.Spooled,

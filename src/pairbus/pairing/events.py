@@ -109,6 +109,27 @@ class Recovered(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ReceivingInterrupted(Event):
+    """Nothing comes from an entity, and not because it is empty. Receivers connect again by themselves."""
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} nothing is received: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivingResumed(Event):
+    path: str
+    after_s: float
+    "Seconds since the interruption was told."
+
+    def __str__(self) -> str:
+        return f"{self.path} is received from again, after {self.after_s:.1f}s"
+
+
+@dataclass(frozen=True, slots=True)
 class PingSent(Event):
     path: str
     accepted: bool

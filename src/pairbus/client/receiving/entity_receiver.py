@@ -13,11 +13,9 @@ Laws of this file.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from itertools import count as numbers
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
@@ -44,11 +42,10 @@ from pairbus.transport import (
     ReceivedMessage,
     Receiver,
     Refused,
+    Timeout,
     TransportError,
 )
 from pairbus.transport.links.session_filter import Wanted
-
-logger = logging.getLogger("pairbus")
 
 OPEN_S = 15.0  # for opening the link, where no call limits it
 WAIT_S = 60.0  # for the next session, and of a receive or a request without a time-out, as in the SDK
@@ -58,6 +55,8 @@ ANSWER_S = 1.0  # for the refusal of a link whose wait for a session is over: th
 FIRST_PAUSE_S, PAUSE_MAX_S = 0.25, 15.0  # between tries to open the link again
 TRIES_MAX = 4  # of a service that says that it failed, as the SDK tries
 IDLE_S = 1.0  # a link that ends sooner was not idle
+SILENT_S = 1.0  # a peer that was silent for less, when the time of a call was over, may be well
+LEAST_WAIT_S = 0.001  # for the next session
 _PING = CONTENT_TYPE.encode()
 _PING_SIZE_MAX = 1024
 
@@ -68,7 +67,6 @@ _FINAL = {LOST_SESSION, "com.microsoft:session-cannot-be-locked"}
 "Conditions of the service that stay, although their kind may go away."
 
 T = TypeVar("T")
-_link_numbers = numbers(1)
 
 
 class Incoming:
@@ -76,22 +74,18 @@ class Incoming:
 
     __slots__ = ("_message", "_payload", "locked", "mode", "size", "tag")
 
-    def __init__(self, delivery: ReceivedMessage, link_number: int, options: ReceiverOptions) -> None:
+    def __init__(self, delivery: ReceivedMessage, link_name: str, options: ReceiverOptions) -> None:
         self._payload = delivery.payload
         self._message: ServiceBusReceivedMessage | None = None
         self.size = len(delivery.payload)
         self.tag = delivery.tag
         self.mode = options.receive_mode
         token = None if delivery.settled else delivery.lock_token
-        self.locked = Locked(DeliveryPlace(link_number, delivery.delivery_id), token)
+        self.locked = Locked(DeliveryPlace(link_name, delivery.delivery_id), token)
 
     @property
     def is_ping(self) -> bool:
-        payload = self._payload
-        if _PING not in payload[:_PING_SIZE_MAX]:
-            return False
-        properties = Message.decode(payload).properties
-        return properties is not None and properties.content_type == CONTENT_TYPE
+        return is_ping(self._payload)
 
     def message(self, receiver: Any) -> ServiceBusReceivedMessage:
         """Return the SDK's message; `receiver` is the object that its properties ask for the session."""
@@ -99,6 +93,17 @@ class Incoming:
             self._message = sdk.delivered(self._payload, self.mode, self.locked.place, self.tag, receiver)
             self._payload = b""  # the message has the bytes
         return self._message
+
+
+def is_ping(payload: bytes) -> bool:
+    if _PING not in payload[:_PING_SIZE_MAX]:
+        return False
+    properties = Message.decode(payload).properties
+    return properties is not None and properties.content_type == CONTENT_TYPE
+
+
+def sequence_number_of(payload: bytes) -> int:
+    return int((Message.decode(payload).annotations or {})["x-opt-sequence-number"])
 
 
 class EntityReceiver:
@@ -115,8 +120,9 @@ class EntityReceiver:
         self._receiving = receiving
         self._loop = receiving.loop
         self._link: Receiver | None = None
-        self._link_number = 0
         self._opened_at = -math.inf
+        self._opening: asyncio.Timeout | None = None
+        "Limit of the opening under way, by which it is ended."
         self._turn = asyncio.Lock()
         "Held by the call that opens, receives or closes."
         self._left = asyncio.Event()
@@ -140,7 +146,11 @@ class EntityReceiver:
             await self._until(deadline, self._opened)
 
     async def receive(self, count: int, wait_s: float) -> list[Incoming]:
-        """Return messages as soon as there is one, at most `count`; none when the entity stays empty for `wait_s`."""
+        """Return messages as soon as there is one, at most `count`; none when the entity stays empty for `wait_s`.
+
+        None as well when the receiver is closed meanwhile, which is the only end of an endless wait (`math.inf`) that
+        is not an error. When trouble lasts until the end of `wait_s`, its error is raised: the entity may have messages.
+        """
         deadline = self._loop.time() + wait_s
         try:
             async with asyncio.timeout_at(deadline):
@@ -149,7 +159,13 @@ class EntityReceiver:
             return []
         try:
             while not self._left.is_set():
-                received = await self._until(deadline, lambda left_s: self._received(count, left_s))
+                try:
+                    received = await self._until(deadline, lambda left_s: self._received(count, left_s))
+                except ServiceBusError:
+                    self._receiving.check()
+                    if self._left.is_set():
+                        return []
+                    raise
                 wanted = self._without_pings(received)
                 if wanted or not received or self._loop.time() >= deadline:
                     return wanted
@@ -159,7 +175,7 @@ class EntityReceiver:
 
     async def _received(self, count: int, left_s: float) -> list[Incoming]:
         until = self._loop.time() + left_s
-        link = await self._opened(left_s)
+        link = await self._opened(left_s, left_s)
         left_s = max(until - self._loop.time(), 0.0)
         try:
             if self.options.prefetch_count:
@@ -172,7 +188,7 @@ class EntityReceiver:
         finally:
             self._count_empty(link)
         self._receiving.count_received(self.options.path, [len(message.payload) for message in taken])
-        return [Incoming(message, self._link_number, self.options) for message in taken]
+        return [Incoming(message, link.name, self.options) for message in taken]
 
     def _count_empty(self, link: Receiver) -> None:
         if empty := link.take_empty():
@@ -201,8 +217,8 @@ class EntityReceiver:
 
     # ── the link ──
 
-    async def _opened(self, left_s: float) -> Receiver:
-        """Return the link, opened if needed."""
+    async def _opened(self, left_s: float, session_wait_s: float = math.inf) -> Receiver:
+        """Return the link, opened if needed; the next session is waited for as long as both limits allow."""
         if self.is_session_lost:
             raise SessionLockLostError()
         link = self._link
@@ -213,22 +229,33 @@ class EntityReceiver:
         options = self.options
         wanted: Wanted | None = options.session_id
         if options.any_session:
-            wait_s = options.max_wait_time or WAIT_S
+            wait_s = min(options.max_wait_time or WAIT_S, max(session_wait_s, LEAST_WAIT_S))
             wanted = NextSession(wait_s)
             left_s = max(left_s, wait_s + ANSWER_S)
-        self._link = link = await self._receiving.carrier.receiver(
+        opening = self._receiving.carrier.receiver(
             options.path,
             mode=options.mode,
             credit=options.prefetch_count,
-            timeout_s=left_s,
+            timeout_s=left_s if options.any_session else min(left_s, OPEN_S),
             session=wanted,
             identifier=options.client_identifier,
         )
-        self._link_number, self._opened_at = next(_link_numbers), self._loop.time()
+        self._link = link = await self._unless_left(opening)
+        self._opened_at = self._loop.time()
         if options.has_session:
             self.session_id = link.session_id or options.session_id
             self.session_locked_until = link.session_locked_until
         return link
+
+    async def _unless_left(self, opening: Awaitable[Receiver]) -> Receiver:
+        """Await the opening of a link, which may wait for a session for a minute; `close` ends the wait."""
+        try:
+            async with asyncio.timeout(None) as self._opening:
+                return await opening
+        except TimeoutError:
+            raise ConnectionLost(f"{self.options.path}: the receiver was closed while its link was opened") from None
+        finally:
+            self._opening = None
 
     def _lose(self, reason: TransportError) -> None:
         """Forget a link that is over. The error is raised where the session is lost with it."""
@@ -254,7 +281,8 @@ class EntityReceiver:
                     raise _sdk_error(failure) from None
                 is_idle_end = tries == 1 and isinstance(error, Refused | ConnectionLost) and self._was_idle(began)
                 pause_s = 0.0 if is_idle_end else _pause_s(failure, pauses)
-                self._interrupted(failure)
+                if not is_idle_end and not _was_short(error):
+                    self._interrupted(failure)
                 await self._pause(min(pause_s, max(deadline - self._loop.time(), 0.0)))
                 self._receiving.check()
                 if self._loop.time() >= deadline or self._left.is_set():
@@ -283,14 +311,13 @@ class EntityReceiver:
         return began - self._opened_at >= IDLE_S
 
     def _interrupted(self, failure: Failure) -> None:
-        if self.outage is None:
-            logger.info("%s: nothing is received: %s", self.options.path, failure.text)
         self.outage = failure.text
+        self._receiving.interrupted(self, failure.text)
 
     def _resumed(self) -> None:
         if self.outage is not None:
-            logger.info("%s: receives again", self.options.path)
-        self.outage = None
+            self.outage = None
+            self._receiving.resumed(self)
 
     async def _pause(self, pause_s: float) -> None:
         with suppress(TimeoutError):
@@ -315,31 +342,32 @@ class EntityReceiver:
     async def _settle(self, locked: Locked, said: Settlement, deadline: float) -> None:
         self._receiving.check()
         link, place = self._link, locked.place
-        unknown: TransportError | None = None
-        if link is not None and place is not None and place.link_number == self._link_number and link.over is None:
-            left_s = deadline - self._loop.time()
+        failed: TransportError | None = None
+        if link is not None and place is not None and self._has_link(place):
+            numbers = range(place.delivery_id, place.delivery_id + 1)
             try:
-                numbers = range(place.delivery_id, place.delivery_id + 1)
                 # Half of the time: a link that does not answer leaves the other half for the way by lock token.
-                await ON_LINK[said.operation](link, numbers, said, left_s / 2)
+                await ON_LINK[said.operation](link, numbers, said, (deadline - self._loop.time()) / 2)
                 return
-            except Refused as error:
-                if error.condition != ILLEGAL_STATE and not error.outcome_unknown:
-                    raise _sdk_error(failure_of_transport(error)) from None
-                unknown = error
             except TransportError as error:
-                unknown = error
-        if self.options.has_session and place is not None:
+                if not _may_succeed_by_token(error):
+                    raise _sdk_error(failure_of_transport(error)) from None
+                failed = error
+        if self.options.has_session and place is not None and not self._has_link(place):
             self.is_session_lost = True
-            raise _unknown(unknown) if unknown is not None and unknown.outcome_unknown else SessionLockLostError()
+            raise _unknown(failed) if failed is not None and failed.outcome_unknown else SessionLockLostError()
         assert locked.token is not None, "it was received under lock"
         token, session_id = locked.token, self.session_id
         try:
             await self._ask(lambda node, left_s: settle_by_token(node, token, said, session_id, left_s), deadline)
         except ServiceBusError as error:
-            if unknown is not None and unknown.outcome_unknown:
-                raise _unknown(unknown) from error
+            if failed is not None and failed.outcome_unknown:
+                raise _unknown(failed) from error
             raise
+
+    def _has_link(self, place: DeliveryPlace) -> bool:
+        """Tell whether the link over which a message came is still open."""
+        return self._link is not None and self._link.over is None and self._link.name == place.link_name
 
     async def release(self, received: Sequence[Incoming]) -> None:
         """Give messages back, without counting a delivery; those of a link that is gone come back by themselves."""
@@ -347,7 +375,7 @@ class EntityReceiver:
         if link is None or link.over is not None:
             return
         places = [each.locked.place for each in received if each.locked.place is not None]
-        ids = [place.delivery_id for place in places if place.link_number == self._link_number]
+        ids = [place.delivery_id for place in places if place.link_name == link.name]
         with suppress(TransportError):  # their locks run out
             await asyncio.gather(*(link.release(range(number, number + 1), timeout_s=DRAIN_S) for number in ids))
 
@@ -373,9 +401,17 @@ class EntityReceiver:
         )
 
     async def peek(self, from_sequence: int, count: int, timeout_s: float = WAIT_S) -> list[bytes]:
-        return await self.ask(
-            "peek", lambda node, left_s: node.peek(from_sequence, count, left_s, session_id=self.session_id), timeout_s
-        )
+        """Return messages from this sequence number on; behind pings it looks for others."""
+        deadline = self._loop.time() + timeout_s
+        while True:
+            first, left_s = from_sequence, max(deadline - self._loop.time(), 0.0)
+            found = await self.ask(
+                "peek", lambda node, left_s: node.peek(first, count, left_s, session_id=self.session_id), left_s
+            )
+            wanted = [payload for payload in found if not is_ping(payload)]
+            if wanted or not found:
+                return wanted
+            from_sequence = sequence_number_of(found[-1]) + 1
 
     async def receive_deferred(self, sequence_numbers: Sequence[int], timeout_s: float = WAIT_S) -> list[Deferred]:
         mode = self.options.mode
@@ -418,6 +454,7 @@ class EntityReceiver:
     async def close(self) -> None:
         """Close the link; nothing stays locked that nobody has read. The call under way returns what it has."""
         self._left.set()
+        self._end_opening()
         if self._link is not None:
             self._link.wake()
         async with self._turn:
@@ -431,13 +468,23 @@ class EntityReceiver:
     def leave(self) -> None:
         """End at once, with the client: calls that wait are woken."""
         self._left.set()
+        self._end_opening()
         if self._link is not None:
             self._link.leave()
         self._receiving.discard(self)
 
+    def _end_opening(self) -> None:
+        if self._opening is not None and not self._opening.expired():
+            self._opening.reschedule(self._loop.time())
+
 
 def _pause_s(failure: Failure, pauses: Pauses) -> float:
     return BUSY_WAIT_S if failure.kind is Kind.BUSY else min(pauses.after(delivered=False), PAUSE_MAX_S)
+
+
+def _was_short(error: TransportError) -> bool:
+    """Tell whether the call gave up before it could know that the peer is away."""
+    return isinstance(error, Timeout) and error.silence.lasted_s < SILENT_S
 
 
 def _sdk_error(failure: Failure) -> BaseException:
@@ -451,6 +498,13 @@ def _unknown(error: TransportError) -> OperationTimeoutError:
     unknown: Any = OperationTimeoutError(message=text, error=error)
     unknown.outcome_unknown = True
     return cast(OperationTimeoutError, unknown)
+
+
+def _may_succeed_by_token(error: TransportError) -> bool:
+    """Tell whether a settlement that failed on the link may be tried by lock token: not when the service refused it."""
+    if not isinstance(error, Refused) or error.condition == ILLEGAL_STATE or error.outcome_unknown:
+        return True
+    return failure_of_transport(error).kind in _WAITED_OUT and error.condition not in _FINAL
 
 
 def _outcome(error: ServiceBusError) -> str:

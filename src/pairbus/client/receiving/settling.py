@@ -27,9 +27,9 @@ class Settle(Enum):
 
 
 class DeliveryPlace(NamedTuple):
-    """Where a message was delivered: a link of this process, and the delivery id on it."""
+    """Where a message was delivered: a link, whose name no other process has either, and the delivery id on it."""
 
-    link_number: int
+    link_name: str
     delivery_id: int
 
 

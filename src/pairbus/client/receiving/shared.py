@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pairbus.client.state import PairState
 from pairbus.ledger.rows import MeterKind, billing_groups
+from pairbus.pairing.events import ReceivingInterrupted, ReceivingResumed
 from pairbus.transport import Carrier
 from pairbus.transport.tasks import Tasks
 
 if TYPE_CHECKING:
     from pairbus.client.receiving.entity_receiver import EntityReceiver
+
+
+@dataclass(eq=False, slots=True)
+class Outage:
+    """The time in which nothing comes from an entity, as far as its receivers know."""
+
+    began: float
+    receivers: set[EntityReceiver] = field(default_factory=set)
+    "Receivers that were interrupted, and have not received since."
+    is_over: bool = False
+    "True: one of them has received again."
 
 
 class Receiving:
@@ -23,6 +36,8 @@ class Receiving:
         self.tasks = Tasks()
         self._carrier: Carrier | None = None
         self._receivers: set[EntityReceiver] = set()
+        self._outages: dict[str, Outage] = {}
+        "Outages by path."
 
     @property
     def carrier(self) -> Carrier:
@@ -36,10 +51,35 @@ class Receiving:
 
     def discard(self, receiver: EntityReceiver) -> None:
         self._receivers.discard(receiver)
+        self.resumed(receiver, by_itself=False)
 
     def check(self) -> None:
         """Raise when receivers of this client must end."""
         self.state.check_receiver()
+
+    # ── outages ──
+
+    def interrupted(self, receiver: EntityReceiver, reason: str) -> None:
+        """Tell the first interruption of an entity; many receivers of it may be interrupted at once."""
+        path = receiver.options.path
+        outage = self._outages.get(path)
+        if outage is None or (outage.is_over and receiver not in outage.receivers):
+            outage = self._outages[path] = Outage(self.loop.time())
+            self.state.events.tell(ReceivingInterrupted(path, reason))
+        outage.receivers.add(receiver)
+
+    def resumed(self, receiver: EntityReceiver, *, by_itself: bool = True) -> None:
+        """Tell that an entity can be received from again: with the first answer, not when its receivers are closed."""
+        path = receiver.options.path
+        outage = self._outages.get(path)
+        if outage is None:
+            return
+        outage.receivers.discard(receiver)
+        if by_itself and not outage.is_over:
+            outage.is_over = True
+            self.state.events.tell(ReceivingResumed(path, self.loop.time() - outage.began))
+        if not outage.receivers:
+            del self._outages[path]
 
     # ── meters ──
 
