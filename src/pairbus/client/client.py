@@ -14,20 +14,23 @@ from pairbus.client.errors import tell_outcome, tells_outcome
 from pairbus.client.face import ClientFace, Job, SenderFace, SenderT
 from pairbus.client.life import AioLife
 from pairbus.client.paired import PairedClientFace
+from pairbus.client.receiving.aio import ServiceBusReceiver
+from pairbus.client.receiving.options import ReceiverOptions
 from pairbus.client.single import SingleClientFace
 from pairbus.pairing.events import Closed, Event
 from pairbus.pairing.side_states import PairSide
-from pairbus.sdk.receivers import end_async_receiver
-from pairbus.transport.tasks import Tasks
 
 EVENTS_MAX = 10_000  # events that an iterator may be behind; older ones are dropped then
 
 
-class AioClient(ClientFace[SenderT]):
+class AioClient(ClientFace[SenderT, ServiceBusReceiver]):
     """A client for asyncio, of a pair or of one namespace."""
 
     AIO = True
     _life: AioLife
+
+    def _new_receiver(self, options: ReceiverOptions) -> ServiceBusReceiver:
+        return ServiceBusReceiver(self, options)
 
     def _new_life(self) -> AioLife:
         self._life = AioLife(self._state)
@@ -41,11 +44,7 @@ class AioClient(ClientFace[SenderT]):
         await self.close()
 
     def _fault(self, side: PairSide, reason: str) -> None:
-        engine = self._life.engine
-        (engine or self._state).fault(side, reason)
-        if self._state.is_faulted and engine is not None and not engine.loop.is_closed():
-            for receiver in list(self._receivers):
-                engine.loop.call_soon_threadsafe(_end_receiver, engine.tasks, receiver)  # the loop may stand now
+        (self._life.engine or self._state).fault(side, reason)
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield every event from now on. A reader that is more than 10 000 behind loses the oldest."""
@@ -83,11 +82,7 @@ class AioClient(ClientFace[SenderT]):
             await cast(AsyncSdkClient, side.client).close()
 
 
-def _end_receiver(tasks: Tasks, receiver: Any) -> None:
-    tasks.start(end_async_receiver(receiver), "closing a receiver of a faulted client")
-
-
-class ServiceBusClient(SingleClientFace["ServiceBusSender"], AioClient["ServiceBusSender"]):
+class ServiceBusClient(SingleClientFace["ServiceBusSender", ServiceBusReceiver], AioClient["ServiceBusSender"]):
     """A client of one namespace: a drop-in for that of `azure.servicebus.aio`, on the engine of the paired client.
 
     It belongs to one event loop, and to the next one when that has ended; its tasks may share it.
@@ -97,7 +92,7 @@ class ServiceBusClient(SingleClientFace["ServiceBusSender"], AioClient["ServiceB
         return ServiceBusSender(self, path, client_identifier)
 
 
-class PairedServiceBusClient(PairedClientFace["PairedSender"], AioClient["PairedSender"]):
+class PairedServiceBusClient(PairedClientFace["PairedSender", ServiceBusReceiver], AioClient["PairedSender"]):
     """A client that sends to the primary, or to backlog queues of the secondary while the primary is away.
 
     It receives from the primary. It belongs to one event loop, and to the next one when that has ended; its tasks may

@@ -14,6 +14,8 @@ from pairbus.client.engine import Engine
 from pairbus.client.errors import ClientClosed
 from pairbus.client.life import AioLife, SyncLife, begin
 from pairbus.client.outgoing import Outgoing, PairedMessageBatch, new_batch, outgoing_of, scheduled
+from pairbus.client.receiving.face import ReceiverFace
+from pairbus.client.receiving.options import ReceiverOptions, of_queue, of_subscription
 from pairbus.client.results import Origin
 from pairbus.client.sides import Side
 from pairbus.client.state import PairState
@@ -21,13 +23,13 @@ from pairbus.pairing.failover import State
 from pairbus.pairing.options import SEND_TIMEOUT_S, SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.side_states import PairSide
 from pairbus.sdk import tracing
-from pairbus.sdk.clients import abandon_connections, call_when_closed
-from pairbus.sdk.receivers import skip_pings
+from pairbus.sdk.clients import call_when_closed
 from pairbus.telemetry.counters import Snapshot
 
 LONGEST_S = 1e9  # stands for endless, which clocks do not take
 
 SenderT = TypeVar("SenderT", bound="SenderFace")
+ReceiverT = TypeVar("ReceiverT", bound="ReceiverFace")
 
 
 class Job(NamedTuple):
@@ -39,7 +41,7 @@ class Job(NamedTuple):
     span: AbstractContextManager[None] = tracing.NO_SPAN
 
 
-class ClientFace(Generic[SenderT]):
+class ClientFace(Generic[SenderT, ReceiverT]):
     """States, senders and receivers of a client. `AIO` tells which flavour of the SDK it has.
 
     `client/paired.py` adds what a pair has, `client/single.py` the constructors of a client of one namespace.
@@ -51,7 +53,6 @@ class ClientFace(Generic[SenderT]):
     def _set_up(self, primary: Side, secondary: Side | None, options: SendAvailabilityPairedNamespaceOptions) -> None:
         self._primary: Any = primary.client
         self._state = PairState(primary, secondary, options)
-        self._receivers: weakref.WeakSet[Any] = weakref.WeakSet()
         me = weakref.ref(self)  # the SDK's clients live as long as the engine, which must not hold a forgotten client
         for name, side in self._state.sides.items():
             side.reads_environment = not self.AIO
@@ -87,25 +88,22 @@ class ClientFace(Generic[SenderT]):
         self._state.check()
         return self._new_sender(topic_name, client_identifier)
 
-    def get_queue_receiver(self, queue_name: str, **kwargs: Any) -> Any:
-        """Return a receiver of the primary. Pings are not handed out."""
+    def get_queue_receiver(self, queue_name: str, **kwargs: Any) -> ReceiverT:
+        """Return a receiver of the primary, with the keywords of the SDK; those of its retries are ignored."""
         self._state.check()
-        return self._received(self._primary.get_queue_receiver(queue_name, **kwargs), queue_name)
+        return self._new_receiver(of_queue(queue_name, only_entity=self._only_entity, **kwargs))
 
-    def get_subscription_receiver(self, topic_name: str, subscription_name: str, **kwargs: Any) -> Any:
-        """Return a receiver of the primary. Pings are not handed out."""
+    def get_subscription_receiver(self, topic_name: str, subscription_name: str, **kwargs: Any) -> ReceiverT:
+        """Return a receiver of the primary, with the keywords of the SDK; those of its retries are ignored."""
         self._state.check()
-        receiver = self._primary.get_subscription_receiver(topic_name, subscription_name, **kwargs)
-        return self._received(receiver, f"{topic_name}/Subscriptions/{subscription_name}")
+        return self._new_receiver(
+            of_subscription(topic_name, subscription_name, only_entity=self._only_entity, **kwargs)
+        )
 
-    def _received(self, receiver: Any, entity: str) -> Any:
-        receiver = skip_pings(receiver, self._state.meters.receiver(entity), self._check_receiver)
-        self._receivers.add(receiver)
-        return receiver
-
-    def _check_receiver(self) -> None:
-        """Raise when receivers must end. A method of the client, so that its receivers keep the client alive."""
-        self._state.check_receiver()
+    @property
+    def _only_entity(self) -> str | None:
+        """The entity that the primary's connection string names."""
+        return self._state.primary.endpoint.entity_path
 
     # ── methods of each flavour ──
 
@@ -115,13 +113,14 @@ class ClientFace(Generic[SenderT]):
     def _new_sender(self, path: str, client_identifier: str | None) -> SenderT:
         raise NotImplementedError
 
+    def _new_receiver(self, options: ReceiverOptions) -> ReceiverT:
+        raise NotImplementedError
+
     def _fault(self, side: PairSide, reason: str) -> None:
         raise NotImplementedError
 
     def _after_fork(self) -> None:
         """Forget the parent's things in a forked child: sockets, event loop, spool."""
-        for side in self._state.sides.values():
-            abandon_connections(side.client)
         self._life.after_fork()
         self._state.after_fork()
 
@@ -129,7 +128,7 @@ class ClientFace(Generic[SenderT]):
 class SenderFace:
     """The parts of a sender that need no event loop: a call becomes a job (None: there is nothing to do)."""
 
-    def __init__(self, client: ClientFace[Any], path: str, client_identifier: str | None) -> None:
+    def __init__(self, client: ClientFace[Any, Any], path: str, client_identifier: str | None) -> None:
         self._state = client._state
         self._origin = Origin(self._state, path, client_identifier)
         self._closed = False
@@ -206,7 +205,7 @@ def timeout_of(timeout: float | None) -> float:
     return min(timeout, LONGEST_S)
 
 
-def _closed_under_us(face: weakref.ref[ClientFace[Any]], side: PairSide) -> None:
+def _closed_under_us(face: weakref.ref[ClientFace[Any, Any]], side: PairSide) -> None:
     """Fault the side of an SDK client that the application closed."""
     client = face()
     if client is not None and not client._state.is_closed:

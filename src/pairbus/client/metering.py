@@ -10,7 +10,6 @@ from pairbus.ledger import Ledger, Tally
 from pairbus.ledger.rows import FAILED_SEND, Cause, MeterKind
 from pairbus.pairing.policy import Failure, Kind
 from pairbus.pairing.side_states import PairSide
-from pairbus.sdk.receivers import ReceiverMeter
 
 
 class Meters:
@@ -66,16 +65,6 @@ class Meters:
 
     def syphon(self, side: PairSide, entity: str, kind: str, count: int, size_bytes: int, outcome: str) -> None:
         self.count(side, entity, cast(MeterKind, kind), size_bytes, count=count, outcome=outcome, cause="syphon")
-
-    def receiver(self, entity: str) -> ReceiverMeter | None:
-        """Return the meter of a receiver of the primary; any thread may call it."""
-        if self.ledger is None:
-            return None
-
-        def meter(kind: str, count: int, size_bytes: int, outcome: str) -> None:
-            self.count("primary", entity, cast(MeterKind, kind), size_bytes, count=count, outcome=outcome)
-
-        return meter
 
 
 def _outcome(failure: Failure | None) -> str:

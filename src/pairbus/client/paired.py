@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-from pairbus.client.face import ClientFace, SenderT
+from pairbus.client.face import ClientFace, ReceiverT, SenderT
 from pairbus.client.sides import KEYWORDS, Side
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, check_names, factory_of
 from pairbus.pairing.side_states import PairSide
 
 
-class PairedClientFace(ClientFace[SenderT]):
+class PairedClientFace(ClientFace[SenderT, ReceiverT]):
     """Construction of a paired client, and the commands of its application."""
 
     def __init__(self, primary: Any, options: SendAvailabilityPairedNamespaceOptions) -> None:

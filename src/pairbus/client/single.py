@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pairbus.client.face import ClientFace, SenderT
+from pairbus.client.face import ClientFace, ReceiverT, SenderT
 from pairbus.client.sides import KEYWORDS, Side
 from pairbus.errors import did_you_mean
 from pairbus.pairing.options import SINGLE, SendAvailabilityPairedNamespaceOptions
@@ -18,7 +18,7 @@ _OF_PAIRS = {
 } - {*SINGLE}
 
 
-class SingleClientFace(ClientFace[SenderT]):
+class SingleClientFace(ClientFace[SenderT, ReceiverT]):
     """Construction of a client of one namespace: the engine of a paired client, without a secondary."""
 
     def __init__(self, fully_qualified_namespace: str, credential: Any, **keywords: Any) -> None:

@@ -20,17 +20,21 @@ from pairbus.client.face import ClientFace, Job, SenderFace, SenderT
 from pairbus.client.life import SyncLife
 from pairbus.client.outgoing import Outgoing
 from pairbus.client.paired import PairedClientFace
+from pairbus.client.receiving.options import ReceiverOptions
+from pairbus.client.receiving.sync import ServiceBusReceiver
 from pairbus.client.single import SingleClientFace
 from pairbus.pairing.failover import State
 from pairbus.pairing.side_states import PairSide
-from pairbus.sdk.sockets import break_socket
 
 
-class SyncClient(ClientFace[SenderT]):
+class SyncClient(ClientFace[SenderT, ServiceBusReceiver]):
     """A client for threads, of a pair or of one namespace."""
 
     AIO = False
     _life: SyncLife
+
+    def _new_receiver(self, options: ReceiverOptions) -> ServiceBusReceiver:
+        return ServiceBusReceiver(self, options)
 
     def _new_life(self) -> SyncLife:
         self._life = SyncLife(self._state)
@@ -56,9 +60,6 @@ class SyncClient(ClientFace[SenderT]):
         if self._state.is_closed:
             return
         self._run(lambda engine: engine.call(partial(engine.fault, side, reason)))
-        if self._state.is_faulted:
-            for receiver in list(self._receivers):
-                break_socket(receiver)  # a call that waits fails in the same second
 
     def close(self) -> None:
         """Stop what is under way (it gets 5 seconds to end) and close all connections.
@@ -72,7 +73,7 @@ class SyncClient(ClientFace[SenderT]):
             cast(SdkClient, side.client).close()
 
 
-class ServiceBusClient(SingleClientFace["ServiceBusSender"], SyncClient["ServiceBusSender"]):
+class ServiceBusClient(SingleClientFace["ServiceBusSender", ServiceBusReceiver], SyncClient["ServiceBusSender"]):
     """A client of one namespace: a drop-in for that of `azure.servicebus`, on the engine of the paired client.
 
     Threads may share it.
@@ -82,7 +83,7 @@ class ServiceBusClient(SingleClientFace["ServiceBusSender"], SyncClient["Service
         return ServiceBusSender(self, path, client_identifier)
 
 
-class PairedServiceBusClient(PairedClientFace["PairedSender"], SyncClient["PairedSender"]):
+class PairedServiceBusClient(PairedClientFace["PairedSender", ServiceBusReceiver], SyncClient["PairedSender"]):
     """A client that sends to the primary, or to backlog queues of the secondary while the primary is away.
 
     It receives from the primary. Threads may share it. `from_connection_strings` and `from_credential` make the clients

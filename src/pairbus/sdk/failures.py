@@ -86,8 +86,18 @@ def sdk_error_for(error: Exception) -> exceptions.ServiceBusError:
     return PyamqpTransport.create_servicebus_exception(_silent, error)
 
 
+_REQUESTS = {
+    "com.microsoft:schedule-message": "Scheduling messages failed.",
+    "com.microsoft:peek-message": "Message peek failed.",
+    "com.microsoft:renew-lock": "Message lock renew failed.",
+    "com.microsoft:renew-session-lock": "Session lock renew failed.",
+    "com.microsoft:receive-by-sequence-number": "Retrieving deferred messages failed.",
+}
+"Beginnings of the SDK's texts for requests that were refused."
+
+
 def _request_error(error: RequestRefused) -> exceptions.ServiceBusError:
-    text = "Scheduling messages failed." if error.operation.endswith(":schedule-message") else "Service request failed."
+    text = _REQUESTS.get(error.operation, "Service request failed.")
     if error.description:
         text += f" {error.description.encode()!r}."  # the SDK prints the bytes of the wire
     condition = None if error.named is None else error.named.encode()

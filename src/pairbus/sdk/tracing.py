@@ -13,6 +13,8 @@ from azure.servicebus._common import tracing
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
 SEND, SCHEDULE = tracing.SPAN_NAME_SEND, tracing.SPAN_NAME_SCHEDULE
+RECEIVE, RECEIVE_DEFERRED = tracing.SPAN_NAME_RECEIVE, tracing.SPAN_NAME_RECEIVE_DEFERRED
+PEEK = tracing.SPAN_NAME_PEEK
 NO_SPAN: AbstractContextManager[None] = nullcontext()
 is_on: Callable[[], object] = settings.tracing_implementation
 "Function that returns a true value when the application traces; every send asks it."
@@ -48,5 +50,24 @@ def batch_links(batch: ServiceBusMessageBatch) -> Sequence[Any]:
 
 def span(namespace: str, entity: str, name: str, links: Sequence[Any]) -> AbstractContextManager[None]:
     """Return the span around one call to an entity, with links to the spans of its messages."""
-    sender: Any = SimpleNamespace(fully_qualified_namespace=namespace, _entity_name=entity)
-    return tracing.send_trace_context_manager(sender, span_name=name, links=list(links))
+    return tracing.send_trace_context_manager(_owner(namespace, entity), span_name=name, links=list(links))
+
+
+def tell_received(namespace: str, entity: str, name: str, messages: Any, began_ns: int) -> None:
+    """Make the span of a receive that has ended, with links to the spans of its messages."""
+    links = tracing.get_receive_links(messages)
+    with tracing.receive_trace_context_manager(_owner(namespace, entity), name, links, began_ns):
+        pass
+
+
+def settling(namespace: str, entity: str, operation: str, message: Any) -> AbstractContextManager[None]:
+    """Return the span around a settlement, with a link to the span of the message."""
+    link = tracing.get_span_link_from_message(message)
+    return cast(
+        AbstractContextManager[None],
+        tracing.settle_trace_context_manager(_owner(namespace, entity), operation, [link] if link else []),
+    )
+
+
+def _owner(namespace: str, entity: str) -> Any:
+    return SimpleNamespace(fully_qualified_namespace=namespace, _entity_name=entity)

@@ -6,13 +6,12 @@ function as it is; without a meter provider or a metrics reader, an operation on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache, wraps
 from inspect import iscoroutinefunction
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from pairbus.pairing.pings import CONTENT_TYPE
 from pairbus.telemetry import (
     DESTINATION,
     DISPOSITION,
@@ -44,13 +43,8 @@ RECORDED = (
 )
 "Name, kind, unit and description of the instruments that record each operation when it ends."
 
-_REQUESTS = {
-    b"com.microsoft:peek-message": ("peek", "receive"),
-    b"com.microsoft:receive-by-sequence-number": ("receive_deferred", "receive"),
-    b"com.microsoft:renew-lock": ("renew_lock", None),
-    b"com.microsoft:renew-session-lock": ("renew_session_lock", None),
-}
-"Requests of a receiver that are measured: name and type of the operation."
+_REQUESTS = {"peek": "receive", "receive_deferred": "receive", "renew_lock": None, "renew_session_lock": None}
+"Requests of a receiver that are measured, each with the type of the operation."
 
 
 class OperationStart(NamedTuple):
@@ -233,16 +227,13 @@ def divert(function: Function) -> Function:
 # ── receivers ──
 
 
-def _settle(receiver: Any, message: Any, settlement: str, *_: Any, **__: Any) -> OperationStart | None:
-    if getattr(message, "content_type", None) == CONTENT_TYPE:  # a ping, which the application never sees
-        return None
+def _settle(receiver: Any, message: Any, settlement: str, *_: Any, **__: Any) -> OperationStart:
     status = settlement.replace("-", "_")
     return OperationStart(status, "settle", receiver.entity_path, status)
 
 
-def _ask(receiver: Any, request_name: bytes, *_: Any, **__: Any) -> OperationStart | None:
-    known = _REQUESTS.get(request_name)
-    return None if known is None else OperationStart(*known, receiver.entity_path)
+def _ask(receiver: Any, name: str, *_: Any, **__: Any) -> OperationStart | None:
+    return OperationStart(name, _REQUESTS[name], receiver.entity_path) if name in _REQUESTS else None
 
 
 def _receive(receiver: Any, *_: Any, **__: Any) -> OperationStart:
@@ -253,12 +244,12 @@ def _delivered(operation: OperationStart | None, returned: Any) -> OperationEnd:
     """Count delivered messages; those of a peek are not delivered."""
     if operation is None or operation.name not in ("receive", "receive_deferred"):
         return OperationEnd()
-    return OperationEnd(len(returned) if isinstance(returned, Sequence) else 1)
+    return OperationEnd(len(returned))
 
 
 receive = _measured(_receive, _delivered)
-"Decorator of a receiver's method that returns messages, or one."
+"Decorator of a receiver's method that returns messages."
 settle = _measured(_settle)
 "Decorator of a receiver's method `(self, message, settlement, …)`."
 ask = _measured(_ask, _delivered)
-"Decorator of a receiver's method `(self, name of a request, …)`."
+"Decorator of a receiver's method `(self, name of an operation, …)`."

@@ -130,8 +130,19 @@ class EntityReceiver:
         receiving.add(self)
 
     def __repr__(self) -> str:
-        state = self.outage or ("closed" if self._left.is_set() else "open" if self.is_open else "not open")
-        return f"<EntityReceiver {self.options.path} {state}>"
+        return f"<EntityReceiver {self.options.path} {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """The state in few words; during an outage the reason why nothing comes."""
+        if self._left.is_set():
+            return "closed"
+        return f"interrupted: {self.outage}" if self.outage else "open" if self.is_open else "not open"
+
+    @property
+    def is_here(self) -> bool:
+        """True when the running loop is the one of this receiver."""
+        return asyncio.get_running_loop() is self._loop
 
     @property
     def is_open(self) -> bool:
@@ -141,15 +152,24 @@ class EntityReceiver:
 
     async def open(self, timeout_s: float = OPEN_S) -> None:
         """Open the link. OperationTimeoutError when no session came in time."""
-        deadline = self._loop.time() + timeout_s
-        async with self._turn:
-            await self._until(deadline, self._opened)
+        await self._open(self._loop.time() + timeout_s, math.inf)
+
+    async def _open(self, deadline: float, session_wait_s: float) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise OperationTimeoutError(message="Timed out waiting for the AMQP link to open.") from None
+        try:
+            await self._until(deadline, lambda left_s: self._opened(left_s, session_wait_s))
+        finally:
+            self._turn.release()
 
     async def receive(self, count: int, wait_s: float) -> list[Incoming]:
         """Return messages as soon as there is one, at most `count`; none when the entity stays empty for `wait_s`.
 
-        None as well when the receiver is closed meanwhile, which is the only end of an endless wait (`math.inf`) that
-        is not an error. When trouble lasts until the end of `wait_s`, its error is raised: the entity may have messages.
+        None as well when the receiver is closed meanwhile; an endless wait (`math.inf`) has no other end without a
+        message. Trouble that lasts until the end of `wait_s` is raised: the entity may have messages.
         """
         deadline = self._loop.time() + wait_s
         try:
@@ -404,14 +424,16 @@ class EntityReceiver:
         """Return messages from this sequence number on; behind pings it looks for others."""
         deadline = self._loop.time() + timeout_s
         while True:
-            first, left_s = from_sequence, max(deadline - self._loop.time(), 0.0)
-            found = await self.ask(
-                "peek", lambda node, left_s: node.peek(first, count, left_s, session_id=self.session_id), left_s
-            )
+            found = await self._peek(from_sequence, count, max(deadline - self._loop.time(), 0.0))
             wanted = [payload for payload in found if not is_ping(payload)]
             if wanted or not found:
                 return wanted
             from_sequence = sequence_number_of(found[-1]) + 1
+
+    async def _peek(self, first: int, count: int, timeout_s: float) -> list[bytes]:
+        return await self.ask(
+            "peek", lambda node, left_s: node.peek(first, count, left_s, session_id=self.session_id), timeout_s
+        )
 
     async def receive_deferred(self, sequence_numbers: Sequence[int], timeout_s: float = WAIT_S) -> list[Deferred]:
         mode = self.options.mode
@@ -432,7 +454,7 @@ class EntityReceiver:
         """Make a request to the `$management` node of the entity, within the time."""
         deadline, outcome = self._loop.time() + timeout_s, "ok"
         if self.options.has_session and not self.is_open:
-            await self.open(timeout_s)
+            await self._open(deadline, timeout_s)
         try:
             return await self._ask(request, deadline)
         except ServiceBusError as error:
@@ -464,6 +486,18 @@ class EntityReceiver:
                     await link.pause(DRAIN_S)
                 await link.close()
         self._receiving.discard(self)
+
+    def close_soon(self) -> None:
+        """Close without waiting; any thread may call this, at any line."""
+        self._soon(lambda: self._receiving.tasks.start(self.close(), f"closing {self!r}"))
+
+    def release_soon(self, received: Sequence[Incoming]) -> None:
+        """Release messages without waiting; any thread may call this, at any line."""
+        self._soon(lambda: self._receiving.tasks.start(self.release(received), f"{self!r} gives messages back"))
+
+    def _soon(self, begin: Callable[[], object]) -> None:
+        with suppress(RuntimeError):  # the loop has been closed, and the links with it
+            self._loop.call_soon_threadsafe(begin)
 
     def leave(self) -> None:
         """End at once, with the client: calls that wait are woken."""
