@@ -14,7 +14,7 @@ import pytest_asyncio
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from tests.brokers import BrokerProcess
-from tests.sdk.flavours import Admin, Flavour, Sdk
+from tests.sdk.flavours import Admin, Flavour, Receivers, Sdk
 
 
 @pytest.fixture(scope="session")
@@ -49,9 +49,25 @@ def flavour(request: pytest.FixtureRequest) -> Flavour:
     return "aio" if request.param == "aio" else "sync"
 
 
+RECEIVING = ("test_locks", "test_receivers", "test_sessions", "test_settle")
+"Files about receiving, whose tests run with our receivers too."
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "receivers" in metafunc.fixturenames and metafunc.module.__name__.rpartition(".")[2] in RECEIVING:
+        metafunc.parametrize("receivers", ["sdk", "pairbus"])
+
+
+@pytest.fixture
+def receivers() -> Receivers:
+    return "sdk"
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def sdk(flavour: Flavour, broker: BrokerProcess, closing: list[asyncio.Task[None]]) -> AsyncIterator[Sdk]:
-    client = Sdk(flavour, broker.connection_string())
+async def sdk(
+    flavour: Flavour, receivers: Receivers, broker: BrokerProcess, closing: list[asyncio.Task[None]]
+) -> AsyncIterator[Sdk]:
+    client = Sdk(flavour, broker.connection_string(), receivers=receivers)
     yield client
     closing.append(asyncio.create_task(client.close()))
 

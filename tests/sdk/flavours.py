@@ -1,4 +1,4 @@
-"""The genuine SDK in both flavours behind one face, so that a test body is written once.
+"""The genuine SDK in both flavours behind one face, and our receivers, so that a test body is written once.
 
 Every object that a test gets looks like its `azure.servicebus.aio` kind: its methods are awaited. In the sync flavour
 each call runs in a thread of its own. Every call has a deadline, because some failures of a broker make the SDK wait
@@ -20,7 +20,12 @@ from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, aio
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AioAdministrationClient
 from azure.servicebus.management import QueueProperties, QueueRuntimeProperties, ServiceBusAdministrationClient
 
+import pairbus
+import pairbus.aio
+
 Flavour = Literal["sync", "aio"]
+Receivers = Literal["sdk", "pairbus"]
+"Whose receivers a test uses: those of the genuine SDK, or ours."
 CALL_S = 20.0  # deadline of one SDK call
 WAIT_S = 15.0  # for messages and changes that must come; shorter than the deadline of the call that waits
 FAST = {"retry_total": 0, "try_timeout": 10}
@@ -132,12 +137,22 @@ class Admin:
 
 
 class Sdk:
-    """One flavour of the SDK on one namespace: opens senders and receivers, and closes them all at the end."""
+    """One flavour of the SDK on one namespace: opens senders and receivers, and closes them all at the end.
 
-    def __init__(self, flavour: Flavour, connection_string: str, **client_options: Any) -> None:
+    With `receivers="pairbus"` its receivers are those of our client.
+    """
+
+    def __init__(
+        self, flavour: Flavour, connection_string: str, *, receivers: Receivers = "sdk", **client_options: Any
+    ) -> None:
         self.flavour = flavour
         self.connection_string = connection_string
         self._client = self._kind.from_connection_string(connection_string, **{**FAST, **client_options})
+        self._receiving = self._client
+        "The client whose receivers are used."
+        if receivers == "pairbus":
+            kind: Any = pairbus.aio.ServiceBusClient if flavour == "aio" else pairbus.ServiceBusClient
+            self._receiving = kind.from_connection_string(connection_string)
         self._opened: list[Guarded] = []
 
     @classmethod
@@ -146,7 +161,7 @@ class Sdk:
         self = cls.__new__(cls)
         self.flavour = flavour
         self.connection_string = ""
-        self._client = self._kind(authority, AzureSasCredential(token), use_tls=False, **FAST)
+        self._client = self._receiving = self._kind(authority, AzureSasCredential(token), use_tls=False, **FAST)
         self._opened = []
         return self
 
@@ -160,13 +175,13 @@ class Sdk:
 
     async def receiver(self, queue: str, **options: Any) -> aio.ServiceBusReceiver:
         """An open receiver; its SDK error when the broker refuses the link."""
-        return cast(aio.ServiceBusReceiver, await self._open(self._client.get_queue_receiver(queue, **options)))
+        return cast(aio.ServiceBusReceiver, await self._open(self._receiving.get_queue_receiver(queue, **options)))
 
     async def topic_sender(self, topic: str) -> aio.ServiceBusSender:
         return cast(aio.ServiceBusSender, await self._open(self._client.get_topic_sender(topic)))
 
     async def subscription_receiver(self, topic: str, name: str, **options: Any) -> aio.ServiceBusReceiver:
-        receiver = self._client.get_subscription_receiver(topic, name, **options)
+        receiver = self._receiving.get_subscription_receiver(topic, name, **options)
         return cast(aio.ServiceBusReceiver, await self._open(receiver))
 
     async def pair(self, queue: str, **receiver_options: Any) -> tuple[aio.ServiceBusSender, aio.ServiceBusReceiver]:
@@ -176,6 +191,8 @@ class Sdk:
     async def close(self) -> None:
         await asyncio.gather(*(cast(Awaitable[None], handler.close()) for handler in self._opened))
         await Guarded(self._client, self.flavour).close()
+        if self._receiving is not self._client:
+            await Guarded(self._receiving, self.flavour).close()
 
     async def _open(self, handler: Any) -> Guarded:
         guarded = Guarded(handler, self.flavour)
