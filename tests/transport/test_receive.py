@@ -65,6 +65,59 @@ async def test_unread_messages_never_exceed_the_credit() -> None:
         assert [message.payload for message in seen] == payloads(1000)
 
 
+async def test_unread_bytes_never_exceed_their_limit() -> None:
+    """Messages of 100 KB, while their size is not known and afterwards; the credit by count would take all of them."""
+    large = [Message(data=[b"x" * 100_000]).encode() for _ in range(100)]
+    async with Server() as server, await connect(server.connection_string) as connection:
+        server.put("q", *large)
+        receiver = await connection.receiver("q", credit=1000)
+        receiver.limit_bytes(1 << 20)
+        seen = 0
+        while seen < 100:
+            seen += len(await receiver.receive(1, timeout_s=5))
+            assert sum(len(message.payload) for message in receiver.unread()) <= 1 << 20
+            assert 100 - len(server.queues["q"]) - seen <= 10
+        assert not server.queues["q"]
+
+
+async def test_credit_is_taken_back_when_messages_grow() -> None:
+    """Small messages have opened much credit: of the large ones that follow, only those on their way may still come."""
+    small, large = payloads(100), [Message(data=[b"x" * 100_000]).encode() for _ in range(100)]
+    async with Server() as server, await connect(server.connection_string) as connection:
+        server.put("q", *small)
+        receiver = await connection.receiver("q", credit=100)
+        receiver.limit_bytes(1 << 20)
+        assert len(await take(receiver, 100)) == 100
+        await receiver.receive(1, timeout_s=0.01)
+        (link,) = [link for peer in server.peers for link in peer.out if link.context == "q"]
+        assert link.credit == 100
+        server.put("q", *large[:1])
+        await server.until(lambda: receiver.buffered == 1 and link.credit < 11)
+        server.put("q", *large[1:])
+        assert len(server.queues["q"]) == 90, "ten messages are as many as a megabyte has room for"
+
+
+async def test_message_larger_than_the_limit_of_bytes_arrives() -> None:
+    """Alone: otherwise it would block its queue for ever."""
+    large = [Message(data=[b"x" * 100_000]).encode() for _ in range(3)]
+    async with Server() as server, await connect(server.connection_string) as connection:
+        server.put("q", *large)
+        receiver = await connection.receiver("q", credit=10)
+        receiver.limit_bytes(50_000)
+        for left in (2, 1, 0):
+            assert len(await receiver.receive(10, timeout_s=5)) == 1
+            assert len(server.queues["q"]) == left or receiver.buffered <= 1
+
+
+async def test_first_call_gets_all_that_it_asked_for_when_messages_are_small() -> None:
+    """Its credit is given before sizes are known, and grows with the drain."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(1000))
+        receiver = await connection.receiver("q", credit=0)
+        receiver.limit_bytes(8 << 20)
+        assert len(await receiver.take(1000, 5, 5)) == 1000
+
+
 async def test_pause_takes_the_credit_back() -> None:
     """After it nothing is locked for a receiver that does not look; the next receive opens the credit again."""
     async with Server() as server, await connect(server.connection_string) as connection:
@@ -123,6 +176,17 @@ async def test_what_tasks_complete_in_one_turn_of_the_loop_leaves_together() -> 
         messages = await take(receiver, 6)
         await asyncio.gather(*[receiver.complete(messages[first::3]) for first in range(3)])
         assert server.settlements == [(0, 5, "accepted", False)]
+
+
+async def test_other_settlements_of_one_turn_leave_together_too() -> None:
+    """Each outcome by itself, in the order in which the outcomes were first asked for."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(6))
+        receiver = await connection.receiver("q")
+        messages = await take(receiver, 6)
+        asked = [receiver.release, receiver.abandon, receiver.release, receiver.abandon, receiver.release]
+        await asyncio.gather(*(settle([messages[n]]) for n, settle in zip((0, 3, 1, 4, 2), asked, strict=True)))
+        assert server.settlements == [(0, 2, "released", False), (3, 4, "modified", False)]
 
 
 async def test_completion_is_not_sent_after_its_link_ended() -> None:

@@ -16,33 +16,36 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 from uuid import UUID
 
-from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, SessionLockLostError
 
-from pairbus.amqp.errors import ILLEGAL_STATE
-from pairbus.amqp.message import Message
+from pairbus.client.receiving import trouble
+from pairbus.client.receiving.incoming import Incoming, is_ping, sequence_number_of
 from pairbus.client.receiving.options import ReceiverOptions
 from pairbus.client.receiving.settling import ON_LINK, DeliveryPlace, Locked, Settlement, settle_by_token
 from pairbus.client.receiving.shared import Receiving
+from pairbus.client.receiving.trouble import (
+    failure_for,
+    may_go_away,
+    may_succeed_by_token,
+    outcome_of,
+    sdk_error,
+    unknown,
+    was_short,
+)
 from pairbus.ledger.rows import MeterKind
-from pairbus.pairing.pings import CONTENT_TYPE
-from pairbus.pairing.policy import BUSY_WAIT_S, Failure, Kind
-from pairbus.sdk import received as sdk
-from pairbus.sdk.failures import failure_of, failure_of_transport
+from pairbus.pairing.policy import Failure
+from pairbus.sdk.failures import failure_of_transport
 from pairbus.syphon.decide.pace import Pauses
 from pairbus.transport import (
-    SESSION_TIMEOUT,
     ConnectionLost,
     Deferred,
     Management,
     NextSession,
-    ReceivedMessage,
     Receiver,
     Refused,
-    Timeout,
     TransportError,
 )
 from pairbus.transport.links.session_filter import Wanted
@@ -52,58 +55,9 @@ WAIT_S = 60.0  # for the next session, and of a receive or a request without a t
 SETTLE_S = 28.0  # limit of a settlement or a renewal
 DRAIN_S = 2.0  # for the peer's answer when unused credit is taken back
 ANSWER_S = 1.0  # for the refusal of a link whose wait for a session is over: the peer answers at the end of the wait
-FIRST_PAUSE_S, PAUSE_MAX_S = 0.25, 15.0  # between tries to open the link again
-TRIES_MAX = 4  # of a service that says that it failed, as the SDK tries
 IDLE_S = 1.0  # a link that ends sooner was not idle
-SILENT_S = 1.0  # a peer that was silent for less, when the time of a call was over, may be well
 LEAST_WAIT_S = 0.001  # for the next session
-_PING = CONTENT_TYPE.encode()
-_PING_SIZE_MAX = 1024
-
-LOST_SESSION = "com.microsoft:session-lock-lost"
-_WAITED_OUT = {Kind.COMMUNICATION, Kind.TIMEOUT, Kind.INTERNAL, Kind.BUSY}
-"Failures that may go away by themselves."
-_FINAL = {LOST_SESSION, "com.microsoft:session-cannot-be-locked"}
-"Conditions of the service that stay, although their kind may go away."
-
 T = TypeVar("T")
-
-
-class Incoming:
-    """One received message, not decoded until its message is asked for."""
-
-    __slots__ = ("_message", "_payload", "locked", "mode", "size", "tag")
-
-    def __init__(self, delivery: ReceivedMessage, link_name: str, options: ReceiverOptions) -> None:
-        self._payload = delivery.payload
-        self._message: ServiceBusReceivedMessage | None = None
-        self.size = len(delivery.payload)
-        self.tag = delivery.tag
-        self.mode = options.receive_mode
-        token = None if delivery.settled else delivery.lock_token
-        self.locked = Locked(DeliveryPlace(link_name, delivery.delivery_id), token)
-
-    @property
-    def is_ping(self) -> bool:
-        return is_ping(self._payload)
-
-    def message(self, receiver: Any) -> ServiceBusReceivedMessage:
-        """Return the SDK's message; `receiver` is the object that its properties ask for the session."""
-        if self._message is None:
-            self._message = sdk.delivered(self._payload, self.mode, self.locked.place, self.tag, receiver)
-            self._payload = b""  # the message has the bytes
-        return self._message
-
-
-def is_ping(payload: bytes) -> bool:
-    if _PING not in payload[:_PING_SIZE_MAX]:
-        return False
-    properties = Message.decode(payload).properties
-    return properties is not None and properties.content_type == CONTENT_TYPE
-
-
-def sequence_number_of(payload: bytes) -> int:
-    return int((Message.decode(payload).annotations or {})["x-opt-sequence-number"])
 
 
 class EntityReceiver:
@@ -261,6 +215,7 @@ class EntityReceiver:
             identifier=options.client_identifier,
         )
         self._link = link = await self._unless_left(opening)
+        link.limit_bytes(options.prefetch_bytes)
         self._opened_at = self._loop.time()
         if options.has_session:
             self.session_id = link.session_id or options.session_id
@@ -288,7 +243,7 @@ class EntityReceiver:
 
     async def _until(self, deadline: float, attempt: Callable[[float], Awaitable[T]]) -> T:
         """Make attempts, each with the seconds that are left, until one succeeds or its failure will stay."""
-        pauses, tries = Pauses(FIRST_PAUSE_S), 0
+        pauses, tries = Pauses(trouble.FIRST_PAUSE_S), 0
         while True:
             self._receiving.check()
             began = self._loop.time()
@@ -296,35 +251,20 @@ class EntityReceiver:
                 result = await attempt(max(deadline - began, 0.0))
             except TransportError as error:
                 tries += 1
-                failure = self._failure(error)
-                if not self._may_go_away(failure, error, tries):
-                    raise _sdk_error(failure) from None
+                failure = failure_for(error, any_session=self.options.any_session)
+                if self.is_session_lost or not may_go_away(failure, error, tries):
+                    raise sdk_error(failure) from None
                 is_idle_end = tries == 1 and isinstance(error, Refused | ConnectionLost) and self._was_idle(began)
-                pause_s = 0.0 if is_idle_end else _pause_s(failure, pauses)
-                if not is_idle_end and not _was_short(error):
+                pause_s = 0.0 if is_idle_end else trouble.pause_s(failure, pauses)
+                if not is_idle_end and not was_short(error):
                     self._interrupted(failure)
                 await self._pause(min(pause_s, max(deadline - self._loop.time(), 0.0)))
                 self._receiving.check()
                 if self._loop.time() >= deadline or self._left.is_set():
-                    raise _sdk_error(failure) from None
+                    raise sdk_error(failure) from None
             else:
                 self._resumed()
                 return result
-
-    def _failure(self, error: TransportError) -> Failure:
-        failure = failure_of_transport(error)
-        if self.options.any_session and isinstance(error, Refused) and error.condition == SESSION_TIMEOUT:
-            text = f"{failure.error} If trying to receive from NEXT_AVAILABLE_SESSION, use max_wait_time"
-            text += " on the ServiceBusReceiver to control the timeout."
-            return Failure(Kind.INVALID, failure.text, error=OperationTimeoutError(message=text, error=error))
-        return failure
-
-    def _may_go_away(self, failure: Failure, error: TransportError, tries: int) -> bool:
-        if self.is_session_lost or failure.kind not in _WAITED_OUT:
-            return False
-        if isinstance(error, Refused) and error.condition in _FINAL:
-            return False
-        return failure.kind is not Kind.INTERNAL or tries < TRIES_MAX
 
     def _was_idle(self, began: float) -> bool:
         """Tell whether the call met a link that had been open for a while: services end idle links."""
@@ -354,7 +294,7 @@ class EntityReceiver:
         try:
             await self._settle(locked, said, self._loop.time() + timeout_s)
         except ServiceBusError as error:
-            outcome = _outcome(error)
+            outcome = outcome_of(error)
             raise
         finally:
             self._receiving.count(self.options.path, "complete", outcome=outcome)
@@ -370,19 +310,19 @@ class EntityReceiver:
                 await ON_LINK[said.operation](link, numbers, said, (deadline - self._loop.time()) / 2)
                 return
             except TransportError as error:
-                if not _may_succeed_by_token(error):
-                    raise _sdk_error(failure_of_transport(error)) from None
+                if not may_succeed_by_token(error):
+                    raise sdk_error(failure_of_transport(error)) from None
                 failed = error
         if self.options.has_session and place is not None and not self._has_link(place):
             self.is_session_lost = True
-            raise _unknown(failed) if failed is not None and failed.outcome_unknown else SessionLockLostError()
+            raise unknown(failed) if failed is not None and failed.outcome_unknown else SessionLockLostError()
         assert locked.token is not None, "it was received under lock"
         token, session_id = locked.token, self.session_id
         try:
             await self._ask(lambda node, left_s: settle_by_token(node, token, said, session_id, left_s), deadline)
         except ServiceBusError as error:
             if failed is not None and failed.outcome_unknown:
-                raise _unknown(failed) from error
+                raise unknown(failed) from error
             raise
 
     def _has_link(self, place: DeliveryPlace) -> bool:
@@ -458,7 +398,7 @@ class EntityReceiver:
         try:
             return await self._ask(request, deadline)
         except ServiceBusError as error:
-            outcome = _outcome(error)
+            outcome = outcome_of(error)
             raise
         finally:
             self._receiving.count(self.options.path, kind, outcome=outcome)
@@ -510,37 +450,3 @@ class EntityReceiver:
     def _end_opening(self) -> None:
         if self._opening is not None and not self._opening.expired():
             self._opening.reschedule(self._loop.time())
-
-
-def _pause_s(failure: Failure, pauses: Pauses) -> float:
-    return BUSY_WAIT_S if failure.kind is Kind.BUSY else min(pauses.after(delivered=False), PAUSE_MAX_S)
-
-
-def _was_short(error: TransportError) -> bool:
-    """Tell whether the call gave up before it could know that the peer is away."""
-    return isinstance(error, Timeout) and error.silence.lasted_s < SILENT_S
-
-
-def _sdk_error(failure: Failure) -> BaseException:
-    assert failure.error is not None, "failures of the transport have one"
-    return failure.error
-
-
-def _unknown(error: TransportError) -> OperationTimeoutError:
-    """Return the error of a settlement that was sent, and whose answer did not come."""
-    text = f"It is not known whether the message was settled: {error}"
-    unknown: Any = OperationTimeoutError(message=text, error=error)
-    unknown.outcome_unknown = True
-    return cast(OperationTimeoutError, unknown)
-
-
-def _may_succeed_by_token(error: TransportError) -> bool:
-    """Tell whether a settlement that failed on the link may be tried by lock token: not when the service refused it."""
-    if not isinstance(error, Refused) or error.condition == ILLEGAL_STATE or error.outcome_unknown:
-        return True
-    return failure_of_transport(error).kind in _WAITED_OUT and error.condition not in _FINAL
-
-
-def _outcome(error: ServiceBusError) -> str:
-    failure = failure_of(error)
-    return Kind.INTERNAL.value if failure is None else failure.kind.value

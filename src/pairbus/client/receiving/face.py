@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage, ServiceBusReceiveMode
 from azure.servicebus.exceptions import SessionLockLostError
 
-from pairbus.client.receiving.entity_receiver import SETTLE_S, WAIT_S, EntityReceiver, Incoming
+from pairbus.client.receiving.entity_receiver import SETTLE_S, WAIT_S, EntityReceiver
+from pairbus.client.receiving.incoming import Incoming
 from pairbus.client.receiving.options import ReceiverOptions
 from pairbus.client.receiving.settling import Locked, Settle, Settlement
 from pairbus.sdk import received as sdk

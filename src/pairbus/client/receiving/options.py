@@ -12,6 +12,7 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, Serv
 from pairbus.transport.connection.client_connection import Mode
 
 PREFETCH_MAX = 50_000
+PREFETCH_BYTES = 32 << 20  # 128 messages of the largest size of the Standard tier
 _SUFFIXES = {
     ServiceBusSubQueue.DEAD_LETTER: "/$DeadLetterQueue",
     ServiceBusSubQueue.TRANSFER_DEAD_LETTER: "/$Transfer/$DeadLetterQueue",
@@ -31,6 +32,8 @@ class ReceiverOptions:
     receive_mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK
     prefetch_count: int = 0
     "Number of messages that may be fetched ahead of calls; 0: none."
+    prefetch_bytes: int = PREFETCH_BYTES
+    "Bytes of messages that may wait for a call; messages on their way are counted by the sizes of those before them."
     max_wait_time: float | None = None
     "Default wait of a receive and of an iteration, and the wait for the next session; seconds."
     auto_lock_renewer: Any = None
@@ -101,7 +104,7 @@ def of_subscription(
     return _checked(f"{topic_name}/Subscriptions/{subscription_name}", session_id, sub_queue, **options)
 
 
-def _checked(
+def _checked(  # noqa: PLR0913 - each is a setting of its own
     path: str,
     session_id: Any,
     sub_queue: ServiceBusSubQueue | str | None,
@@ -110,6 +113,7 @@ def _checked(
     max_wait_time: float | None = None,
     auto_lock_renewer: Any = None,
     prefetch_count: int = 0,
+    prefetch_bytes: int = PREFETCH_BYTES,
     client_identifier: str | None = None,
     **_: Any,
 ) -> ReceiverOptions:
@@ -119,6 +123,8 @@ def _checked(
     count = int(prefetch_count)
     if not 0 <= count <= PREFETCH_MAX:
         raise ValueError("prefetch_count must be an integer between 0 and 50000 inclusive.")
+    if prefetch_bytes <= 0:
+        raise ValueError(f"prefetch_bytes is {prefetch_bytes}; it must be greater than 0")
     if max_wait_time is not None and max_wait_time <= 0:
         raise ValueError("The max_wait_time must be greater than 0.")
     if auto_lock_renewer and mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE and session_id is None:
@@ -133,6 +139,7 @@ def _checked(
         any_session,
         mode,
         count,
+        prefetch_bytes,
         max_wait_time,
         auto_lock_renewer,
         client_identifier or f"SBReceiver-{uuid4()}",

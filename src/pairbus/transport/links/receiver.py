@@ -3,15 +3,15 @@
 Credit. The first `receive` grants credit for `credit` messages; it stays open across calls and is topped up as messages
 are taken, so that buffered + granted never exceed `credit`, which limits the memory. With peek-lock, the locks of
 messages in the buffer run: give a small `credit`, or take it back with `pause`, after which no message arrives until
-the next `receive`. Closing releases unread messages and waits for the answer. In receive-and-delete mode it cannot:
-`pause`, then `receive` until empty, then close.
+the next `receive`. `limit_bytes` bounds the buffer by bytes as well. Closing releases unread messages and waits for the
+answer. In receive-and-delete mode it cannot: `pause`, then `receive` until empty, then close.
 
 An empty receive is a flow of credit after which no message came until the next flow or drain. Both ends can count them
 and get the same number, because a flow contains its delivery count.
 
 Settlement. Deliveries are settled as ranges of consecutive ids. The peer is asked (unsettled) and its answer awaited;
-only `settle_nowait` does not ask. Completions are sent at the end of the loop's turn: those of different tasks in one
-turn often have consecutive ids together.
+only `settle_nowait` does not ask. What tasks ask in one turn of the loop is sent at its end: with the same outcome, their
+ids together are often consecutive.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from pairbus.amqp.performatives import (
 from pairbus.amqp.types import Symbol
 from pairbus.pairing.policy import Silence
 from pairbus.transport.errors import Timeout, TransportError
+from pairbus.transport.links.byte_room import ByteRoom
 from pairbus.transport.links.link_end import LinkEnd
 from pairbus.transport.links.session_filter import locked_until_of, session_of
 from pairbus.transport.links.settlement import (
@@ -74,11 +75,12 @@ class Receiver(LinkEnd):
         self.credit = credit
         self._renewer = renewer
         self._buffer: deque[ReceivedMessage] = deque()
+        self._room: ByteRoom | None = None
         self._arrival: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._asked: dict[int, PendingSettlement] = {}
-        self._completing: list[int] = []
-        "Ids that this turn of the loop completes."
+        self._asking: dict[bytes, list[int]] = {}
+        "Encoded outcomes that this turn of the loop asks for, each with the ids."
         self._granted_at: int | None = None
         "The delivery count when credit was last given; None: no credit is open."
         self._empty = 0
@@ -96,6 +98,10 @@ class Receiver(LinkEnd):
     @property
     def buffered(self) -> int:
         return len(self._buffer)
+
+    def limit_bytes(self, bytes_max: int) -> None:
+        """Bound the bytes of messages that have arrived and wait for `receive`; called before the first credit."""
+        self._room = ByteRoom(bytes_max)
 
     def unread(self) -> list[ReceivedMessage]:
         """Return the messages that have arrived and wait for `receive`; the locks of these run already."""
@@ -126,9 +132,12 @@ class Receiver(LinkEnd):
             await self._arrive(timeout_s)
         finally:
             self.credit = 0
-        if self._link.credit > 0 and self.over is None:
+        more = 0
+        if self._room is not None and self._buffer:  # credit was given before the sizes of messages were known
+            more = self._room.credit(max_count - len(self._buffer))
+        if max(self._link.credit, more) > 0 and self.over is None:
             try:
-                await self.pause(drain_s)
+                await self.pause(drain_s, more)
             except Timeout:
                 if not self._buffer:
                     raise
@@ -158,22 +167,29 @@ class Receiver(LinkEnd):
         if self.over is not None and not (buffer and buffer[0].settled):
             # The locks ended with the link; only messages that the peer has deleted already are still useful.
             raise self.over.again(outcome_unknown=False)
-        return [buffer.popleft() for _ in range(min(max_count, len(buffer)))]
+        taken = [buffer.popleft() for _ in range(min(max_count, len(buffer)))]
+        if self._room is not None:
+            self._room.left(sum(len(message.payload) for message in taken))
+        return taken
 
     def take_empty(self) -> int:
         """Return the number of empty receives since the last call."""
         empty, self._empty = self._empty, 0
         return empty
 
-    async def pause(self, timeout_s: float | None = None) -> None:
-        """Take the credit back: when this returns, no message arrives until the next `receive`."""
+    async def pause(self, timeout_s: float | None = None, last: int = 0) -> None:
+        """Take the credit back: when this returns, no message arrives until the next `receive`.
+
+        `last`: the peer may send so many messages before, if it has them.
+        """
         self._check()
-        if self._link.credit <= 0:
+        credit = max(self._link.credit, last)
+        if credit <= 0:
             return
         assert self._drained is None, "one task receives and pauses"
         self._drained = self._loop.create_future()
         self._ask_is_over()
-        self._link.grant(self._link.credit, drain=True)
+        self._link.grant(credit, drain=True)
         self._wire.queued(0)
         try:
             await self._within(self._drained, timeout_s, "drain", outcome_unknown=False)
@@ -187,11 +203,18 @@ class Receiver(LinkEnd):
             return  # a drain without an answer yet: the answer would silently take new credit away
         if self.over is None and link.credit <= self.credit >> 1:
             room = self.credit - len(self._buffer)
+            if self._room is not None:
+                room = self._room.credit(room)
+                if link.credit > room >> 1:
+                    return
             if room > link.credit:
-                self._ask_is_over()
-                self._granted_at = link.delivery_count
-                link.grant(room)
-                self._wire.queued(0)
+                self._grant(room)
+
+    def _grant(self, credit: int) -> None:
+        self._ask_is_over()
+        self._granted_at = self._link.delivery_count
+        self._link.grant(credit)
+        self._wire.queued(0)
 
     def _ask_is_over(self) -> None:
         self._empty += self._granted_at == self._link.delivery_count
@@ -252,12 +275,10 @@ class Receiver(LinkEnd):
             raise ValueError(f"{self._what}: a delivery is settled twice: {twice[:3] or ids[:3]}")
         settlement = PendingSettlement(self._loop.create_future(), outcome, len(ids))
         self._asked.update(dict.fromkeys(ids, settlement))
-        if isinstance(outcome, Accepted):
-            if not self._completing:
-                self._loop.call_soon(self._complete_now)
-            self._completing += ids
-        else:
-            self._ask(ids, outcome.encode())
+        if not self._asking:
+            self._loop.call_soon(self._ask_now)
+        state = ACCEPTED_BYTES if isinstance(outcome, Accepted) else outcome.encode()
+        self._asking.setdefault(state, []).extend(ids)
         try:
             await self._within(settlement.done, timeout_s, "settlement", outcome_unknown=True)
         finally:
@@ -265,15 +286,12 @@ class Receiver(LinkEnd):
                 for i in ids:
                     self._asked.pop(i, None)
 
-    def _complete_now(self) -> None:
-        ids, self._completing = self._completing, []
-        ids = sorted(i for i in ids if i in self._asked)  # the others were given up, or ended with the link
-        if ids:
-            self._ask(ids, ACCEPTED_BYTES)
-
-    def _ask(self, ids: list[int], state: bytes) -> None:
-        for first, last in ranges(ids):
-            self._link.settle(first, last, state, ((last - first) & MASK) + 1, settled=False)
+    def _ask_now(self) -> None:
+        asking, self._asking = self._asking, {}
+        for state, ids in asking.items():
+            # Without those that were given up meanwhile, or ended with the link.
+            for first, last in ranges(sorted(i for i in ids if i in self._asked)):
+                self._link.settle(first, last, state, ((last - first) & MASK) + 1, settled=False)
         self._wire.queued(0)
 
     def on_answered(self, event: SettlementAnswered) -> None:
@@ -294,6 +312,10 @@ class Receiver(LinkEnd):
 
     def on_delivery(self, delivery: Delivery) -> None:
         self._buffer.append(ReceivedMessage(delivery))
+        if self._room is not None:
+            self._room.arrived(len(delivery.payload))
+            if not self._link.drain and (room := self._room.credit(self._link.credit)) < self._link.credit:
+                self._grant(room)
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
         if self._link.credit <= 0 and self._drained is not None and not self._drained.done():
@@ -323,6 +345,8 @@ class Receiver(LinkEnd):
         unread = [message for message in self._buffer if not message.settled]
         if unread:
             self._buffer.clear()
+            if self._room is not None:
+                self._room.held = 0
         return unread
 
     def on_over(self, reason: TransportError) -> None:
