@@ -217,6 +217,7 @@ class EntityReceiver:
         self._link = link = await self._unless_left(opening)
         link.limit_bytes(options.prefetch_bytes)
         self._opened_at = self._loop.time()
+        self._resumed()  # now, and not when the next message comes
         if options.has_session:
             self.session_id = link.session_id or options.session_id
             self.session_locked_until = link.session_locked_until
@@ -286,13 +287,11 @@ class EntityReceiver:
 
     # ── settling ──
 
-    async def settle(
-        self, locked: Locked, said: Settlement, timeout_s: float = SETTLE_S, session_id: str | None = None
-    ) -> None:
+    async def settle(self, locked: Locked, said: Settlement, timeout_s: float | None = None) -> None:
         """Settle one message; returns after the service's answer. OperationTimeoutError with an unknown outcome."""
         outcome = "ok"
         try:
-            await self._settle(locked, said, self._loop.time() + timeout_s)
+            await self._settle(locked, said, self._loop.time() + (SETTLE_S if timeout_s is None else timeout_s))
         except ServiceBusError as error:
             outcome = outcome_of(error)
             raise
