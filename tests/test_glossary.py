@@ -16,7 +16,9 @@ TWO_FACES = {
     "PairedSender": {"client/client", "client/sync"},
     "PairedServiceBusClient": {"client/client", "client/sync"},
     "ServiceBusClient": {"client/client", "client/sync"},
+    "ServiceBusReceiver": {"client/receiving/aio", "client/receiving/sync"},
     "ServiceBusSender": {"client/client", "client/sync"},
+    "ServiceBusSession": {"client/receiving/aio", "client/receiving/sync"},
 }
 
 # Packages whose `__all__` is the API of users.

@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "proxy": {"amqp", "auth", "broker", "errors", "faults"},
     "testing": {"amqp", "auth", "broker", "client", "errors", "faults", "filters", "proxy", "settings"},
     # pieces of the client
-    "sdk": {"auth", "errors", "host", "ledger", "pairing", "telemetry", "transport"},
+    "sdk": {"auth", "errors", "pairing", "transport"},
     "spool": {"amqp", "backlog", "errors", "host", "ledger", "pairing", "transport"},
     # The syphon works on raw messages: the core of the backlog message reads and writes them.
     "syphon": {"amqp", "backlog", "errors", "host", "ledger", "pairing", "telemetry", "transport"},
@@ -126,9 +126,6 @@ BROAD_EXCEPTS = {
     ("host/control/serving.py", "_respond"),  # answers 500 and logs the traceback
     ("host/control/serving.py", "call"),  # raised where the result is waited for
     ("host/control/serving.py", "call_in"),
-    ("sdk/watchdog.py", "_break"),  # logs the traceback, and tries again at the next look
-    ("sdk/watchdog.py", "_call_in_thread"),  # raised again in the caller's thread
-    ("sdk/watchdog.py", "work"),
     ("spark/syphon_job/journal.py", "_write"),  # raised where the lines are waited for, and where the journal is closed
     ("spool/disk_threads.py", "_do"),  # raised where the outcome is asked
     ("transport/tasks.py", "kept"),  # logs the traceback and begins again

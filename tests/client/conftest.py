@@ -55,7 +55,13 @@ def keys(namespace: str, *more: dict[str, Any]) -> dict[str, Any]:
 BENEATH_THE_FACE = (
     *("test_background", "test_causes", "test_content", "test_hung_disk", "test_idle", "test_never_diverts"),
     *("test_outcomes", "test_partly_stored", "test_recovery", "test_requests", "test_rules_of_pings"),
-    *("test_rules_of_sending", "test_shared_identifier", "test_silent_links", "test_slow_is_not_dead"),
+    *(
+        "test_rules_of_sending",
+        "test_same_errors_of_receivers",
+        "test_shared_identifier",
+        "test_silent_links",
+        "test_slow_is_not_dead",
+    ),
     *("test_spooling", "test_truth_of_errors"),
 )
 """Files about what both flavours share: the face hands a call on, and everything else happens in one place. `make test`

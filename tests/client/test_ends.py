@@ -16,9 +16,8 @@ import pytest
 
 import pairbus.aio
 from pairbus import PairedServiceBusClient
-from pairbus.client import client as aio_client
 from pairbus.client.engine import Engine
-from pairbus.client.errors import ClientClosed
+from pairbus.client.errors import ClientClosed, PairedMessagingFactoryError
 from pairbus.errors import SpoolInUse
 from pairbus.pairing.events import Event
 from pairbus.spool import Spool
@@ -242,25 +241,22 @@ async def test_client_forgotten_as_its_loop_ends_gives_the_spool_back(tmp_path: 
     await until(lambda: is_free(tmp_path), "the folder is free", WAIT_S)
 
 
-def test_asyncio_client_may_be_faulted_while_its_loop_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program may do so between two calls of `run_until_complete`; the receivers end when the loop goes on."""
-    ended: list[object] = []
+def test_asyncio_client_may_be_faulted_while_its_loop_stands() -> None:
+    """A program may do so between two calls of `run_until_complete`; calls of receivers end when it goes on."""
 
-    async def end(receiver: object) -> None:
-        ended.append(receiver)
-
-    async def begin() -> tuple[Any, Any]:
+    async def begin() -> tuple[Any, asyncio.Task[Any]]:
         client = pairbus.aio.PairedServiceBusClient.from_connection_strings(
             NOBODY.format(1), NOBODY.format(2), create_backlog_queues=False
         )
         await client.pair()
-        return client, client.get_queue_receiver("orders")
+        waiting = asyncio.create_task(client.get_queue_receiver("orders").receive_messages(max_wait_time=60))
+        await asyncio.sleep(0)
+        return client, waiting
 
-    monkeypatch.setattr(aio_client, "end_async_receiver", end)
     with asyncio.Runner() as runner:
-        client, receiver = runner.run(begin())
+        client, waiting = runner.run(begin())
         client.fault("primary")
-        assert client._state.is_faulted and ended == []
-        runner.run(asyncio.sleep(0))
-        assert ended == [receiver]
+        assert client._state.is_faulted and not waiting.done()
+        with pytest.raises(PairedMessagingFactoryError):
+            runner.run(asyncio.wait_for(waiting, WAIT_S))
         runner.run(client.close())

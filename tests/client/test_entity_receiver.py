@@ -11,7 +11,8 @@ import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusAuthenticationError, SessionLockLostError
 
-from pairbus.client.receiving.entity_receiver import EntityReceiver, Incoming
+from pairbus.client.receiving.entity_receiver import EntityReceiver
+from pairbus.client.receiving.incoming import Incoming
 from pairbus.client.receiving.options import of_queue
 from pairbus.client.receiving.settling import Settle, Settlement
 from pairbus.pairing.pings import CONTENT_TYPE

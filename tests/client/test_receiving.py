@@ -166,7 +166,7 @@ async def test_iteration_without_a_wait_time_ends_when_the_receiver_is_closed(wo
     receiver = receiver_of(client, queue)
     await client.sender(queue).send(message("a"))
     iterating = asyncio.create_task(receiver.first(2))
-    await until(lambda: receiver._held.receiver is not None and receiver._last_sequence_number, "the first has come")
+    await until(lambda: receiver._present.receiver is not None and receiver._last_sequence_number, "the first has come")
     assert not iterating.done()
     await receiver.close()
     assert texts(await iterating) == ["a"]
@@ -177,7 +177,9 @@ async def test_iteration_outlives_an_outage(world: World, nemesis: Any, client: 
     queue = world.namespaces.make_queue()
     receivers = [receiver_of(client, queue) for _ in range(3)]
     iterating = [asyncio.create_task(receiver.first(1)) for receiver in receivers]
-    await until(lambda: all(one._held.receiver and one._held.receiver.is_open for one in receivers), "all are open")
+    await until(
+        lambda: all(one._present.receiver and one._present.receiver.is_open for one in receivers), "all are open"
+    )
     nemesis.refuse()
     await client.until_event(ReceivingInterrupted, 5)
     await until(lambda: all("interrupted: no connection" in repr(one._target) for one in receivers), "repr says why")

@@ -18,12 +18,13 @@ from azure.servicebus.exceptions import ServiceBusConnectionError
 
 import pairbus
 import pairbus.aio
+from pairbus.amqp.message import Message
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.client.sides import Side
 from tests.client.plain import Caller
 from tests.client.world import Stage
 from tests.scripted import Reject, ScriptedEndpoint
-from tests.sdk.flavours import Flavour, in_thread
+from tests.sdk.flavours import Flavour, Guarded, in_thread
 
 AZURE_HOST = "contoso.servicebus.windows.net"
 QUEUE = "orders"
@@ -257,13 +258,16 @@ async def test_client_identifier_names_the_link(stage: Stage, flavour: Flavour) 
 
 
 @pytest.mark.parametrize("options", [{"retry_total": 0}, {"retry_total": 0, "keep_alive": 1, "retry_backoff_max": 1}])
-async def test_retry_and_keep_alive_options_are_for_receivers(
+async def test_retry_and_keep_alive_options_change_nothing(
     stage: Stage, flavour: Flavour, options: dict[str, Any]
 ) -> None:
-    """A send has the retries of the failure table; a receiver has those of the SDK."""
+    """A send has the retries of the failure table; a receiver connects again as long as its call lasts."""
     stage.primary.on("transfer", Reject("amqp:internal-error"), path=QUEUE, times=2)
+    stage.primary.on("attach", Reject("amqp:internal-error"), path="others", times=2)
     client = by_strings(flavour, stage, stage.primary.connection_string, **options)
-    assert client.get_queue_receiver(QUEUE)._config.retry_total == 0
+    receiver = Guarded(client.get_queue_receiver("others"), flavour)
+    stage.primary.put("others", Message(data=[b"x"]).encode())
+    assert len(await receiver.receive_messages(1, 10)) == 1
     await sent(flavour, client)
     assert len(stage.primary.received) == 3 and stage.secondary.received == []
 

@@ -1,8 +1,8 @@
 """The edge to azure-servicebus, the SDK: the one package that knows its exceptions and its private attributes.
 
 `PRIVATE` lists the attributes, and a test fails when a new version of the SDK drops one of them. Besides, names of
-`_pyamqp.error` and `_common.tracing` are imported. Attributes that only help (the socket of a call that hangs,
-`_handler._connection._transport.sock` or `.writer`) are optional: a version of the SDK without them works too.
+`_pyamqp.error`, `_pyamqp._decode`, `_common.tracing`, `_common.constants` and `_common.utils` are imported. The SDK's
+messages and sessions ask their receiver, which is ours, for `session`, `_running` and `_handler`.
 """
 
 PRIVATE = (
@@ -19,20 +19,8 @@ PRIVATE = (
     ("ServiceBusClient", "_handlers", "to see it closed"),
     ("ServiceBusClient", "_amqp_transport", "uamqp is refused"),
     ("Configuration", "transport_type http_proxy ssl_context connection_verify use_tls", "another client like it"),
-    ("ServiceBusReceiver", "_handler _running", "a new connection after a fork"),
-    ("ServiceBusReceiver", "_open _backoff", "calls that end in time"),
-    ("ServiceBusReceiver", "_inner_next _receive_mode _max_wait_time", "pings that are skipped"),
-    (
-        "ServiceBusReceiver",
-        "_settle_message_with_retry _mgmt_request_response_with_retry",
-        "operations that are counted",
-    ),
-    ("ServiceBusReceiver (aio)", "_handler _running _close_handler", "a new connection after a fork, or silence"),
-    ("ServiceBusReceiver (aio)", "_inner_anext _receive_mode _max_wait_time", "pings that are skipped"),
-    (
-        "ServiceBusReceiver (aio)",
-        "_settle_message_with_retry _mgmt_request_response_with_retry",
-        "operations that are counted",
-    ),
+    ("ServiceBusReceivedMessage", "_settled _is_peeked_message _is_deferred_message", "what may be settled, and how"),
+    ("ServiceBusReceivedMessage", "_delivery_id _lock_expired _expiry", "where it came from, and its lock"),
+    ("ServiceBusSession", "_session_id _session_start _locked_until_utc _lock_expired", "what the service told of it"),
 )
 "(class of the SDK, its attributes, their use)"

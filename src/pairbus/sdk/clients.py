@@ -94,17 +94,6 @@ def proxy_of_sync_sdk(host: str, configured: ProxySettings | None, *, tls: bool)
     return (proxy, port or DEFAULT_PROXY_PORT, user) if proxy else None
 
 
-def abandon_connections(client: AnyClient) -> None:
-    """Make every sender and receiver open a new connection when it is used next, after a fork.
-
-    The sockets belong to the parent too: frames that the SDK sends while it closes one would reach the parent's peer.
-    """
-    for handler in list(client._handlers):
-        if not isinstance(handler, _Canary):
-            keep(handler._handler)
-            handler._handler, handler._running = None, False
-
-
 _kept: list[object] = []
 
 

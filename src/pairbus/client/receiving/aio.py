@@ -136,7 +136,7 @@ class ServiceBusReceiver(ReceiverFace):
 
     async def _run(self, work: ReceiverWork) -> Any:
         try:
-            return await work(self._held.of(self._client._life.engine_here(), self._options))
+            return await work(self._present.of(self._client._life.engine_here(), self._options))
         finally:
             self._note_session()
 

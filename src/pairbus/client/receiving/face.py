@@ -44,7 +44,7 @@ class Request(NamedTuple):
     timeout_s: float
 
 
-class Held:
+class PresentReceiver:
     """The receiver inside the present engine, which outlives neither the engine nor the face."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Held:
             self.receiver.close_soon()
 
 
-class Taking:
+class Handover:
     """Messages on their way to a caller, who may have been interrupted when they come."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class ReceiverFace:
         self._state = client._state
         self._options = options
         self._closed = False
-        self._held = Held()
+        self._present = PresentReceiver()
         self._accepted_by: EntityReceiver | None = None
         "The receiver whose session was made known to the lock renewer."
         self._last_sequence_number: int | None = None
@@ -104,10 +104,10 @@ class ReceiverFace:
         self.client_identifier = options.client_identifier
         if options.has_session:
             self._session = self._new_session(NEXT_AVAILABLE_SESSION if options.any_session else options.session_id)
-        weakref.finalize(self, self._held.forget).atexit = False
+        weakref.finalize(self, self._present.forget).atexit = False
 
     def __repr__(self) -> str:
-        receiver = self._held.receiver
+        receiver = self._present.receiver
         ended = self._state.ended or ("closed" if self._closed else "")
         state = ended or ("not open" if receiver is None else receiver.state)
         session = "" if self._session is None else f" session={self._session.session_id}"
@@ -139,7 +139,7 @@ class ReceiverFace:
 
     @property
     def _is_session_lost(self) -> bool:
-        return self._held.receiver is not None and self._held.receiver.is_session_lost
+        return self._present.receiver is not None and self._present.receiver.is_session_lost
 
     def _check_receive(self, max_message_count: int | None, max_wait_time: float | None) -> tuple[int, float]:
         """Return the number of messages (0: none are asked for) and the seconds to wait for the first."""
@@ -165,13 +165,13 @@ class ReceiverFace:
         """Return work for the engine that is done by the receiver inside it."""
 
         async def run(engine: Engine) -> Any:
-            return await work(self._held.of(engine, self._options))
+            return await work(self._present.of(engine, self._options))
 
         return run
 
     def _note_session(self) -> None:
         """Tell the session what the engine knows of it, and the lock renewer when it was accepted."""
-        receiver = self._held.receiver
+        receiver = self._present.receiver
         if receiver is None or self._session is None:
             return
         sdk.note_session(self._session, receiver.session_id, receiver.session_locked_until)
@@ -184,7 +184,7 @@ class ReceiverFace:
     def _closing(self) -> EntityReceiver | None:
         """Return what is to be closed; None when there is nothing, or no longer an engine that has it."""
         was_closed, self._closed = self._closed, True
-        return None if was_closed or self._state.ended else self._held.receiver
+        return None if was_closed or self._state.ended else self._present.receiver
 
     # ── messages ──
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, slots=True)
-class Outage:
+class Interruption:
     """The time in which nothing comes from an entity, as far as its receivers know."""
 
     began: float
@@ -36,8 +37,8 @@ class Receiving:
         self.tasks = Tasks()
         self._carrier: Carrier | None = None
         self._receivers: set[EntityReceiver] = set()
-        self._outages: dict[str, Outage] = {}
-        "Outages by path."
+        self._outages: dict[str, Interruption] = {}
+        "Interruptions by path."
 
     @property
     def carrier(self) -> Carrier:
@@ -64,7 +65,7 @@ class Receiving:
         path = receiver.options.path
         outage = self._outages.get(path)
         if outage is None or (outage.is_over and receiver not in outage.receivers):
-            outage = self._outages[path] = Outage(self.loop.time())
+            outage = self._outages[path] = Interruption(self.loop.time())
             self.state.events.tell(ReceivingInterrupted(path, reason))
         outage.receivers.add(receiver)
 
@@ -94,7 +95,14 @@ class Receiving:
     # ── the end ──
 
     def end(self) -> None:
-        """End all receivers of a faulted client at once: calls that wait raise its error."""
+        """End all receivers of a faulted client at once: calls that wait raise its error.
+
+        The loop may stand now, between two functions that it runs; then they end when it goes on.
+        """
+        with suppress(RuntimeError):  # the loop has been closed
+            self.loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
         for receiver in list(self._receivers):
             receiver.leave()
 

@@ -17,7 +17,7 @@ from pairbus.client.receiving.face import (
     ReceiverFace,
     ReceiverWork,
     Request,
-    Taking,
+    Handover,
     now_ns,
     renewed,
     settlement,
@@ -81,15 +81,16 @@ class ServiceBusReceiver(ReceiverFace):
     def _receive(self, count: int, wait_s: float) -> Messages:
         if not count:
             return []
-        began_ns, taking = now_ns(), Taking()
+        began_ns, handover = now_ns(), Handover()
         try:
             incoming = self._run(
-                lambda receiver: taking.take(receiver, count, wait_s), None if wait_s == math.inf else wait_s + DRAIN_S
+                lambda receiver: handover.take(receiver, count, wait_s),
+                None if wait_s == math.inf else wait_s + DRAIN_S,
             )
         except BaseException:
-            taking.is_abandoned = True
-            if self._held.receiver is not None:
-                taking.give_back(self._held.receiver)
+            handover.is_abandoned = True
+            if self._present.receiver is not None:
+                handover.give_back(self._present.receiver)
             raise
         return self._delivered(incoming, began_ns)
 

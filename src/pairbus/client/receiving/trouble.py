@@ -1,4 +1,4 @@
-"""What becomes of a failed attempt of a receiver: waited out, tried in another way, or raised as the SDK's error."""
+"""Decisions about failed attempts of a receiver: to wait, to take the other way, or to raise the SDK's error."""
 
 from __future__ import annotations
 
