@@ -16,7 +16,7 @@ from pairbus.client.receiving.incoming import Incoming
 from pairbus.client.receiving.options import of_queue
 from pairbus.client.receiving.settling import Settle, Settlement
 from pairbus.pairing.pings import CONTENT_TYPE
-from tests.client.world import Client, World, message
+from tests.client.world import Client, World, message, until
 
 COMPLETE = Settlement(Settle.COMPLETE)
 New = Callable[..., EntityReceiver]
@@ -125,9 +125,8 @@ async def test_lost_connection_is_opened_again_within_the_call(world: World) -> 
     await receiver.open()
     call = asyncio.create_task(receiver.receive(1, 20.0))
     await asyncio.sleep(0.05)
-    nemesis.cut()
-    await asyncio.sleep(0.3)
-    assert receiver.outage
+    nemesis.refuse()
+    await until(lambda: receiver.outage, "the outage is known")
     nemesis.heal()
     await filled(client, queue, "a")
     assert bodies(await call) == ["a"]

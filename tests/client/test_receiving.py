@@ -7,6 +7,8 @@ import gc
 import inspect
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +18,13 @@ from typing import Any
 
 import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION, AutoLockRenewer, ServiceBusReceiveMode, ServiceBusSession, aio
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError, SessionLockLostError
+from azure.servicebus.exceptions import (
+    MessageAlreadySettled,
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    SessionCannotBeLockedError,
+    SessionLockLostError,
+)
 
 import pairbus
 import pairbus.aio
@@ -24,13 +32,16 @@ from azure import servicebus
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Long, Symbol
 from pairbus.client.receiving import aio as ours_aio
-from pairbus.client.receiving import entity_receiver
+from pairbus.client.receiving import entity_receiver, trouble
 from pairbus.client.receiving import sync as ours_sync
+from pairbus.pairing import policy
 from pairbus.pairing.events import ReceivingInterrupted, ReceivingResumed
 from pairbus.pairing.pings import CONTENT_TYPE
+from tests.client.forking import FORK_QUIETLY
 from tests.client.world import Client, Stage, World, message, new_single, until
 from tests.limits import slowness
-from tests.scripted import Reply
+from tests.scripted import Reject, Reply
+from tests.scripted.script import StepName
 from tests.sdk.flavours import Flavour, Guarded
 
 WAIT_S = 10.0
@@ -204,7 +215,7 @@ async def test_receive_raises_the_trouble_that_lasts(world: World, nemesis: Any,
 
 @pytest.mark.slow
 async def test_locks_are_renewed_by_the_sdks_renewer(world: World, client: Client) -> None:
-    """Of a message and of a session, which are held for longer than one lock lasts."""
+    """A message and a session are held for longer than one lock lasts."""
     lock = timedelta(seconds=3)
     plain = world.namespaces.make_queue(lock_duration=lock)
     sessions = world.namespaces.make_queue(lock_duration=lock, requires_session=True)
@@ -214,10 +225,10 @@ async def test_locks_are_renewed_by_the_sdks_renewer(world: World, client: Clien
     one = receiver_of(client, plain, auto_lock_renewer=renewer)
     other = receiver_of(client, sessions, session_id=NEXT_AVAILABLE_SESSION, auto_lock_renewer=renewer)
     [first], [second] = await asyncio.gather(taken(one, 1), taken(other, 1))
-    await asyncio.sleep(4.5)
+    await asyncio.sleep(4.0)
+    assert first.auto_renew_error is None and other.session.auto_renew_error is None
     await one.complete_message(first)
     await other.complete_message(second)
-    assert first.auto_renew_error is None and other.session.auto_renew_error is None
     closing = renewer.close()
     if client.flavour == "aio":
         await closing
@@ -260,6 +271,35 @@ async def test_message_is_settled_through_another_receiver_also_after_pickling(w
     assert world.count(queue) == 0
 
 
+async def test_many_callers_settle_through_one_receiver(world: World, client: Client) -> None:
+    """The plain SDK has one call of a receiver at a time; here each caller gets its own answer."""
+    queue = world.namespaces.make_queue()
+    await client.sender(queue).send([message(str(number)) for number in range(60)])
+    receiver = receiver_of(client, queue)
+    found = await taken(receiver, 60)
+    await asyncio.gather(*(receiver.complete_message(each) for each in found[:58]))
+    await receiver.complete_message(found[58])
+    answers = await asyncio.gather(*(receiver.complete_message(each) for each in found[57:]), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [MessageAlreadySettled, MessageAlreadySettled, type(None)]
+    assert world.count(queue) == 0
+
+
+async def test_throttled_receiver_waits(stage: Stage, flavour: Flavour, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For as long as the service asks: ten seconds."""
+    assert policy.BUSY_WAIT_S == 10
+    monkeypatch.setattr(trouble, "BUSY_WAIT_S", 0.3)
+    steps: tuple[StepName, ...] = ("attach", "settlement", "request")
+    busy = Reject("com.microsoft:server-busy", "Slow down.")
+    rules = [stage.primary.on(step, busy, path="orders", times=1) for step in steps]
+    stage.primary.put("orders", encoded("a"))
+    receiver = receiver_of(stage.single(flavour), "orders")
+    began = time.monotonic()
+    [found] = await receiver.receive_messages(1, WAIT_S)
+    await receiver.complete_message(found)
+    assert [rule.hits for rule in rules] == [1, 1, 1]
+    assert time.monotonic() - began > 0.6
+
+
 # ── nothing stays locked ──
 
 
@@ -292,7 +332,10 @@ def test_interrupted_receive_leaves_nothing_locked(world: World) -> None:
     class Interrupted(Exception): ...
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise Interrupted
+        while frame is not None:
+            if frame.f_code.co_name == "_receive":
+                raise Interrupted
+            frame = frame.f_back
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
@@ -302,21 +345,18 @@ def test_interrupted_receive_leaves_nothing_locked(world: World) -> None:
             for number in range(20):
                 sending = threading.Timer(0.02, lambda: sender.send_messages(message("x")))
                 sending.start()
+                found, taker = list[Any](), receiver
                 try:
                     signal.setitimer(signal.ITIMER_REAL, 0.015 + number / 2000)
-                    receiver.receive_messages(1, 5)
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-                    sent_back = False
+                    found = receiver.receive_messages(1, 20)
                 except Interrupted:
-                    sent_back = True
-                sending.join()
-                if sent_back:
-                    found = other.receive_messages(1, 10)
-                    assert len(found) == 1, f"attempt {number}"
-                    assert found[0].delivery_count == 0
-                    other.complete_message(found[0])
+                    found, taker = other.receive_messages(1, 20), other
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    sending.join()
+                assert [each.delivery_count for each in found] == [0], f"attempt {number}"
+                taker.complete_message(found[0])
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 
@@ -338,6 +378,16 @@ async def test_session_has_id_state_and_lock(world: World, client: Client) -> No
     await session.set_state(None)
     assert await session.get_state() is None
     assert receiver_of(client, queue).session is None
+
+
+async def test_session_of_another_receiver_is_told_at_once(world: World, client: Client) -> None:
+    """The plain SDK tries again, for some seconds by default."""
+    queue = world.namespaces.make_queue(requires_session=True)
+    await receiver_of(client, queue, session_id="s1").open()
+    began = time.monotonic()
+    with pytest.raises(SessionCannotBeLockedError):
+        await receiver_of(client, queue, session_id="s1").open()
+    assert time.monotonic() - began < 2.0 * slowness()
 
 
 async def test_lost_session_is_not_opened_again(world: World, nemesis: Any, client: Client) -> None:
@@ -412,6 +462,45 @@ async def test_closing_the_client_gives_back_what_its_receivers_fetched(world: W
     await other.close()
 
 
+FORKS = """
+import os, sys
+from azure.servicebus import ServiceBusMessage
+import pairbus
+
+client = pairbus.ServiceBusClient.from_connection_string(sys.argv[1])
+receiver = client.get_queue_receiver(sys.argv[2])
+client.get_queue_sender(sys.argv[2]).send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")])
+[first] = receiver.receive_messages(1, 10)
+child = os.fork()
+if child == 0:
+    code = 1
+    try:
+        [second] = receiver.receive_messages(1, 10)
+        receiver.complete_message(second)
+        receiver.close()
+        client.close()
+        code = 0
+    finally:
+        os._exit(code)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+receiver.complete_message(first)
+assert receiver.receive_messages(1, 0.3) == []
+client.close()
+"""
+
+
+@pytest.mark.slow
+async def test_forked_child_receives_on_a_connection_of_its_own(world: World) -> None:
+    """And the parent goes on; it may settle what it received before."""
+    queue = world.namespaces.make_queue()
+    program = [*FORK_QUIETLY, "-c", FORKS, world.connection_string("primary"), queue]
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, *program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert world.count(queue) == 0
+
+
 async def test_asyncio_receiver_goes_on_in_the_next_event_loop(world: World) -> None:
     queue = world.namespaces.make_queue()
     client = pairbus.aio.ServiceBusClient.from_connection_string(world.connection_string("primary"))
@@ -426,3 +515,11 @@ async def test_asyncio_receiver_goes_on_in_the_next_event_loop(world: World) -> 
     for _ in range(2):
         assert await asyncio.to_thread(asyncio.run, one()) == ["a"]
     await asyncio.to_thread(asyncio.run, client.close())
+
+
+async def test_receivers_share_one_connection(stage: Stage, flavour: Flavour) -> None:
+    """Apart from the senders: a flood of deliveries delays no answer to a send."""
+    client = stage.single(flavour)
+    await client.sender("orders").send(message())
+    await asyncio.gather(*(receiver_of(client, f"q-{number}").open() for number in range(5)))
+    assert stage.primary.open_connections == 2

@@ -322,8 +322,13 @@ async def test_token_credential_of_either_flavour_serves_both_clients(
     stage: Stage, flavour: Flavour, credential: Any
 ) -> None:
     """azure-identity has both; the plain SDK takes only the one of its own flavour."""
-    kind, token = await last_token(stage, flavour, credential)
-    assert kind == "jwt" and token == ("async-token" if isinstance(credential, AsyncCredential) else "sync-token")
+    wanted = "async-token" if isinstance(credential, AsyncCredential) else "sync-token"
+    assert await last_token(stage, flavour, credential) == ("jwt", wanted)
+    client = by_clients(flavour, stage, f"127.0.0.1:{stage.primary.port}", credential, use_tls=False)
+    await Guarded(client.get_queue_receiver("others"), flavour).open()
+    audience, _, token = stage.primary.tokens[-1]
+    assert audience.endswith("/others") and token in (wanted, wanted.encode())
+    await (client.close() if flavour == "aio" else in_thread(client.close))
 
 
 # ── administration ──

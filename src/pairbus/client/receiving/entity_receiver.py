@@ -36,7 +36,7 @@ from pairbus.client.receiving.trouble import (
     was_short,
 )
 from pairbus.ledger.rows import MeterKind
-from pairbus.pairing.policy import Failure
+from pairbus.pairing.policy import Failure, Kind
 from pairbus.sdk.failures import failure_of_transport
 from pairbus.syphon.decide.pace import Pauses
 from pairbus.transport import (
@@ -45,7 +45,6 @@ from pairbus.transport import (
     Management,
     NextSession,
     Receiver,
-    Refused,
     TransportError,
 )
 from pairbus.transport.links.session_filter import Wanted
@@ -255,7 +254,7 @@ class EntityReceiver:
                 failure = failure_for(error, any_session=self.options.any_session)
                 if self.is_session_lost or not may_go_away(failure, error, tries):
                     raise sdk_error(failure) from None
-                is_idle_end = tries == 1 and isinstance(error, Refused | ConnectionLost) and self._was_idle(began)
+                is_idle_end = tries == 1 and failure.kind is Kind.COMMUNICATION and self._was_idle(began)
                 pause_s = 0.0 if is_idle_end else trouble.pause_s(failure, pauses)
                 if not is_idle_end and not was_short(error):
                     self._interrupted(failure)
@@ -269,7 +268,7 @@ class EntityReceiver:
 
     def _was_idle(self, began: float) -> bool:
         """Tell whether the call met a link that had been open for a while: services end idle links."""
-        return began - self._opened_at >= IDLE_S
+        return IDLE_S <= began - self._opened_at < math.inf
 
     def _interrupted(self, failure: Failure) -> None:
         self.outage = failure.text

@@ -13,11 +13,11 @@ from azure.servicebus import ServiceBusSession as SdkSession
 from pairbus.client.receiving.entity_receiver import DRAIN_S, OPEN_S, SETTLE_S, WAIT_S
 from pairbus.client.receiving.face import (
     SHUT_DOWN,
+    Handover,
     Messages,
     ReceiverFace,
     ReceiverWork,
     Request,
-    Handover,
     now_ns,
     renewed,
     settlement,
@@ -87,12 +87,12 @@ class ServiceBusReceiver(ReceiverFace):
                 lambda receiver: handover.take(receiver, count, wait_s),
                 None if wait_s == math.inf else wait_s + DRAIN_S,
             )
+            return self._delivered(incoming, began_ns)
         except BaseException:
             handover.is_abandoned = True
             if self._present.receiver is not None:
                 handover.give_back(self._present.receiver)
             raise
-        return self._delivered(incoming, began_ns)
 
     def receive_deferred_messages(
         self, sequence_numbers: int | list[int], *, timeout: float | None = None, **kwargs: Any

@@ -10,8 +10,8 @@ An empty receive is a flow of credit after which no message came until the next 
 and get the same number, because a flow contains its delivery count.
 
 Settlement. Deliveries are settled as ranges of consecutive ids. The peer is asked (unsettled) and its answer awaited;
-only `settle_nowait` does not ask. Settlements are sent at the end of the loop's turn: those of different tasks, with the
-same outcome, often have consecutive ids together.
+only `settle_nowait` does not ask. Settlements are sent at the end of the loop's turn: those of different tasks with the
+same outcome often have consecutive ids together.
 """
 
 from __future__ import annotations
