@@ -18,6 +18,7 @@ from tests.crash.load import now_ms
 from tests.crash.messages import digest_of, found, make
 from tests.history.events import Drained, Place
 from tests.history.record import Recorder
+from tests.limits import slowness
 
 QUEUE = "orders"
 STORE = "contoso"
@@ -118,7 +119,7 @@ async def serve_and_drain(folder: Path, **options: Any) -> Ending:
         *command_on(folder), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
     )
     try:
-        async with asyncio.timeout(START_S):
+        async with asyncio.timeout(START_S * slowness()):
             drained = await _drained_when_ready(process)
             if process.returncode is None and drained is not None:
                 process.terminate()
