@@ -38,7 +38,7 @@ OPTIONS = NamespaceOptions(
             ),
         ),
         QueueDescription("other"),
-        QueueDescription("small", max_message_size_kb=1),
+        QueueDescription("small", max_message_size_kb=1024),
         QueueDescription("brief", lock_duration_ms=1000, max_delivery_count=2),
         QueueDescription("talks", requires_session=True),
     ),
