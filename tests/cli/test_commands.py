@@ -10,7 +10,7 @@ import sys
 import pytest
 from tools.write_cli_docs import commands
 
-from pairbus.cli import MODULES
+from pairbus.cli import MODULES, application
 from pairbus.settings.durations import seconds_of
 from tests.brokers import BrokerProcess
 from tests.cli.command import Command
@@ -57,6 +57,13 @@ def test_every_command_has_help_with_an_example(name: str, capsys: pytest.Captur
     outcome = Command(capsys)(*name.split(), "--help")
     assert outcome.code == 0
     assert "Example" in outcome.out
+
+
+def test_making_the_command_again_adds_no_command_twice() -> None:
+    """Tests and the page of the commands make it many times in one process."""
+    known = [name for name, _ in commands(application())]
+    assert [name for name, _ in commands(application())] == known
+    assert len(set(known)) == len(known)
 
 
 def test_summaries_in_help_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,9 +18,8 @@ from pairbus.errors import ConfigError, LedgerNewer, PairbusError, StorageError
 from pairbus.spark.connections import Secret
 from pairbus.spark.driver_side import CallSource, DriverSide, _arguments, function_of, options_of
 from pairbus.spark.plain_values import from_plain, to_plain
-from pairbus.spark.source import looks
 from pairbus.spark.syphon_job import arguments as syphon_job
-from pairbus.spark.syphon_job import journal_rows, supervisor
+from pairbus.spark.syphon_job import journal_rows, looks, supervisor
 from pairbus.spark.syphon_job.job import SyphonJob
 from pairbus.spark.syphon_job.journal import Location, TaskReport
 from pairbus.spark.syphon_job.rounds import Quotas

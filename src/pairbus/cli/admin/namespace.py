@@ -21,7 +21,6 @@ _app = options.group("Show a namespace, export and import its entities, and rese
 
 def register(app: typer.Typer) -> None:
     """Add the commands `pairbus namespace …`."""
-    _app.command("import", epilog=IMPORT_EPILOG)(import_entities)
     app.add_typer(_app, name="namespace")
 
 
@@ -138,3 +137,6 @@ def reset(
     options.confirm_deletion(f"{fate} of the namespace", yes)
     switch(text, "POST", "reset", {"entities": entities.value}, ca_file)
     typer.echo("emptied every entity" if entities is EntitiesInReset.KEEP else "deleted every entity")
+
+
+_app.command("import", epilog=IMPORT_EPILOG)(import_entities)

@@ -22,7 +22,6 @@ _app = typer.Typer(
 
 def register(app: typer.Typer) -> None:
     """Add the commands `pairbus store …`."""
-    _app.command(epilog=BACKUP_EPILOG)(backup)
     app.add_typer(_app, name="store")
 
 
@@ -88,3 +87,6 @@ def _path_of(description: str, entity_id: int) -> str:
         return description_from_json(description).path
     except (ValueError, TypeError):  # kept as found, although it is damaged
         return f"entity {entity_id}"
+
+
+_app.command(epilog=BACKUP_EPILOG)(backup)
