@@ -12,12 +12,13 @@ from rich.table import Table
 from tools import rabbitmq
 
 from bench.brokers import Measured, PairbusBroker, RabbitMQBroker
-from bench.client import client_tables, measure_client
+from bench.client import TURNS, client_tables, measure_client
 from bench.fanout import fanout_table, measure_fanout
 from bench.footprint import Deep, Start, measure_deep, measure_start
 from bench.latency import latency_table, measure_latency
 from bench.metering import measure_metering, metering_tables
 from bench.namespace import deletion_table, many_table, measure_deletion, measure_many
+from bench.receiving import measure_receiving, receiving_table
 from bench.report import measure_report, report_table
 from bench.sessions import measure_sessions, sessions_table
 from bench.shared_sender import measure_shared, shared_table
@@ -86,8 +87,9 @@ def _deletion(options: Namespace) -> Shown:
 
 
 def _client(options: Namespace) -> Shown:
-    client = measure_client(options.rounds)
-    return Shown({"client": asdict(client)}, [*client_tables(client)])
+    client, receiving = measure_client(options.rounds), measure_receiving(TURNS * options.rounds)
+    results = {"client": asdict(client), "receiving": [asdict(row) for row in receiving]}
+    return Shown(results, [*client_tables(client), receiving_table(receiving)])
 
 
 def _shared(options: Namespace) -> Shown:
