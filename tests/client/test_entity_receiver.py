@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from azure.servicebus import NEXT_AVAILABLE_SESSION
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusAuthenticationError, SessionLockLostError
 
 from pairbus.client.receiving.entity_receiver import EntityReceiver
@@ -108,6 +108,17 @@ async def test_cancelled_receive_leaves_nothing_locked(world: World) -> None:
     await filled(client, queue, "a")
     other = client.client._life.engine_here().new_receiver(of_queue(queue))
     assert bodies(await other.receive(1, 5.0)) == ["a"]
+
+
+async def test_deleted_message_that_is_given_back_comes_with_the_next_call(world: World) -> None:
+    """The entity has it no more: an interrupted caller would lose it."""
+    queue = world.namespaces.make_queue()
+    client, receiver = await opened(world, queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+    await filled(client, queue, "a", "b")
+    await receiver.release(await receiver.receive(2, 5.0))
+    assert bodies(await receiver.receive(1, 5.0)) == ["a"]
+    assert bodies(await receiver.receive(2, 5.0)) == ["b"]
+    assert world.count(queue) == 0
 
 
 async def test_ping_is_completed_and_not_returned(world: World) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -78,6 +79,8 @@ class EntityReceiver:
         "Limit of the opening under way, by which it is ended."
         self._turn = asyncio.Lock()
         "Held by the call that opens, receives or closes."
+        self._returned: deque[Incoming] = deque()
+        "Messages that were deleted by their delivery, and given back."
         self._left = asyncio.Event()
         "Set when this receiver is closed, or ends with its client."
         receiving.add(self)
@@ -131,6 +134,8 @@ class EntityReceiver:
         except TimeoutError:
             return []
         try:
+            if self._returned:
+                return [self._returned.popleft() for _ in range(min(count, len(self._returned)))]
             while not self._left.is_set():
                 try:
                     received = await self._until(deadline, lambda left_s: self._received(count, left_s))
@@ -328,7 +333,13 @@ class EntityReceiver:
         return self._link is not None and self._link.over is None and self._link.name == place.link_name
 
     async def release(self, received: Sequence[Incoming]) -> None:
-        """Give messages back, without counting a delivery; those of a link that is gone come back by themselves."""
+        """Give messages back, without counting a delivery; those of a link that is gone come back by themselves.
+
+        In receive-and-delete the next call returns them: the entity has them no more.
+        """
+        if not self.options.locks:
+            self._returned.extend(received)
+            return
         link = self._link
         if link is None or link.over is not None:
             return
