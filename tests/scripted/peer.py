@@ -53,6 +53,11 @@ LINGER_S = 1.0  # wait for the client's close after ours
 RECEIVE_AND_DELETE = 1  # snd-settle-mode
 
 
+def kept_path(link: Link) -> str:
+    """Return the path to which a link leads, which is kept as its context; empty until it is known."""
+    return link.context if isinstance(link.context, str) else ""
+
+
 def _nothing(*_: Any) -> None:
     pass
 
@@ -285,8 +290,8 @@ class ScriptedPeer(asyncio.Protocol):
         self._step(move, Occasion("attach", self.number, path, client_sends))
 
     def _on_delivery(self, delivery: Delivery) -> None:
-        path = delivery.link.context
-        if path is None:
+        path = kept_path(delivery.link)
+        if not path:
             return
         try:
             if delivery.too_large:
@@ -371,7 +376,7 @@ class ScriptedPeer(asyncio.Protocol):
         self._step(move, Occasion("request", self.number, entity, True, delivery.payload, operation=operation))
 
     def _on_settlement(self, event: Disposed, delivery: SentDelivery) -> None:
-        session, state, path = event.session, event.state, delivery.link.context
+        session, state, path = event.session, event.state, kept_path(delivery.link)
         outcome = getattr(state, "NAME", "none")
         self._endpoint.settlements.append((path, outcome))
         key = session, delivery.delivery_id
@@ -403,8 +408,8 @@ class ScriptedPeer(asyncio.Protocol):
 
     def links(self, path: str | None = None) -> list[Link]:
         """The open links to entities, or to one of them."""
-        found = [link for session in self._core.sessions for link in session.links if link.is_open and link.context]
-        return [link for link in found if (link.context == path if path else not is_node(link.context))]
+        found = [link for session in self._core.sessions for link in session.links if link.is_open and kept_path(link)]
+        return [link for link in found if (kept_path(link) == path if path else not is_node(kept_path(link)))]
 
     def pump(self) -> None:
         """Deliver waiting messages, as far as credit goes; answer drains."""
@@ -413,7 +418,7 @@ class ScriptedPeer(asyncio.Protocol):
         for link in self.links():
             if not isinstance(link, SenderLink):
                 continue
-            waiting = self._endpoint.mailbox.waiting(link.context)
+            waiting = self._endpoint.mailbox.waiting(kept_path(link))
             while link.sendable and (payload := session_of(link).take(waiting)) is not None:
                 message, token = self._endpoint.mailbox.as_delivery(payload, now_ms)
                 for_good = link.remote_attach is not None and link.remote_attach.snd_settle_mode == RECEIVE_AND_DELETE
@@ -427,7 +432,7 @@ class ScriptedPeer(asyncio.Protocol):
     def _give_back_one(self, key: tuple[Session, int]) -> None:
         link, payload = self._locked.pop(key, (None, b""))
         if link is not None:
-            self._endpoint.mailbox.waiting(link.context).appendleft(payload)
+            self._endpoint.mailbox.waiting(kept_path(link)).appendleft(payload)
 
     def _give_back(self, of_link: Callable[[Link], bool]) -> None:
         """Put deliveries that were not settled back into the mailbox."""

@@ -9,8 +9,8 @@ from tests.sim.brokers.broken import BROKEN
 from tests.sim.brokers.world import play
 from tests.sim.replay import check_replay
 
-SEEDS = range(100)
-PART = 50
+SEEDS = range(50)
+PART = 25
 BROKEN_WITHIN = 1000
 REPLAYED = list(range(200, 210))
 

@@ -8,8 +8,8 @@ from tests.sim.broken import BROKEN
 from tests.sim.replay import check_replay
 from tests.sim.world import play
 
-SEEDS = range(200)
-PART = 50
+SEEDS = range(50)
+PART = 25
 BROKEN_WITHIN = 1000
 REPLAYED = list(range(100, 140))
 

@@ -28,7 +28,7 @@ from pairbus.amqp.events import (
     SessionFlow,
 )
 from pairbus.amqp.lifecycle import EndpointState
-from pairbus.amqp.link import ReceiverLink, SenderLink
+from pairbus.amqp.link import Link, ReceiverLink, SenderLink
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.performatives import ACCEPTED_BYTES, Accepted, Error, Rejected, Source, Target
 from pairbus.amqp.sasl import SaslServer
@@ -38,6 +38,11 @@ SMALL_BUFFER = 32_768  # socket buffer of a peer that reads slowly; bytes in it 
 
 Manage = Callable[[str, Any], tuple[int, Any, str | None] | None]
 "(operation, body) → (status, answer's body, error condition); None: no answer"
+
+
+def kept_path(link: Link) -> str:
+    """Return the path to which a link leads, which is kept as its context; empty until it is known."""
+    return link.context if isinstance(link.context, str) else ""
 
 
 @dataclass
@@ -188,15 +193,15 @@ class Peer(asyncio.Protocol):
 
     def _on_delivery(self, event: Delivery) -> None:
         link, script = event.link, self.server.script
-        if "$cbs" in link.context or "$management" in link.context:
+        if "$cbs" in kept_path(link) or "$management" in kept_path(link):
             link.settle(event.delivery_id, event.delivery_id, ACCEPTED_BYTES, 1)
             self._on_request(event)
             return
-        self.server.received.append((link.context, event.payload, event.message_format))
+        self.server.received.append((kept_path(link), event.payload, event.message_format))
         outcome = script.outcome_of(event.message_format)
         if outcome is not None:
             if isinstance(outcome, Accepted):
-                self.server.queues[link.context].append(event.payload)
+                self.server.queues[kept_path(link)].append(event.payload)
             link.settle(event.delivery_id, event.delivery_id, outcome.encode(), 1)
             self.pump()
 
@@ -246,8 +251,8 @@ class Peer(asyncio.Protocol):
     def pump(self) -> None:
         """Deliver queued messages, as far as credit goes; answer drains."""
         for link in self.out:
-            queue = self.server.queues[link.context]
-            if "$" in link.context and not link.context.endswith("$DeadLetterQueue"):
+            queue = self.server.queues[kept_path(link)]
+            if "$" in kept_path(link) and not kept_path(link).endswith("$DeadLetterQueue"):
                 continue
             attach = link.remote_attach
             assert attach is not None
@@ -325,12 +330,12 @@ class Server:
             for peer in self.peers
             for session in peer.core.sessions
             for link in session.links
-            if isinstance(link, ReceiverLink) and link.context and "$" not in link.context
+            if isinstance(link, ReceiverLink) and kept_path(link) and "$" not in kept_path(link)
         ]
 
     def senders(self, address: str) -> list[SenderLink]:
         """The links on which clients receive from there."""
-        return [link for peer in self.peers for link in peer.out if link.context == address]
+        return [link for peer in self.peers for link in peer.out if kept_path(link) == address]
 
     def flush(self) -> None:
         for peer in self.peers:

@@ -47,7 +47,7 @@ class SentDelivery:
 
 
 class Link:
-    """State that both ends of a link share. `context` belongs to the user of the core."""
+    """State that both ends of a link share."""
 
     role: bool
 
@@ -62,7 +62,8 @@ class Link:
         self.delivery_count = 0
         self.drain = False
         self.remote_attach: Attach | None = None
-        self.context: Any = None
+        self.context: object = None
+        "The end of the link that the user of the core keeps here, and reads back with its own type (`end_of`)."
 
     def __repr__(self) -> str:
         kind = "ReceiverLink" if self.role else "SenderLink"

@@ -56,7 +56,7 @@ from pairbus.broker.strict import LENIENT, Strictness
 from pairbus.broker.timetable import Timetable
 from pairbus.broker.wire.dispatch import Dispatcher
 from pairbus.broker.wire.inlet import Inlet
-from pairbus.broker.wire.link_handler import EntityLink, LinkHandler
+from pairbus.broker.wire.link_handler import EntityLink, end_of
 from pairbus.broker.wire.outlet import Outlet
 from pairbus.broker.wire.peer import Peer
 from pairbus.broker.wire.requests import AnswerTurns
@@ -532,7 +532,7 @@ class Namespace:
         """End the links to an entity, and the requests that wait there; without `senders` only receivers."""
         self.waiting_requests.turn_away(holder, refusal)
         for link in list(self.links):
-            end: LinkHandler | None = link.context
+            end = end_of(link)
             if isinstance(end, EntityLink) and end.entity is holder and (senders or not isinstance(end, Inlet)):
                 end.end(refusal)
 

@@ -63,7 +63,7 @@ class Ways(Protocol):
 class ForwarderMeter(Protocol):
     """Type of `Ledger.meter`."""
 
-    def __call__(  # noqa: PLR0917 - each is a setting of its own
+    def __call__(  # noqa: PLR0917 - the fields of a row of the ledger
         self,
         side: Literal["primary", "secondary"],
         namespace: str,
@@ -84,7 +84,7 @@ class Forwarder:
     executor of the event loop.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a setting of its own
+    def __init__(  # noqa: PLR0913 - the parts of a forwarder
         self,
         spool: Spool,
         ways: Ways,

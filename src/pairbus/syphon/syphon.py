@@ -51,7 +51,7 @@ class SyphonProgress:
 class Syphon:
     """Syphon of some backlog queues. The caller owns the carriers and closes them."""
 
-    def __init__(  # noqa: PLR0913 - each is a setting of its own
+    def __init__(  # noqa: PLR0913 - the parts of a syphon: its two ends, what it reports to, and its clocks
         self,
         primary: Carrier,
         secondary: Carrier,
@@ -200,7 +200,7 @@ def _has_failed(task: asyncio.Task[None]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is not None
 
 
-def redrive(  # noqa: PLR0913 - each is a setting of its own
+def redrive(  # noqa: PLR0913 - the options of the command, as keywords
     source: Carrier,
     queue: str,
     *,

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pairbus.broker.kit.routes import LineAnswer, SwitchRequest, not_allowed
+from pairbus.broker.kit.routes import SwitchLines, SwitchRequest, not_allowed
 from pairbus.broker.store.backup import Backup
 from pairbus.errors import ConfigError, StoreError
 from pairbus.host.control.serving import read_object
@@ -33,7 +33,7 @@ async def answer_backup(namespace: Namespace, request: SwitchRequest) -> Any:
     draft = read_object(request.body).get("draft")
     if not isinstance(draft, str) or not Path(draft).is_absolute():
         raise ConfigError(f"a backup needs 'draft', the absolute path of an empty file, not {draft!r:.80}")
-    return LineAnswer("application/x-ndjson", _backup_lines(namespace, Path(draft)))
+    return SwitchLines("application/x-ndjson", _backup_lines(namespace, Path(draft)))
 
 
 async def _backup_lines(namespace: Namespace, draft: Path) -> AsyncGenerator[bytes, None]:

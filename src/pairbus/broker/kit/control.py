@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pairbus.broker.kit.backup import answer_backup
-from pairbus.broker.kit.routes import LineAnswer, SwitchRequest, not_allowed
+from pairbus.broker.kit.routes import SwitchLines, SwitchRequest, not_allowed
 from pairbus.broker.kit.switches import answer_kit
 from pairbus.broker.monitoring.changes import Changes
 from pairbus.broker.monitoring.overview import overview
@@ -48,7 +48,7 @@ GAP_S = 0.02  # changes within this time are one line
 
 
 Route = Callable[[Any, SwitchRequest], Awaitable[Any]]
-"(namespace, request) → the answer as JSON, a `ControlAnswer`, or `LineAnswer`. Raises a PairbusError."
+"(namespace, request) → the answer as JSON, a `ControlAnswer`, or `SwitchLines`. Raises a PairbusError."
 
 
 class Switches(Protocol):
@@ -111,7 +111,7 @@ async def _overview(namespace: Namespace, request: SwitchRequest) -> Any:
 
 async def _changes(namespace: Namespace, request: SwitchRequest) -> Any:
     """Answer GET: a line at once, for each change, and every few seconds, without end. Message counts are no change."""
-    return LineAnswer("text/plain", _change_lines(namespace.changes)) if request.is_("GET") else not_allowed("GET")
+    return SwitchLines("text/plain", _change_lines(namespace.changes)) if request.is_("GET") else not_allowed("GET")
 
 
 async def _change_lines(changes: Changes) -> AsyncGenerator[bytes, None]:
@@ -146,7 +146,7 @@ SOCKET_ROUTES: dict[str, Route] = {**ROUTES, "backup": answer_backup}
 
 async def answer(
     namespace: Switched, method: str, path: str, body: bytes, routes: Mapping[str, Route] = ROUTES
-) -> ControlAnswer | LineAnswer:
+) -> ControlAnswer | SwitchLines:
     """Answer a request to `$pairbus/<route>[/…]`; errors are `{"error": …}` with their status."""
     _, name, *rest = path.strip("/").split("/")
     route = routes.get(name.lower())
@@ -154,12 +154,12 @@ async def answer(
         return ControlAnswer(404, {"error": f"there is no '/$pairbus/{name}'; there are: {', '.join(routes)}"})
     try:
         value = await route(namespace, SwitchRequest(method, tuple(rest), body))
-        if isinstance(value, LineAnswer):
+        if isinstance(value, SwitchLines):
             await value.begin()
     except PairbusError as error:
         status = next(status for kind, status in _STATUS_OF if isinstance(error, kind))
         return ControlAnswer(status, {"error": str(error)})
-    return value if isinstance(value, (ControlAnswer, LineAnswer)) else ControlAnswer(200, value)
+    return value if isinstance(value, (ControlAnswer, SwitchLines)) else ControlAnswer(200, value)
 
 
 # ── the socket ──
@@ -216,7 +216,7 @@ class ControlSocket:
             raise PairbusError(f"it did not answer within {ANSWER_S:g} s; it may still do what was asked") from None
         return reply if isinstance(reply, ControlAnswer) else _SocketStream(self._loop, reply, self._streams)
 
-    async def _answered(self, request: ControlRequest) -> ControlAnswer | LineAnswer:
+    async def _answered(self, request: ControlRequest) -> ControlAnswer | SwitchLines:
         name, _, path = request.path.strip("/").partition("/")
         if not name and request.method == "GET":
             return ControlAnswer(200, {"namespaces": [each.name for each in self._namespaces.values()]})
@@ -229,9 +229,9 @@ class ControlSocket:
 
 
 class _SocketStream:
-    """LineAnswer on a connection of the control socket, which a task of the broker's event loop writes."""
+    """SwitchLines on a connection of the control socket, which a task of the broker's event loop writes."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, lines: LineAnswer, tasks: set[asyncio.Task[None]]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, lines: SwitchLines, tasks: set[asyncio.Task[None]]) -> None:
         self.content_type = lines.content_type
         self._loop = loop
         self._lines = lines

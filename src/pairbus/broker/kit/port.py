@@ -10,7 +10,7 @@ from functools import partial
 from aiohttp import web
 
 from pairbus.broker.kit.control import answer
-from pairbus.broker.kit.routes import LineAnswer
+from pairbus.broker.kit.routes import SwitchLines
 from pairbus.broker.namespace import Namespace
 from pairbus.host.control.serving import ControlAnswer
 
@@ -38,7 +38,7 @@ async def _respond(namespace: Namespace, request: web.Request, path: str) -> web
     return await _stream(namespace, request, reply)
 
 
-async def _stream(namespace: Namespace, request: web.Request, lines: LineAnswer) -> web.StreamResponse:
+async def _stream(namespace: Namespace, request: web.Request, lines: SwitchLines) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": lines.content_type, "Cache-Control": "no-store"})
     try:
         await response.prepare(request)

@@ -29,7 +29,7 @@ from pairbus.broker.entities.subscription import Subscription
 from pairbus.broker.entities.topic import Topic
 from pairbus.broker.store import Delete, DropEntity, Insert, PutEntity, Store, StoredMessage, box_of
 from pairbus.broker.wire.inlet import Inlet
-from pairbus.broker.wire.link_handler import EntityLink, LinkHandler
+from pairbus.broker.wire.link_handler import EntityLink, end_of
 from pairbus.broker.wire.outlet import Outlet
 from pairbus.broker.wire.session_links import Applicant
 from pairbus.errors import ConfigError
@@ -107,7 +107,7 @@ def _replace(catalog: Catalog, before: Entity, new_id: int, hooks: ResetHooks) -
 
 def relink(link: Link, before: Entity, after: Entity, now_ms: int) -> Inlet | Outlet | Applicant | None:
     """Lead a link to the empty entity; None: it led elsewhere. A receiver keeps its session, without messages."""
-    end: LinkHandler | None = link.context
+    end = end_of(link)
     if not isinstance(end, EntityLink) or end.entity is not before:
         return None
     if isinstance(end, Inlet):

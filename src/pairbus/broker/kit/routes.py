@@ -22,7 +22,7 @@ class SwitchRequest:
         return self.method == method and not self.rest
 
 
-class LineAnswer:
+class SwitchLines:
     """An answer that is told line by line. Whoever gets it closes it; the generator then knows that nobody reads on.
 
     The first line is there before the answer begins: a PairbusError until then is an answer of its own.

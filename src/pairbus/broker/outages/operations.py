@@ -14,6 +14,7 @@ from pairbus.auth.sas import LISTEN, MANAGE, SEND
 from pairbus.broker.entities.draft import Draft
 from pairbus.broker.outages.refusals import refusal_by
 from pairbus.broker.refusal import Refusal
+from pairbus.broker.wire.link_handler import entity_link_of
 from pairbus.faults import Active, Place
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class OperationFaults:
         """
         if one.fault.kind.name in DETACHES and one.fault.is_certain:
             for link in list(self._namespace.links):
-                end: EntityLink = link.context
+                end = entity_link_of(link)
                 direction = "send" if isinstance(link, ReceiverLink) else "receive"
                 is_spared = direction == "send" and one.fault.kind.name == "disable"
                 if not is_spared and direction in one.fault.directions and one.concerns(end.entity.path):

@@ -59,6 +59,11 @@ class LinkHandler:
         """Let go of everything: the link is over."""
 
 
+def end_of(link: Link) -> LinkHandler | None:
+    """Return the broker's end of a link; None before the link is led anywhere, and when it was refused."""
+    return link.context  # type: ignore[return-value]  # nothing else is set in the broker
+
+
 class EntityLink(LinkHandler):
     """End of a link to an entity: the client sends to it, receives from it, or applies for one of its sessions."""
 
@@ -74,3 +79,10 @@ class EntityLink(LinkHandler):
     def end(self, refusal: Refusal) -> None:
         """End the link from our side: its token expired, or its entity is gone or disabled."""
         self.peer.detach(self.link, refusal)
+
+
+def entity_link_of(link: Link) -> EntityLink:
+    """Return the broker's end of a link that leads to an entity, as all links of `Namespace.links` do."""
+    end = end_of(link)
+    assert isinstance(end, EntityLink)
+    return end

@@ -47,7 +47,7 @@ from pairbus.broker.refusal import Refusal
 from pairbus.broker.strict import Idle, IdleWatch, settings_of, track, tracked
 from pairbus.broker.wire.cbs import GRANTS_MAX, CbsNode, Grants
 from pairbus.broker.wire.inlet import Inlet
-from pairbus.broker.wire.link_handler import EntityLink, LinkHandler
+from pairbus.broker.wire.link_handler import EntityLink, end_of
 from pairbus.broker.wire.outlet import Outlet
 from pairbus.broker.wire.peer_memory import Arrivals, PeerWire, Unfinished
 from pairbus.broker.wire.requests import RequestLink, ResponseLink
@@ -130,7 +130,7 @@ class Peer:
         now_ms = self.namespace.now_ms()
         for event in self._connection.receive_data(data, self._loop.time()):
             if type(event) is Delivery:
-                end: LinkHandler | None = event.link.context
+                end = end_of(event.link)
                 if end is not None:
                     end.on_delivery(event, now_ms)
                 continue
@@ -373,7 +373,7 @@ class Peer:
 
     def _drop_unauthorised_links(self) -> None:
         for link in self.links():
-            end: LinkHandler | None = link.context
+            end = end_of(link)
             paths = end.paths if isinstance(end, EntityLink) else ()
             lost = next((path for path in paths if not self.allows(path, right_of(link))), None)
             if isinstance(end, EntityLink) and lost is not None:
@@ -404,7 +404,7 @@ class Peer:
 
     def _close_ends(self, links: list[Link]) -> None:
         for link in links:
-            end: LinkHandler | None = link.context
+            end = end_of(link)
             if end is not None:
                 self.namespace.links.discard(link)
                 end.close()
@@ -418,7 +418,7 @@ class Peer:
     def _wake_links(self) -> None:
         now_ms = self.namespace.now_ms()
         for link in self.links():
-            end: LinkHandler | None = link.context
+            end = end_of(link)
             if end is not None:
                 end.on_readable(now_ms)
 
@@ -460,23 +460,23 @@ class Peer:
             self.namespace.store.after_commit(answer)
 
     def _on_transactional(self, event: TransactionalDelivery) -> None:
-        end: LinkHandler | None = event.link.context
+        end = end_of(event.link)
         if end is not None:
             end.on_transactional(event, self.namespace.now_ms())
 
     def _on_flow(self, event: LinkFlow) -> None:
-        end: LinkHandler | None = event.link.context
+        end = end_of(event.link)
         if end is not None:
             end.on_flow()
 
     def _on_session_flow(self, event: SessionFlow) -> None:
         for link in event.session.links:
-            end: LinkHandler | None = link.context
+            end = end_of(link)
             if end is not None:
                 end.on_window()
 
     def _on_aborted(self, event: DeliveryAborted) -> None:
-        end: LinkHandler | None = event.link.context
+        end = end_of(event.link)
         if end is not None:
             end.on_aborted()
 
@@ -486,7 +486,7 @@ class Peer:
         start = 0
         for at in range(1, len(deliveries) + 1):  # runs of deliveries on one link; almost always there is one
             if at == len(deliveries) or deliveries[at].link is not deliveries[start].link:
-                end: LinkHandler | None = deliveries[start].link.context
+                end = end_of(deliveries[start].link)
                 if end is not None:
                     end.on_disposed(event.session, deliveries[start:at], event.settled, event.state, now_ms)
                 start = at

@@ -44,7 +44,7 @@ BACKLOG_QUEUES = 10
 QUOTAS = Quotas()
 
 
-def syphon(  # noqa: PLR0913 - each is a setting of its own
+def syphon(  # noqa: PLR0913 - users write the options as keywords
     spark: SparkSession,
     *,
     primary: str,
@@ -122,7 +122,7 @@ def syphon(  # noqa: PLR0913 - each is a setting of its own
     return SparkSyphon(spark, job, checkpoint=checkpoint, primary_name=grows).start()
 
 
-def redrive(  # noqa: PLR0913 - each is a setting of its own
+def redrive(  # noqa: PLR0913 - users write the options as keywords
     spark: SparkSession,
     queue: str,
     *,

@@ -45,7 +45,7 @@ class Carrier:
     `pairbus.transport.connection.trace.log_frames` writes them to the log.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a setting of its own
+    def __init__(  # noqa: PLR0913 - the options of each connection that it opens
         self,
         endpoint: Endpoint | str,
         *,
@@ -99,7 +99,7 @@ class Carrier:
         """True when a connection is open that takes new links."""
         return bool(self._pool.good)
 
-    async def send(  # noqa: PLR0913 - each is a setting of its own
+    async def send(  # noqa: PLR0913 - the limits of one call, which differ from send to send
         self,
         path: str,
         payload: bytes,

@@ -52,7 +52,7 @@ _RENEW_TOKEN = "RenewToken"  # in the text of the detach of a link whose token h
 E = TypeVar("E", bound=LinkEnd)
 
 
-async def connect(  # noqa: PLR0913 - each is a setting of its own
+async def connect(  # noqa: PLR0913 - users write the options as keywords
     endpoint: Endpoint | str,
     *,
     timeout_s: float = CONNECT_TIMEOUT_S,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pairbus.amqp.connection import Connection, ConnectionSettings, Trace
 from pairbus.amqp.errors import UNAUTHORIZED_ACCESS
@@ -38,9 +38,7 @@ from pairbus.amqp.lifecycle import EndpointState
 from pairbus.amqp.sasl import SaslClient
 from pairbus.transport.connection.write_progress import WriteProgress
 from pairbus.transport.errors import ConnectionLost, Refused, TransportError
-
-if TYPE_CHECKING:
-    from pairbus.transport.links.link_end import LinkEnd
+from pairbus.transport.links.link_end import LinkEnd, end_of
 
 UNFLUSHED_MAX = 128 * 1024  # bytes gathered in one turn before they are written; the socket's own limit is AHEAD_MAX
 AHEAD_MAX = 32_768  # bytes that the socket has not taken: above it no more are written
@@ -154,8 +152,8 @@ class Wire(asyncio.Protocol):
         self._is_feeding = False
         for event in events:
             for link in event.session.links:  # type: ignore[attr-defined]
-                if link.context is not None:
-                    link.context.on_room()
+                if (end := end_of(link)) is not None:
+                    end.on_room()
 
     def _let_wait_send(self) -> None:
         """Serve the links that wait; a served link goes to the end of the line, so all share a slow socket."""
@@ -252,21 +250,45 @@ class Wire(asyncio.Protocol):
             self.lose(ConnectionLost(f"{error.condition}: {error.description}"))
         self.hang_up()
 
+    def _on_delivery(self, event: Delivery) -> None:
+        if (end := end_of(event.link)) is not None:
+            end.on_delivery(event)
+
+    def _on_disposed(self, event: Disposed) -> None:
+        if (end := end_of(event.deliveries[0].link)) is not None:
+            end.on_disposed(event)
+
+    def _on_flow(self, event: LinkFlow) -> None:
+        if (end := end_of(event.link)) is not None:
+            end.on_flow()
+
+    def _on_drained(self, event: LinkDrained) -> None:
+        if (end := end_of(event.link)) is not None:
+            end.on_drained()
+
+    def _on_attached(self, event: LinkAttached) -> None:
+        if (end := end_of(event.link)) is not None:
+            end.on_attached(event.attach)
+
+    def _on_detached(self, event: LinkDetached) -> None:
+        if (end := end_of(event.link)) is not None:
+            end.on_detached(event.error)
+
     def _on_session_ended(self, event: SessionEnded) -> None:
         error = event.error
         for link in event.session.links:
-            if link.context is not None:
-                link.context.on_detached(error)
+            if (end := end_of(link)) is not None:
+                end.on_detached(error)
 
     def _on_session_flow(self, event: SessionFlow) -> None:
         for link in event.session.links:
-            if link.context is not None:
-                link.context.on_window()
+            if (end := end_of(link)) is not None:
+                end.on_window()
 
     def _on_answered(self, event: SettlementAnswered) -> None:
         for link in event.session.links:
-            if link.role and link.context is not None:
-                link.context.on_answered(event)
+            if link.role and (end := end_of(link)) is not None:
+                end.on_answered(event)
 
     # ── signs of life ──
 
@@ -283,15 +305,15 @@ class Wire(asyncio.Protocol):
 
 
 _HANDLERS: dict[type[AmqpEvent], Callable[[Wire, Any], None]] = {
-    Delivery: lambda wire, event: event.link.context.on_delivery(event),
+    Delivery: Wire._on_delivery,
     DeliveryAborted: lambda wire, event: None,  # the next call that receives grants credit again
-    Disposed: lambda wire, event: event.deliveries[0].link.context.on_disposed(event),
+    Disposed: Wire._on_disposed,
     SettlementAnswered: Wire._on_answered,
-    LinkFlow: lambda wire, event: event.link.context.on_flow(),
+    LinkFlow: Wire._on_flow,
     SessionFlow: Wire._on_session_flow,
-    LinkDrained: lambda wire, event: event.link.context.on_drained(),
-    LinkAttached: lambda wire, event: event.link.context and event.link.context.on_attached(event.attach),
-    LinkDetached: lambda wire, event: event.link.context and event.link.context.on_detached(event.error),
+    LinkDrained: Wire._on_drained,
+    LinkAttached: Wire._on_attached,
+    LinkDetached: Wire._on_detached,
     SessionBegun: lambda wire, event: None,  # links were attached right after the begin, without waiting for its answer
     SessionEnded: Wire._on_session_ended,
     ConnectionOpened: Wire._on_opened,

@@ -148,6 +148,11 @@ class LinkEnd:
         """Handle that the peer has used or returned all credit."""
 
 
+def end_of(link: Link) -> LinkEnd | None:
+    """Return our end of a link; None: the peer began the link, and it is refused."""
+    return link.context  # type: ignore[return-value]  # nothing else is set in this package
+
+
 def new_session(wire: Wire) -> Session:
     """Begin a session, or raise the error that ended the connection."""
     if wire.loss is not None:
