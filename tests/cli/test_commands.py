@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from tools.write_cli_docs import commands
+from tools.write_cli_docs import commands, parameters
 
 from pairbus.cli import MODULES, application
 from pairbus.settings.durations import seconds_of
@@ -161,3 +161,26 @@ def test_values_have_names_in_capitals(name: str, capsys: pytest.CaptureFixture[
     usage = done.out.split("\n\n")[0]
     assert not re.search(r"[{\[][a-z]", usage), usage
     assert not re.search(r"^ +-.*<\w+", done.out, re.MULTILINE), done.out
+
+
+VALUES = {
+    **dict.fromkeys(["FILE", "DIR", "LOCATION"], "a file; a folder; a folder or an address in an object store"),
+    **dict.fromkeys(["CS", "HOST", "PORT", "URL", "PID"], "connection string, host, port and address of a process"),
+    **dict.fromkeys(["ENTITY", "TOPIC", "SUBSCRIPTION", "TO", "NAME", "PATTERN"], "entities and names"),
+    **dict.fromkeys(["DURATION", "N", "NUMBER", "SIZE", "RATE"], "durations and numbers"),
+    **dict.fromkeys(["SQL", "TEXT", "BODY", "VALUE", "KEY", "ID", "TYPE"], "rules and parts of messages"),
+    **dict.fromkeys(["KIND", "STATUS", "LEDGER", "SHEET", "VIEW"], "words of one command"),
+    **dict.fromkeys(["MODULE", "CALLABLE"], "a function of the user"),
+}
+"Every name of a value: one name for one kind of value, in the help of all commands."
+
+
+def test_values_of_one_kind_have_one_name() -> None:
+    """`--to DIR` beside `--to NEWFOLDER` makes a reader look for a difference that is not there."""
+    used = {
+        word
+        for _, command in commands()
+        for _, info, _ in parameters(command.callback)
+        for word in re.findall(r"[A-Z]+", info.metavar or "")
+    }
+    assert used == set(VALUES)

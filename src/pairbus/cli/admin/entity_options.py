@@ -135,7 +135,7 @@ def _annotation(setting: Setting, *, is_new: bool) -> Any:
             return Annotated[str | None, typer.Option(option, help=help, metavar="DURATION", parser=parser)]
         case "status":
             return Annotated[str | None, typer.Option(option, help=help, metavar="STATUS", parser=_status)]
-    metavar = "PATH" if setting.type is PATH else "TEXT"
+    metavar = "ENTITY" if setting.type is PATH else "TEXT"
     return Annotated[str | None, typer.Option(option, help=help, metavar=metavar)]
 
 

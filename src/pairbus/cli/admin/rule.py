@@ -13,9 +13,9 @@ from pairbus.cli.admin.connection import connected
 _app = options.group("Create, list, show, update and delete rules of subscriptions.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", callback=options.named("rule"), help="Name of the rule.")]
-Sql = Annotated[str | None, typer.Option("--sql", metavar="EXPR", help="SQL filter, such as \"color = 'red'\".")]
+Sql = Annotated[str | None, typer.Option("--sql", metavar="SQL", help="SQL filter, such as \"color = 'red'\".")]
 Action = Annotated[
-    str | None, typer.Option("--action", metavar="EXPR", help='SQL action on the copy, such as "SET seen = TRUE".')
+    str | None, typer.Option("--action", metavar="SQL", help='SQL action on the copy, such as "SET seen = TRUE".')
 ]
 Correlation = Annotated[
     list[str] | None,

@@ -16,7 +16,7 @@ Name = Annotated[
     str, typer.Argument(metavar="NAME", callback=options.named("subscription"), help="Name of the subscription.")
 ]
 SqlFilter = Annotated[
-    str | None, typer.Option(metavar="EXPR", help="SQL filter of its rule $Default, such as \"color = 'red'\".")
+    str | None, typer.Option(metavar="SQL", help="SQL filter of its rule $Default, such as \"color = 'red'\".")
 ]
 
 

@@ -127,7 +127,7 @@ def check(
     entity: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATH", help="Queue or topic of the primary to try. Repeat for more. Default: the first one."
+            metavar="ENTITY", help="Queue or topic of the primary to try. Repeat for more. Default: the first one."
         ),
     ] = None,
     backlog_queue_count: Annotated[

@@ -28,7 +28,7 @@ WhichEngine = Annotated[EngineName, typer.Option(help="local: in this process; s
 Journal = Annotated[
     str | None,
     typer.Option(
-        metavar="DIR|URL",
+        metavar="LOCATION",
         help="With --engine spark: folder of the journal, shared by all hosts, or a path in Azure Blob or ADLS Gen2."
         " Not needed on one machine.",
     ),
@@ -36,14 +36,14 @@ Journal = Annotated[
 StorageCredential = Annotated[
     str | None,
     typer.Option(
-        metavar="PLACE",
+        metavar="env:NAME|@FILE|default|MODULE:CALLABLE",
         help="Credential for a journal in Azure: env:NAME or @FILE with a connection string or a SAS token, default,"
         " MODULE:CALLABLE. Default: env:PAIRBUS_STORAGE if that variable is set, otherwise default.",
     ),
 ]
 Tables = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="Where Spark writes the table of moves. Default: in the journal's folder."),
+    typer.Option(metavar="LOCATION", help="Where Spark writes the table of moves. Default: in the journal's folder."),
 ]
 Checkpoint = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Checkpoint of Spark. Default: in the journal's folder.")

@@ -34,7 +34,7 @@ For = Annotated[
     str | None,
     typer.Option(
         "--for",
-        metavar="TIME",
+        metavar="DURATION",
         help="Duration: 30s, 5m, 1h. Default: until the fault is cleared; restart: 10 seconds.",
     ),
 ]
@@ -43,21 +43,21 @@ Probability = Annotated[
 ]
 Count = Annotated[int | None, typer.Option(help="Number of operations or connections to which the fault applies.")]
 Delay = Annotated[
-    str | None, typer.Option("--delay", metavar="TIME", help="For latency, delay and slow-disk: time to add.")
+    str | None, typer.Option("--delay", metavar="DURATION", help="For latency, delay and slow-disk: time to add.")
 ]
 Jitter = Annotated[
-    str | None, typer.Option("--jitter", metavar="TIME", help="For latency and delay: random time to add, at most.")
+    str | None, typer.Option("--jitter", metavar="DURATION", help="For latency and delay: random time to add, at most.")
 ]
 BytesPerSecond = Annotated[
     float | None, typer.Option("--bytes-per-second", help="For bandwidth: bytes a second that pass.")
 ]
 LinkIdle = Annotated[
-    str | None, typer.Option("--link-idle", metavar="TIME", help="For idle-close: how long a sender may be idle.")
+    str | None, typer.Option("--link-idle", metavar="DURATION", help="For idle-close: how long a sender may be idle.")
 ]
 ConnectionIdle = Annotated[
     str | None,
     typer.Option(
-        "--connection-idle", metavar="TIME", help="For idle-close: how long a connection may be without links."
+        "--connection-idle", metavar="DURATION", help="For idle-close: how long a connection may be without links."
     ),
 ]
 Number = Annotated[

@@ -39,7 +39,7 @@ def salvage(
             metavar="DIR", help="Folder of one namespace, such as pairbus-data/contoso; it is left as it is."
         ),
     ],
-    to: Annotated[Path, typer.Option("--to", metavar="NEWFOLDER", help="Where the copy goes; must be new or empty.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where the copy goes; must be new or empty.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Copy every intact message of a damaged store into a new one.
