@@ -203,7 +203,7 @@ class Background:
 
     async def _opened_spool(self) -> Spool | None:
         """Wait until the spool is open, as long as its disk takes; try again when it cannot be opened."""
-        told = ""
+        last_error = ""
         while (opening := self._state.open_spool()) is not None:
             try:
                 opened = outcome_of(opening)
@@ -211,9 +211,9 @@ class Background:
                 opened.result()
                 break
             except SpoolError as error:
-                if str(error) != told:
-                    told = str(error)
-                    logger.warning("the spool is not open: %s", told)
+                if str(error) != last_error:
+                    last_error = str(error)
+                    logger.warning("the spool is not open: %s", last_error)
             await asyncio.sleep(OPEN_AGAIN_S)
         return self._state.spool.open_spool
 
@@ -242,7 +242,7 @@ class Background:
 
     async def _pair_late(self) -> None:
         """Try to pair until the secondary answers: the client was told to start without it."""
-        told = ""
+        last_error = ""
         while True:
             await asyncio.sleep(PAIR_AGAIN_S)
             try:
@@ -250,9 +250,9 @@ class Background:
                 self._state.events.deliver()
                 break
             except PairbusError as error:
-                if str(error) != told:
-                    told = str(error)
-                    logger.warning("not paired yet: %s", told)
+                if str(error) != last_error:
+                    last_error = str(error)
+                    logger.warning("not paired yet: %s", last_error)
         if self._state.lacks_queues:
             self._keep(self._tasks, self._complete_queues, MORE_QUEUES)
         if self._state.options.enable_syphon:

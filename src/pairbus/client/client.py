@@ -133,10 +133,10 @@ class ServiceBusSender(SenderFace):
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def _do(self, begin: Callable[..., Job | None], *given: Any) -> Any:
+    async def _do(self, begin: Callable[..., Job | None], *arguments: Any) -> Any:
         """Make a job and do it."""
         try:
-            job = begin(*given)
+            job = begin(*arguments)
             if job is None:
                 return None
             engine = self._client._life.engine_here()

@@ -138,11 +138,11 @@ class Outgoing:
     @property
     def doubted(self) -> dict[str, str]:
         """Return the ids that a backlog queue may have stored without an answer, each with the first such queue."""
-        found: dict[str, str] = {}
+        places: dict[str, str] = {}
         for place, ids in self.doubts.items():
             for one in ids if place != THE_PRIMARY else ():
-                found.setdefault(one, place)
-        return found
+                places.setdefault(one, place)
+        return places
 
     @property
     def may_be_in(self) -> tuple[str, ...]:

@@ -58,8 +58,8 @@ async def provision(
     """
     if not options.create_backlog_queues:
         return assumed(primary_name, options.backlog_queue_count)
-    found = await find_or_create(secondary, primary_name, options.backlog_queue_count, meter=meter, patient=False)
-    return list(found.paths)
+    backlog = await find_or_create(secondary, primary_name, options.backlog_queue_count, meter=meter, patient=False)
+    return list(backlog.paths)
 
 
 async def find_or_create(

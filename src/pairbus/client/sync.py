@@ -123,10 +123,10 @@ class ServiceBusSender(SenderFace):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _do(self, begin: Callable[..., Job | None], *given: Any) -> Any:
+    def _do(self, begin: Callable[..., Job | None], *arguments: Any) -> Any:
         """Make a job and do it."""
         try:
-            job = begin(*given)
+            job = begin(*arguments)
             if job is None:
                 return None
             with job.span:

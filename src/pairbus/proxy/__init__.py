@@ -93,10 +93,10 @@ class Proxy:
 
         It speaks TLS to the namespace unless that is an emulator.
         """
-        given = ConnectionString.parse(connection_string)
-        tls = None if given.emulator else ssl.create_default_context()
-        port = given.port or (5672 if given.emulator else 5671)
-        return cls(given.host, port, listen=listen, tls_to_target=tls, control=control)
+        target = ConnectionString.parse(connection_string)
+        tls = None if target.emulator else ssl.create_default_context()
+        port = target.port or (5672 if target.emulator else 5671)
+        return cls(target.host, port, listen=listen, tls_to_target=tls, control=control)
 
     # ── life ──
 
@@ -155,10 +155,10 @@ class Proxy:
         That of an emulator gets the proxy's name instead of the emulator's. Azure takes only tokens for its own name,
         so that name stays, and clients get the proxy's address as `custom_endpoint_address`.
         """
-        given = ConnectionString.parse(original)
+        parsed = ConnectionString.parse(original)
         text = original.strip().rstrip(";")
         is_clear = self.sees_frames and self._tls is None
-        if given.emulator and is_clear:
+        if parsed.emulator and is_clear:
             return _AUTHORITY.sub(rf"\g<1>{self.address}", text, count=1)
         return _EMULATOR.sub("", text) + (";UseDevelopmentEmulator=true" if is_clear else "")
 

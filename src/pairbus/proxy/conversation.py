@@ -255,5 +255,5 @@ def settled_ids(disposition: Disposition, unsettled: dict[int, FollowedLink]) ->
     if last == disposition.first:
         return [last] if last in unsettled else []
     span = (last - disposition.first) & 0xFFFFFFFF
-    found = [i for i in unsettled if (i - disposition.first) & 0xFFFFFFFF <= span]
-    return sorted(found, key=lambda i: (i - disposition.first) & 0xFFFFFFFF)
+    settled = [i for i in unsettled if (i - disposition.first) & 0xFFFFFFFF <= span]
+    return sorted(settled, key=lambda i: (i - disposition.first) & 0xFFFFFFFF)

@@ -49,22 +49,22 @@ class DeliveryNumbers:
 
     def transfer(self, unit: Unit) -> bytes:
         """Return the frame of a transfer with the numbers of the target."""
-        said = unit.delivery_id
-        if said is not None:  # it begins a delivery
-            at_target = said if self._next_id is None else self._next_id
+        clients_id = unit.delivery_id
+        if clients_id is not None:  # it begins a delivery
+            at_target = clients_id if self._next_id is None else self._next_id
             self._next_id = (at_target + 1) & MASK
-            self.differ = self.differ or at_target != said
+            self.differ = self.differ or at_target != clients_id
             if not unit.is_settled or unit.has_more:
-                self._at_target[said] = at_target
-        return self._renumbered(unit, said) if self.differ else unit.raw
+                self._at_target[clients_id] = at_target
+        return self._renumbered(unit, clients_id) if self.differ else unit.raw
 
-    def _renumbered(self, unit: Unit, said: int | None) -> bytes:
+    def _renumbered(self, unit: Unit, clients_id: int | None) -> bytes:
         start = unit.raw[4] * 4
         what, end = decode_performative(unit.raw[start:], 0)
         if not isinstance(what, Transfer) or what.delivery_id is None:
             return unit.raw
         expected = None if self._next_id is None else (self._next_id - 1) & MASK
-        at_target = expected if said is not None else self._at_target.get(what.delivery_id, what.delivery_id)
+        at_target = expected if clients_id is not None else self._at_target.get(what.delivery_id, what.delivery_id)
         if unit.is_settled and not unit.has_more:
             self._at_target.pop(what.delivery_id, None)
         changed = replace(what, delivery_id=at_target)
@@ -89,12 +89,12 @@ class DeliveryNumbers:
             return [unit.raw]
         last = disposition.first if disposition.last is None else disposition.last
         span = (last - disposition.first) & MASK
-        said = [each for each in self._at_target if (each - disposition.first) & MASK <= span]
-        if not said:
+        clients_ids = [each for each in self._at_target if (each - disposition.first) & MASK <= span]
+        if not clients_ids:
             return [unit.raw]
         state = disposition.state.encode() if disposition.state is not None else NO_STATE
         channel = int.from_bytes(unit.raw[6:8], "big")
-        ids = sorted(self._at_target[each] for each in said)
+        ids = sorted(self._at_target[each] for each in clients_ids)
         return [disposition_frame(channel, False, *each, disposition.settled, state) for each in ranges(ids)]
 
     # ── from the target ──
@@ -104,10 +104,10 @@ class DeliveryNumbers:
         last = disposition.first if disposition.last is None else disposition.last
         span = (last - disposition.first) & MASK
         at_target = self._at_target
-        found = [
+        clients_ids = [
             each for each in unsettled if each in at_target and (at_target[each] - disposition.first) & MASK <= span
         ]
-        return sorted(found, key=lambda each: (at_target[each] - disposition.first) & MASK)
+        return sorted(clients_ids, key=lambda each: (at_target[each] - disposition.first) & MASK)
 
     def settled(self, delivery_id: int) -> None:
         """Note that the target has settled a delivery of the client."""

@@ -159,8 +159,8 @@ class BrokerThread:
     def __init__(
         self, namespaces: Sequence[str | NamespaceOptions] = ("contoso",), *, data: Path | None = None, **options: Any
     ) -> None:
-        given = [NamespaceOptions(one) if isinstance(one, str) else one for one in namespaces]
-        self._make: Callable[[], Broker] = lambda: Broker(given, data=data, **{"record_sends": True, **options})
+        served = [NamespaceOptions(one) if isinstance(one, str) else one for one in namespaces]
+        self._make: Callable[[], Broker] = lambda: Broker(served, data=data, **{"record_sends": True, **options})
         self._make()  # raises for wrong options here, not in a thread
         self._broker: Broker | None = None
         self._thread: LoopThread | None = None
@@ -223,13 +223,13 @@ class BrokerThread:
 
     def namespace(self, name: str | None = None) -> ServiceBusNamespace:
         """Return one of the namespaces; None: the first. ConfigError lists the existing ones."""
-        found = next(iter(self._namespaces.values()), None) if name is None else self._namespaces.get(name.lower())
-        if found is None:
+        namespace = next(iter(self._namespaces.values()), None) if name is None else self._namespaces.get(name.lower())
+        if namespace is None:
             known = ", ".join(one.name for one in self._namespaces.values())
             raise ConfigError(
                 f"there is no namespace {name!r}; there are: {known or 'none, the broker is not running'}"
             )
-        return found
+        return namespace
 
     def add_namespace(self, namespace: str | NamespaceOptions) -> ServiceBusNamespace:
         """Serve one more namespace, on any free port unless its options say otherwise."""
@@ -241,10 +241,10 @@ class BrokerThread:
 
     def remove_namespace(self, name: str) -> None:
         """Stop serving a namespace and cut the connections of its clients."""
-        found = self.namespace(name)
+        namespace = self.namespace(name)
         assert self._broker is not None, "it has namespaces"
-        del self._namespaces[found.name.lower()]
-        self._run(self._broker.remove_namespace(found.name, at_once=True))
+        del self._namespaces[namespace.name.lower()]
+        self._run(self._broker.remove_namespace(namespace.name, at_once=True))
 
     def connection_string(self, namespace: str | None = None) -> str:
         return self.namespace(namespace).connection_string

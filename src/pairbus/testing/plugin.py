@@ -62,8 +62,8 @@ def clock(request: pytest.FixtureRequest) -> ThreadClock | PairClock:
 
     In a test that has `servicebus_pair` and no `servicebus_namespace`, it moves both namespaces of the pair.
     """
-    found: ThreadClock | PairClock = _of_test(request).clock
-    return found
+    moved_clock: ThreadClock | PairClock = _of_test(request).clock
+    return moved_clock
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def outage(request: pytest.FixtureRequest) -> Callable[..., Outage]:
 
     In a test that has `servicebus_pair` and no `servicebus_namespace`, it is trouble of the pair's primary.
     """
-    found = _of_test(request)
-    begin: Callable[..., Outage] = getattr(found, "primary", found).outage
+    fixture = _of_test(request)
+    begin: Callable[..., Outage] = getattr(fixture, "primary", fixture).outage
     return begin
 
 

@@ -54,12 +54,12 @@ class RequestRefused(Refused):
     @classmethod
     def of(cls, operation: str, answer: Message) -> Self:
         status, named = answer.property("statusCode"), answer.property("errorCondition")
-        said = answer.property("statusDescription")
+        description = answer.property("statusDescription")
         condition = str(named or f"status:{status}")
-        refused = cls(condition, f"{operation}: {said}", outcome_unknown=leaves_open(condition))
+        refused = cls(condition, f"{operation}: {description}", outcome_unknown=leaves_open(condition))
         refused.operation = operation
         refused.status = status if isinstance(status, int) else None
-        refused.description, refused.named = (None if one is None else str(one) for one in (said, named))
+        refused.description, refused.named = (None if one is None else str(one) for one in (description, named))
         return refused
 
 
@@ -175,8 +175,12 @@ class Management:
     ) -> None:
         """Settle by lock token: the only way for deferred messages, and a way for messages of a link that is gone."""
         body = _of_session(session_id, {"disposition-status": status, "lock-tokens": Array(tokens, _UUIDS)})
-        given = {"deadletter-reason": reason, "deadletter-description": description, "properties-to-modify": properties}
-        body |= {key: value for key, value in given.items() if value is not None}
+        details = {
+            "deadletter-reason": reason,
+            "deadletter-description": description,
+            "properties-to-modify": properties,
+        }
+        body |= {key: value for key, value in details.items() if value is not None}
         await self.request("update-disposition", body, timeout_s)
 
     # ── sessions ──

@@ -54,8 +54,8 @@ def wait_of(wanted: Wanted | None) -> float:
 def session_of(attach: Attach | None) -> str | None:
     """Return the session that the peer's answer to the attach names."""
     source = None if attach is None else attach.source
-    found = (source.filter or {}).get(_FILTER) if isinstance(source, Source) else None
-    return found if isinstance(found, str) else None
+    name = (source.filter or {}).get(_FILTER) if isinstance(source, Source) else None
+    return name if isinstance(name, str) else None
 
 
 def locked_until_of(attach: Attach | None) -> float | None:
