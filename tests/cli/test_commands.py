@@ -180,7 +180,7 @@ def test_values_of_one_kind_have_one_name() -> None:
     used = {
         word
         for _, command in commands()
-        for _, info, _ in parameters(command.callback)
+        for _, info, _ in parameters(command.callback)  # type: ignore[arg-type]  # each command has one
         for word in re.findall(r"[A-Z]+", info.metavar or "")
     }
     assert used == set(VALUES)

@@ -118,11 +118,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     disk; other errors are bugs and show a traceback. Standard output that cannot be written is an error too."""
     standard.open_closed()
     handlers = standard.signal_handlers()
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
         gc.set_threshold(*COLLECT_AT)
     try:
-        sys.exit(application(_needed(given))(given, prog_name="pairbus", standalone_mode=False) or 0)
+        sys.exit(application(_needed(words))(words, prog_name="pairbus", standalone_mode=False) or 0)
     except UsageError as error:
         _say_usage(error)
         sys.exit(2)

@@ -46,7 +46,9 @@ class WrappingGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands."""
         commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        rows = [(name, found.get_short_help_str(WHOLE)) for name, found in commands if found and not found.hidden]
+        rows = [
+            (name, command.get_short_help_str(WHOLE)) for name, command in commands if command and not command.hidden
+        ]
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)

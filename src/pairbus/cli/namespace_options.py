@@ -49,16 +49,16 @@ CredentialName = Annotated[
 ]
 
 
-def connection_string(given: str | None, option: str, variable: str) -> str:
+def connection_string(text: str | None, option: str, variable: str) -> str:
     """Return the text as it was given, or the content of the file of `@FILE` or of the variable of `env:NAME`.
 
     `option` and `variable` are in the error when it is missing.
     """
-    if not given:
+    if not text:
         raise typer.BadParameter(f"no connection string: give {option} CS or {option} @FILE, or set {variable}")
-    if given in (FILE, VARIABLE):
-        raise typer.BadParameter(f"{option} {given} names no {'file' if given == FILE else 'variable'}")
-    return read_secret(given, option) if is_secret_place(given) else given
+    if text in (FILE, VARIABLE):
+        raise typer.BadParameter(f"{option} {text} names no {'file' if text == FILE else 'variable'}")
+    return read_secret(text, option) if is_secret_place(text) else text
 
 
 class Namespaces:
@@ -69,11 +69,11 @@ class Namespaces:
         self._trust: dict[str, Any] = {} if ca_file is None else {"connection_verify": str(ca_file)}
         self._used = False
 
-    def side(self, given: str | None, option: str, variable: str) -> Side:
+    def side(self, option_text: str | None, option: str, variable: str) -> Side:
         """Read a connection string, or with a credential a host. ConfigError says what is wrong with it."""
         from pairbus.client.sides import Side
 
-        text = connection_string(given, option, variable)
+        text = connection_string(option_text, option, variable)
         if "=" in text:
             return Side.from_connection_string(text, **self._trust)
         return Side.from_credential(self.host(text, option), self.credential(option), **self._trust)

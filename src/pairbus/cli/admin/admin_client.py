@@ -30,11 +30,11 @@ from pairbus.sdk.refusals import first_line, words_of
 @contextmanager
 def administration(connection_string: str, ca_file: Path | None = None) -> Iterator[ServiceBusAdministrationClient]:
     """Connect an administration client; errors inside the `with` arrive as a PairbusError of one line."""
-    given = ConnectionString.parse(connection_string)
-    port = given.port or (DEFAULT_PORT if given.emulator else None)
-    authority = in_url(given.host) + (f":{port}" if port else "")
-    secret = shared_secret(given.key_name, given.key, given.signature)
-    emulator = given.host if given.emulator else None
+    parsed = ConnectionString.parse(connection_string)
+    port = parsed.port or (DEFAULT_PORT if parsed.emulator else None)
+    authority = in_url(parsed.host) + (f":{port}" if port else "")
+    secret = shared_secret(parsed.key_name, parsed.key, parsed.signature)
+    emulator = parsed.host if parsed.emulator else None
     with (
         _one_line_errors(authority, "key of the connection string"),
         administration_client(authority, secret, emulator=emulator, ca_file=_text(ca_file)) as client,

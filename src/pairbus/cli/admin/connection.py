@@ -71,8 +71,8 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     The command's first parameter is the connected administration client; the options come after its arguments.
     """
 
-    def call(given: dict[str, Any], values: dict[str, Any]) -> None:
-        with client_of(**given) as client:
+    def call(place: dict[str, Any], values: dict[str, Any]) -> None:
+        with client_of(**place) as client:
             command(client, **values)
 
     return _with_options(command, call)
@@ -80,17 +80,17 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
 
 def listing(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that name a namespace; its first parameter is the list of queues with their status."""
-    return _with_options(command, lambda given, values: command(queues_of(**given), **values))
+    return _with_options(command, lambda place, values: command(queues_of(**place), **values))
 
 
 def queue_shown(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that name a namespace; its first parameter is settings and counts of queue `name`."""
-    return _with_options(command, lambda given, values: command(queue_of(values["name"], given), **values))
+    return _with_options(command, lambda place, values: command(queue_of(values["name"], place), **values))
 
 
 def reached(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that name a namespace; its first parameter is a `Side`, which can connect to it."""
-    return _with_options(command, lambda given, values: command(side_of(**given), **values))
+    return _with_options(command, lambda place, values: command(side_of(**place), **values))
 
 
 def reached_with_target(command: Callable[..., None]) -> Callable[..., None]:
@@ -99,7 +99,7 @@ def reached_with_target(command: Callable[..., None]) -> Callable[..., None]:
     The list has the `Side` of the namespace and, where a target was given, that of the target.
     """
     return _with_options(
-        command, lambda given, values: command(sides_of(**given), **values), options=_OPTIONS_WITH_TARGET
+        command, lambda place, values: command(sides_of(**place), **values), options=_OPTIONS_WITH_TARGET
     )
 
 
@@ -168,32 +168,32 @@ def client_of(
     return administration(given_connection_string(connection_string, connection_string_file), ca_file)
 
 
-def queues_of(**given: Any) -> list[tuple[str, Any]]:
+def queues_of(**place: Any) -> list[tuple[str, Any]]:
     """List the queues with their counts, and the status of each; without the SDK where there is a key."""
-    if given["namespace"] is None and given["credential"] is None:
+    if place["namespace"] is None and place["credential"] is None:
         from pairbus.cli.admin.plain_queues import plain_queues
 
-        text = given_connection_string(given["connection_string"], given["connection_string_file"])
-        plain = plain_queues(text, given["ca_file"])
+        text = given_connection_string(place["connection_string"], place["connection_string_file"])
+        plain = plain_queues(text, place["ca_file"])
         if plain is not None:
             return [(queue.status, queue) for queue in plain]
-    with client_of(**given) as client:
+    with client_of(**place) as client:
         status_of = {queue.name: str(queue.status) for queue in client.list_queues()}
         # A queue created between the two listings is missing in the first: it will be in the next answer.
         counted = client.list_queues_runtime_properties()
         return [(status_of[queue.name], queue) for queue in counted if queue.name in status_of]
 
 
-def queue_of(name: str, given: dict[str, Any]) -> tuple[Any, Any]:
+def queue_of(name: str, place: dict[str, Any]) -> tuple[Any, Any]:
     """Return the settings and the counts of a queue; without the SDK where there is a key."""
-    if given["namespace"] is None and given["credential"] is None:
+    if place["namespace"] is None and place["credential"] is None:
         from pairbus.cli.admin.plain_queues import plain_queue
 
-        text = given_connection_string(given["connection_string"], given["connection_string_file"])
-        plain = plain_queue(text, name, given["ca_file"])
+        text = given_connection_string(place["connection_string"], place["connection_string_file"])
+        plain = plain_queue(text, name, place["ca_file"])
         if plain is not None:
             return plain, plain
-    with client_of(**given) as client:
+    with client_of(**place) as client:
         return queue_by(client, name), client.get_queue_runtime_properties(name)
 
 
@@ -269,8 +269,8 @@ def _side(
 ) -> Side:
     if namespace is not None:
         return namespaces.side(namespaces.host(namespace, "--namespace"), "--namespace", "PAIRBUS_CONNECTION_STRING")
-    given = given_connection_string(connection_string, connection_string_file)
-    return namespaces.side(given, "--connection-string", "PAIRBUS_CONNECTION_STRING")
+    text = given_connection_string(connection_string, connection_string_file)
+    return namespaces.side(text, "--connection-string", "PAIRBUS_CONNECTION_STRING")
 
 
 def broker_hint(*hosts: str) -> str:
@@ -282,8 +282,8 @@ def broker_hint(*hosts: str) -> str:
 
 def given_connection_string(connection_string: str | None, connection_string_file: Path | None) -> str:
     """Return the connection string of the options or of the environment. ConfigError: there is none."""
-    given = connection_string
+    text = connection_string
     option = "--connection-string"
     if connection_string_file is not None:  # before the environment: an option wins over a variable
-        given, option = f"@{connection_string_file}", "--connection-string-file"
-    return namespace_options.connection_string(given, option, "PAIRBUS_CONNECTION_STRING")
+        text, option = f"@{connection_string_file}", "--connection-string-file"
+    return namespace_options.connection_string(text, option, "PAIRBUS_CONNECTION_STRING")

@@ -152,8 +152,8 @@ def _limited_duration(setting: Setting, text: str) -> str:
 
 def created(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the keywords that create an entity; an empty text is no setting."""
-    given = {name: value for name, value in settings.items() if value != ""}
-    return {**given, DUPLICATES: True} if DUPLICATE_WINDOW in given else given
+    wanted = {name: value for name, value in settings.items() if value != ""}
+    return {**wanted, DUPLICATES: True} if DUPLICATE_WINDOW in wanted else wanted
 
 
 def change(entity: Any, settings: dict[str, Any]) -> None:

@@ -77,20 +77,20 @@ class _Planner:
         if path[-1].lower() in others:
             self._plan.problems.append(f"{place}: there is an entity of another kind with this name")
             return False
-        found = known.get(path[-1].lower())
-        if found is None:
+        existing = known.get(path[-1].lower())
+        if existing is None:
             create = {s.sdk: s.type.to_sdk(value) for s, value in values if s.type is not PATH}
             self._plan.creations.append(
                 ImportStep(f"create {place}", lambda: getattr(self._client, f"create_{kind}")(*path, **create))
             )
             self._update(kind, path, place, [(s, value) for s, value in values if s.type is PATH and value])
             return False
-        changed = [(s, value) for s, value in values if _current(s, found) != value]
+        changed = [(s, value) for s, value in values if _current(s, existing) != value]
         fixed = [s.element for s, _ in changed if s.is_fixed]
         if fixed:
             self._plan.problems.append(f"{place}: {', '.join(fixed)} cannot be changed; delete the {kind} first")
         if changed:
-            texts = [f"{s.element} {_shown(s, _current(s, found))} -> {_shown(s, value)}" for s, value in changed]
+            texts = [f"{s.element} {_shown(s, _current(s, existing))} -> {_shown(s, value)}" for s, value in changed]
             self._update(kind, path, place, changed, f": {', '.join(texts)}")
         else:
             self._plan.unchanged += 1
@@ -103,10 +103,10 @@ class _Planner:
             return
 
         def run() -> None:
-            found = getattr(self._client, f"get_{kind}")(*path)
+            existing = getattr(self._client, f"get_{kind}")(*path)
             for setting, value in changed:
-                setattr(found, setting.sdk, setting.type.to_sdk(value))
-            getattr(self._client, f"update_{kind}")(*path[:-1], found)
+                setattr(existing, setting.sdk, setting.type.to_sdk(value))
+            getattr(self._client, f"update_{kind}")(*path[:-1], existing)
 
         forwards = ", ".join(f"{setting.element} {value}" for setting, value in changed)
         self._plan.changes.append(ImportStep(f"update {place}{detail or ': ' + forwards}", run))
@@ -129,17 +129,17 @@ class _Planner:
                 f" `pairbus rule delete` removes it"
             )
 
-    def _rule(self, path: tuple[str, ...], wanted: dict[str, Any], found: Any) -> None:
+    def _rule(self, path: tuple[str, ...], wanted: dict[str, Any], existing: Any) -> None:
         place = f"rule {'/'.join((*path, wanted['Name']))}"
         filter_, action = _filter(wanted["Properties"]), _action(wanted["Properties"])
-        if found is None:
+        if existing is None:
             self._plan.changes.append(
                 ImportStep(
                     f"create {place}",
                     lambda: self._client.create_rule(*path, wanted["Name"], filter=filter_, action=action),
                 )
             )
-        elif (_condition(found.filter), _condition(found.action)) == (_condition(filter_), _condition(action)):
+        elif (_condition(existing.filter), _condition(existing.action)) == (_condition(filter_), _condition(action)):
             self._plan.unchanged += 1
         else:
 
@@ -159,15 +159,15 @@ def _values(kind: str, properties: dict[str, Any]) -> list[tuple[Setting, Any]]:
     """Return the settings of a file as fields of descriptions."""
     values = []
     for setting in settings_of(kind):
-        given = properties.get(setting.element)
-        if given in (None, ""):  # the emulator's way to say: not set
+        value = properties.get(setting.element)
+        if value in (None, ""):  # the emulator's way to say: not set
             continue
-        values.append((setting, setting.type.read(given) if isinstance(given, str) else given))
+        values.append((setting, setting.type.read(value) if isinstance(value, str) else value))
     return values
 
 
-def _current(setting: Setting, found: Any) -> Any:
-    value = getattr(found, setting.sdk)
+def _current(setting: Setting, entity: Any) -> Any:
+    value = getattr(entity, setting.sdk)
     if setting.type is PATH:
         return path_of(value)
     return None if value is None else setting.type.from_sdk(value)
@@ -196,8 +196,8 @@ def _action(properties: dict[str, Any]) -> Any:
     return SqlRuleAction(part["SqlExpression"], _typed_values(part.get("Parameters")))
 
 
-def _typed_values(given: dict[str, Any] | None) -> dict[str, Any]:
-    return {name: _typed(name, value) for name, value in (given or {}).items()}
+def _typed_values(values: dict[str, Any] | None) -> dict[str, Any]:
+    return {name: _typed(name, value) for name, value in (values or {}).items()}
 
 
 def _typed(name: str, value: Any) -> Any:

@@ -28,13 +28,13 @@ def register(app: typer.Typer) -> None:
 @connected
 def show(client: Any, as_json: options.Json = False) -> None:
     """Show the name and the tier of a namespace."""
-    found = client.get_namespace_properties()
+    properties = client.get_namespace_properties()
     shown = {
-        "name": found.name,
-        "tier": str(found.messaging_sku),
-        "messaging_units": found.messaging_units,
-        "alias": found.alias or None,
-        "created_at": options.time_text(found.created_at_utc),
+        "name": properties.name,
+        "tier": str(properties.messaging_sku),
+        "messaging_units": properties.messaging_units,
+        "alias": properties.alias or None,
+        "created_at": options.time_text(properties.created_at_utc),
     }
     options.print_settings(shown, as_json)
 

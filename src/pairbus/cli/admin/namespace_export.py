@@ -46,39 +46,42 @@ class _Export:
         keys = f"{self._keys} authorization rules were left out: keys are never exported"
         return [*self._notes, *([keys] if self._keys else [])]
 
-    def entity(self, kind: str, found: Any) -> dict[str, Any]:
+    def entity(self, kind: str, entity: Any) -> dict[str, Any]:
         values = {
-            setting.element: _value(setting, getattr(found, setting.sdk, None))
+            setting.element: _value(setting, getattr(entity, setting.sdk, None))
             for setting in settings_of(kind)
             if setting.is_known_to_emulator or self._extended
         }
-        self._keys += len(getattr(found, "authorization_rules", None) or [])
-        return {"Name": found.name, "Properties": {key: value for key, value in values.items() if value is not None}}
+        self._keys += len(getattr(entity, "authorization_rules", None) or [])
+        return {"Name": entity.name, "Properties": {key: value for key, value in values.items() if value is not None}}
 
-    def topic(self, found: Any) -> dict[str, Any]:
-        subscriptions = [self._subscription(found.name, each) for each in self._client.list_subscriptions(found.name)]
-        return {**self.entity("topic", found), "Subscriptions": subscriptions}
+    def topic(self, topic: Any) -> dict[str, Any]:
+        subscriptions = [self._subscription(topic.name, each) for each in self._client.list_subscriptions(topic.name)]
+        return {**self.entity("topic", topic), "Subscriptions": subscriptions}
 
-    def _subscription(self, topic: str, found: Any) -> dict[str, Any]:
-        rules = list(self._client.list_rules(topic, found.name))
+    def _subscription(self, topic: str, subscription: Any) -> dict[str, Any]:
+        rules = list(self._client.list_rules(topic, subscription.name))
         if not rules:
             # A file cannot say "no rule": a subscription without rules gets $Default, which selects every message.
             rules_text = [{"Name": "none", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "1=0"}}}]
-            self._notes.append(f"{topic}/{found.name} has no rules; the file has one that selects nothing")
-            return {**self.entity("subscription", found), "Rules": rules_text}
-        return {**self.entity("subscription", found), "Rules": [self._rule(topic, found.name, rule) for rule in rules]}
+            self._notes.append(f"{topic}/{subscription.name} has no rules; the file has one that selects nothing")
+            return {**self.entity("subscription", subscription), "Rules": rules_text}
+        return {
+            **self.entity("subscription", subscription),
+            "Rules": [self._rule(topic, subscription.name, rule) for rule in rules],
+        }
 
     def _rule(self, topic: str, subscription: str, rule: Any) -> dict[str, Any]:
         place = f"rule {rule.name} of {topic}/{subscription}"
-        found = rule.filter
-        if isinstance(found, CorrelationRuleFilter):
-            texts = {key: getattr(found, attribute) for key, attribute in CORRELATION.items()}
+        filter_ = rule.filter
+        if isinstance(filter_, CorrelationRuleFilter):
+            texts = {key: getattr(filter_, attribute) for key, attribute in CORRELATION.items()}
             inside: dict[str, Any] = {key: value for key, value in texts.items() if value is not None}
-            if found.properties:
-                inside["Properties"] = self._values(place, found.properties)
+            if filter_.properties:
+                inside["Properties"] = self._values(place, filter_.properties)
             properties: dict[str, Any] = {"FilterType": "Correlation", "CorrelationFilter": inside}
         else:
-            properties = {"FilterType": "Sql", "SqlFilter": self._sql(place, found)}
+            properties = {"FilterType": "Sql", "SqlFilter": self._sql(place, filter_)}
         if rule.action is not None:
             properties["Action"] = self._sql(place, rule.action)
         return {"Name": rule.name, "Properties": properties}

@@ -71,8 +71,8 @@ def _read(file: Path, parameters: list[Path], name: str | None) -> tuple[dict[st
             values: dict[str, Any] = {}
             for each in parameters:
                 values |= read_parameters(parse_json(_text(each), ConfigPlace(str(each))))
-            found = read_template(document, values)
-            namespaces, notes = list(found.namespaces.values()), found.notes
+            entities = read_template(document, values)
+            namespaces, notes = list(entities.namespaces.values()), entities.notes
         elif parameters:
             raise ConfigError("--parameters are for ARM templates, and this is a configuration file of the emulator")
         else:

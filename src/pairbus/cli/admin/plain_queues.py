@@ -74,15 +74,15 @@ Get = Callable[[str], ElementTree.Element]
 
 
 def _asked(connection_string: str, ca_file: Path | None, read: Callable[[Get], T]) -> T | None:
-    given = ConnectionString.parse(connection_string)
-    is_here = given.emulator and is_loopback(given.host)
-    if not given.key or not given.key_name or (given.emulator and not is_here):
+    parsed = ConnectionString.parse(connection_string)
+    is_here = parsed.emulator and is_loopback(parsed.host)
+    if not parsed.key or not parsed.key_name or (parsed.emulator and not is_here):
         return None
     if not is_here and any(os.environ.get(variable) for variable in PROXIES):
         return None
-    port = given.port or (DEFAULT_PORT if given.emulator else None)
-    authority = in_url(given.host) + (f":{port}" if port else "")
-    token = sign(f"https://{authority}/", given.key_name, given.key, int(time.time()) + TOKEN_S)
+    port = parsed.port or (DEFAULT_PORT if parsed.emulator else None)
+    authority = in_url(parsed.host) + (f":{port}" if port else "")
+    token = sign(f"https://{authority}/", parsed.key_name, parsed.key, int(time.time()) + TOKEN_S)
     try:
         certificate = fetch_ca(authority, WAIT_S).decode("ascii", "ignore") if is_here and ca_file is None else None
         trusted = ssl.create_default_context(cafile=ca_file, cadata=certificate)
@@ -111,11 +111,11 @@ def _listed(get: Get) -> Iterator[Any]:
 
 
 def _queue(entry: ElementTree.Element) -> SimpleNamespace:
-    found = entry.find("{*}content/{*}QueueDescription")
+    description = entry.find("{*}content/{*}QueueDescription")
     name = entry.findtext("{*}title")
-    if found is None or name is None:
+    if description is None or name is None:
         raise _Refused
-    texts = {field: found.findtext(f"{{*}}{path}") for field, (path, _) in FIELDS.items()}
+    texts = {field: description.findtext(f"{{*}}{path}") for field, (path, _) in FIELDS.items()}
     values = {field: None if text is None else FIELDS[field][1](text) for field, text in texts.items()}
     if any(values[field] is None for field in _NEEDED):
         raise _Refused

@@ -70,7 +70,7 @@ Examples:
 )
 @listing
 def list_queues(
-    found: list[tuple[str, Any]],
+    listed: list[tuple[str, Any]],
     prefix: options.Prefix = "",
     non_empty: Annotated[bool, typer.Option("--non-empty", help="Only queues with messages in them.")] = False,
     sort: Annotated[
@@ -85,7 +85,7 @@ def list_queues(
     """
     queues = [
         {"name": queue.name, "status": status, **_counts(queue)}
-        for status, queue in found
+        for status, queue in listed
         if queue.name.lower().startswith(prefix.lower())
     ]
     if non_empty:
@@ -103,9 +103,9 @@ def list_queues(
 
 @_app.command(epilog="Example: pairbus queue show orders --json")
 @queue_shown
-def show(found: tuple[Any, Any], name: Name, as_json: options.Json = False) -> None:
+def show(settings_and_counts: tuple[Any, Any], name: Name, as_json: options.Json = False) -> None:
     """Show a queue's settings and counts."""
-    queue, runtime = found
+    queue, runtime = settings_and_counts
     shown: dict[str, Any] = {
         "name": queue.name,
         **options.settings_shown("queue", queue),

@@ -194,16 +194,16 @@ def _action(text: str | None) -> Any:
 def _shown(rule: Any) -> dict[str, Any]:
     from azure.servicebus.management import CorrelationRuleFilter, FalseRuleFilter, TrueRuleFilter
 
-    found = rule.filter
-    if isinstance(found, CorrelationRuleFilter):
+    rule_filter = rule.filter
+    if isinstance(rule_filter, CorrelationRuleFilter):
         kind = "correlation"
-        texts = {key: getattr(found, attribute) for key, attribute in SYSTEM_PROPERTIES.items() if key != "label"}
+        texts = {key: getattr(rule_filter, attribute) for key, attribute in SYSTEM_PROPERTIES.items() if key != "label"}
         described: Any = {key: value for key, value in texts.items() if value is not None}
-        described |= {f"user.{key}": _plain(value) for key, value in (found.properties or {}).items()}
+        described |= {f"user.{key}": _plain(value) for key, value in (rule_filter.properties or {}).items()}
     else:
-        kind = {TrueRuleFilter: "true", FalseRuleFilter: "false"}.get(type(found), "sql")
-        described = found.sql_expression
-    parameters = {key: _plain(value) for key, value in (getattr(found, "parameters", None) or {}).items()}
+        kind = {TrueRuleFilter: "true", FalseRuleFilter: "false"}.get(type(rule_filter), "sql")
+        described = rule_filter.sql_expression
+    parameters = {key: _plain(value) for key, value in (getattr(rule_filter, "parameters", None) or {}).items()}
     return {
         "name": rule.name,
         "type": kind,
@@ -220,7 +220,11 @@ def _plain(value: Any) -> Any:
 
 
 def _in_one_line(shown: dict[str, Any]) -> dict[str, Any]:
-    def line(found: Any) -> Any:
-        return ", ".join(f"{key}={value}" for key, value in found.items()) if isinstance(found, dict) else found
+    def line(condition: Any) -> Any:
+        return (
+            ", ".join(f"{key}={value}" for key, value in condition.items())
+            if isinstance(condition, dict)
+            else condition
+        )
 
     return {**shown, "filter": line(shown["filter"]), "parameters": line(shown["parameters"]) or None}

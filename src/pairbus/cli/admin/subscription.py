@@ -57,12 +57,12 @@ def create(
 @connected
 def list_subscriptions(client: Any, topic: options.Topic, as_json: options.Json = False) -> None:
     """List the subscriptions of a topic with their message counts."""
-    status_of = {found.name: str(found.status) for found in client.list_subscriptions(topic)}
+    status_of = {subscription.name: str(subscription.status) for subscription in client.list_subscriptions(topic)}
     subscriptions = [
-        {"name": found.name, "status": status_of[found.name], **_counts(found)}
-        for found in client.list_subscriptions_runtime_properties(topic)
+        {"name": subscription.name, "status": status_of[subscription.name], **_counts(subscription)}
+        for subscription in client.list_subscriptions_runtime_properties(topic)
         # A subscription created between the two listings is missing in the first: it will be in the next answer.
-        if found.name in status_of
+        if subscription.name in status_of
     ]
     options.print_entities(("name", "status", "active", "dead_lettered", "deferred"), subscriptions, as_json)
 

@@ -43,9 +43,11 @@ async def serve(port: int, say: Callable[[str], object]) -> None:
             demo_pair.running_pair(folder, meter=True) as pair,
             pair.clients(lambda name: {**CLIENT, "enable_syphon": name == CONSUMER}) as clients,
         ):
-            given = [Given(Side.from_connection_string(text), text) for text in pair.connection_strings]
+            namespaces = [Given(Side.from_connection_string(text), text) for text in pair.connection_strings]
             controls = (folder / PRIMARY, folder / SECONDARY)
-            options = PageOptions(given, primary_name=PRIMARY, rotation=demo_pair.BACKLOG_QUEUES, controls=controls)
+            options = PageOptions(
+                namespaces, primary_name=PRIMARY, rotation=demo_pair.BACKLOG_QUEUES, controls=controls
+            )
             page, token = await make_page(options)
             async with DashboardServer(page, "127.0.0.1", port) as server, asyncio.TaskGroup() as group:
                 stopped = stop_event()  # before the address is printed: from then on a signal is a clean end

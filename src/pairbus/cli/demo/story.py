@@ -163,9 +163,9 @@ class Story:
             words += [*ON_SPARK, "--journal", str(folder / "journal")]
         namespaces = dict(zip(("PAIRBUS_PRIMARY", "PAIRBUS_SECONDARY"), pair.connection_strings, strict=True))
         began_s = time.monotonic()
-        said = await run_command(words, folder, _environment() | namespaces)
+        output = await run_command(words, folder, _environment() | namespaces)
         drain_s = time.monotonic() - began_s
-        [moved] = re.findall(r"moved (\d+) message", said)
+        [moved] = re.findall(r"moved (\d+) message", output)
         self._numbers |= {"moved": int(moved), "drain_s": round(drain_s, 3)}
         self._say("moved", f"the syphon brought {moved} messages home in {drain_s:.1f} s")
 

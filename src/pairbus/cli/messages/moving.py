@@ -103,15 +103,15 @@ def asked(
     from pairbus.cli.messages.run import carry_out, many
     from pairbus.explorer import count
 
-    found = carry_out([side], lambda carriers: count(carriers[0], address, choice))
-    if not found.messages and found.is_exact:
+    counted = carry_out([side], lambda carriers: count(carriers[0], address, choice))
+    if not counted.messages and counted.is_exact:
         typer.echo(f"{address} has no such message" if which != "all messages" else f"{address} has no message")
         raise typer.Exit(0)
-    number = found.messages if limit is None else min(found.messages, limit)
-    least = "at least " if not found.is_exact and number == found.messages else ""
-    of = "all of them" if choice.is_all and number == found.messages else "those that were chosen"
+    number = counted.messages if limit is None else min(counted.messages, limit)
+    least = "at least " if not counted.is_exact and number == counted.messages else ""
+    of = "all of them" if choice.is_all and number == counted.messages else "those that were chosen"
     typer.confirm(f"{verb} {least}{many(number)} of {address}{where}, {of}?", abort=True, err=True)
-    return replace(choice, last=found.last)
+    return replace(choice, last=counted.last)
 
 
 def is_asked() -> bool:

@@ -81,5 +81,5 @@ def property_of(text: str) -> tuple[str, dict[str, str | None]]:
     return name, {"type": kind or "string", "value": value}
 
 
-def fields_of(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value not in (None, {})}
+def fields_of(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value not in (None, {})}

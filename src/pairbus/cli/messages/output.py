@@ -45,7 +45,7 @@ def _escaped(one: str) -> str:
 def json_text(shown: dict[str, Any]) -> str:
     """Write one object; characters that control a terminal are escaped as JSON allows."""
     text = json.dumps(shown, ensure_ascii=False)
-    text = _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    text = _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     return text.encode("utf-8", "backslashreplace").decode()  # half of a surrogate pair is \udXXX, as in JSON
 
 
@@ -59,7 +59,7 @@ def writable_json(text: str) -> str:
     """Return JSON for standard output: in ASCII, unless that is UTF-8. Readers of JSON expect UTF-8."""
     if codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8":
         return text
-    return _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return _NOT_ASCII.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 class Output:

@@ -100,11 +100,11 @@ async def _carried(
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
-    told = False
+    is_told = False
 
     def stop(number: signal.Signals) -> None:
-        nonlocal told
-        told = True
+        nonlocal is_told
+        is_told = True
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_DFL)  # the next signal ends the process, whatever it waits for
         task.cancel()
@@ -118,7 +118,7 @@ async def _carried(
             end_signals()  # the work is done: only the last line is left
             return result
     except asyncio.CancelledError:
-        if not told:
+        if not is_told:
             raise
     finally:
         if telling is not None:

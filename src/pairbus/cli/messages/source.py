@@ -19,22 +19,22 @@ Fields = dict[str, Any]
 
 
 async def bodies_of(
-    body: str | None, given: StandardInput, *, by_line: bool, as_objects: bool
+    body: str | None, standard_input: StandardInput, *, by_line: bool, as_objects: bool
 ) -> AsyncIterator[Fields]:
     """Yield the fields of each message from the argument or from standard input."""
     if body is not None:
         yield {"body": body}
     elif as_objects:
         number = 0
-        async for line in given.lines():
+        async for line in standard_input.lines():
             number += 1
             if line.strip():
                 yield json_object(line, f"standard input, line {number}")
     elif by_line:
-        async for line in given.lines():
+        async for line in standard_input.lines():
             yield body_fields(line.rstrip(b"\r\n"))
     else:
-        yield body_fields(await given.whole())
+        yield body_fields(await standard_input.whole())
 
 
 def body_fields(data: bytes) -> Fields:
@@ -52,14 +52,16 @@ async def messages_of(
 ) -> AsyncIterator[bytes]:
     """Yield encoded messages; fields of the command line win over those of an object. Each message has an id."""
     number = 0
-    async for given in source:
+    async for message in source:
         number += 1
         for _ in range(count):
             own = dict(fields)
             if delay_s is not None:
                 own["scheduled_enqueue_time"] = int((time.time() + delay_s) * 1000)
             try:
-                payload = importable(given) if given.get("raw") and not own else encoded(_with_id({**given, **own}))
+                payload = (
+                    importable(message) if message.get("raw") and not own else encoded(_with_id({**message, **own}))
+                )
             except BadMessage as error:
                 raise BadMessage(f"message {number}: {error}") from None
             yield payload

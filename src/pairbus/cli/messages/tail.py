@@ -20,12 +20,12 @@ async def follow(
     A namespace that was reached once and is away is tried again, as long as the patience of the explorer lasts.
     """
     patience = RetryPatience()
-    found = await extent(carrier, address)
+    bounds = await extent(carrier, address)
     patience.succeeded()
     first = 0
-    if found is not None:
-        _check_order(address, found[0])
-        first = max(found[1] - before + 1, 0)
+    if bounds is not None:
+        _check_order(address, bounds[0])
+        first = max(bounds[1] - before + 1, 0)
     while True:
         async for page in walk(carrier, address, first=first, session=choice.session, patience=patience):
             _check_order(address, sequence_number_of(page[-1]) or 0)

@@ -79,39 +79,41 @@ class Checking:
                 advice = "Check the host, the network and any firewall: ports 5671 and 443 must be open"
                 return [Finding(check, "failed", f"{side.name}: {first_line(error)}", advice)]
             reached = Finding(check, "ok", f"{side.name} in {(clock() - began) * 1000:.0f} ms")
-            told = await _ask(side, deadline)
-            dated = clock_finding(name, told.date, told.began_s, told.ended_s)
-            return [reached, dated, _manage(name, told), *await rest(carrier, told, deadline)]
+            answers = await _ask(side, deadline)
+            dated = clock_finding(name, answers.date, answers.began_s, answers.ended_s)
+            return [reached, dated, _manage(name, answers), *await rest(carrier, answers, deadline)]
 
-    async def _check_primary(self, carrier: Carrier, told: AdminAnswers, deadline: float) -> list[Finding]:
+    async def _check_primary(self, carrier: Carrier, answers: AdminAnswers, deadline: float) -> list[Finding]:
         check = "primary send"
         paths = list(self.entities)
         if not paths:
-            paths = [*(queue.name for queue in told.queues or []), *told.topics][:1]
+            paths = [*(queue.name for queue in answers.queues or []), *answers.topics][:1]
         if not paths:
-            detail = "it has no queue or topic" if told.queues is not None else "its entities are not known"
+            detail = "it has no queue or topic" if answers.queues is not None else "its entities are not known"
             return [Finding(check, "skipped", detail, "--entity PATH names one; a link to it is opened, no more")]
         errors = await _tried(paths, partial(_open_sender, carrier, deadline))
         advice = "The entity must exist, and the key of the primary needs the Send claim on it"
         return [right_finding(check, paths, errors, advice)]
 
-    async def _check_secondary(self, carrier: Carrier, told: AdminAnswers, deadline: float) -> list[Finding]:
+    async def _check_secondary(self, carrier: Carrier, answers: AdminAnswers, deadline: float) -> list[Finding]:
         findings = []
-        if told.queues is None:
+        if answers.queues is None:
             paths = [queue_path(self.primary_name, index) for index in range(self.rotation)]
             why = "settings can only be read with the Manage claim"
             findings.append(Finding("secondary settings of backlog queues", "skipped", why))
         else:
-            found = {
+            settings = {
                 queue.name: {name: getattr(queue, name, None) for name in SETTINGS}
-                for queue in told.queues
+                for queue in answers.queues
                 if queue_index(self.primary_name, queue.name) is not None
             }
-            others = no_queues(self.secondary.name, self.primary_name, [queue.name for queue in told.queues])
-            findings.append(there_finding(self.secondary.name, self.primary_name, list(found), self.rotation, others))
-            paths = [path for path in found if (queue_index(self.primary_name, path) or 0) < self.rotation]
-            if found:
-                findings.append(settings_finding(found))
+            others = no_queues(self.secondary.name, self.primary_name, [queue.name for queue in answers.queues])
+            findings.append(
+                there_finding(self.secondary.name, self.primary_name, list(settings), self.rotation, others)
+            )
+            paths = [path for path in settings if (queue_index(self.primary_name, path) or 0) < self.rotation]
+            if settings:
+                findings.append(settings_finding(settings))
         paths = paths[:QUEUES_TRIED]
         key = "The key of the secondary needs the {} claim on the backlog queues"
         for check, advice, work in (
@@ -124,11 +126,11 @@ class Checking:
         return findings
 
 
-def _manage(name: str, told: AdminAnswers) -> Finding:
+def _manage(name: str, answers: AdminAnswers) -> Finding:
     check = f"{name} manage"
-    if told.error is None:
+    if answers.error is None:
         return Finding(check, "ok", "the key may administer the namespace")
-    return Finding(check, "skipped", f"{told.error}; {_MANAGE if name == 'secondary' else 'no client needs it'}")
+    return Finding(check, "skipped", f"{answers.error}; {_MANAGE if name == 'secondary' else 'no client needs it'}")
 
 
 # ── administration ──
@@ -146,29 +148,29 @@ async def _ask(side: Side, deadline: float) -> AdminAnswers:
 
 def _administration(side: Side) -> AdminAnswers:
     """Ask for the namespace, whose answer always has a date, then for its entities. Blocks."""
-    told = AdminAnswers()
+    answers = AdminAnswers()
 
     def dated(response: Any, content: Any, _headers: Any) -> Any:
-        told.ended_s = time.time()
-        told.date = response.http_response.headers.get("Date")
+        answers.ended_s = time.time()
+        answers.date = response.http_response.headers.get("Date")
         return content
 
     admin: Any = side.new_admin()
     try:
-        told.began_s = time.time()
+        answers.began_s = time.time()
         admin.get_namespace_properties(cls=dated)
         queues = list(admin.list_queues())
-        told.topics = [topic.name for topic in admin.list_topics()]
-        told.queues = queues
+        answers.topics = [topic.name for topic in admin.list_topics()]
+        answers.queues = queues
     except AzureError as error:
-        told.error = first_line(error)
+        answers.error = first_line(error)
         response: Any = getattr(error, "response", None)
-        if told.date is None and response is not None:
-            told.ended_s = time.time()
-            told.date = response.headers.get("Date")
+        if answers.date is None and response is not None:
+            answers.ended_s = time.time()
+            answers.date = response.headers.get("Date")
     finally:
         admin.close()
-    return told
+    return answers
 
 
 # ── links and the message ──
@@ -217,13 +219,13 @@ async def _there_and_back(carrier: Carrier, deadline: float, path: str) -> None:
             raise
         raise PairbusError(_stays(message_id, "may have been stored", error)) from error
     try:
-        found = await management.peek(min(numbers, default=0), 1, _left(deadline))
+        peeked = await management.peek(min(numbers, default=0), 1, _left(deadline))
     finally:
         try:
             await management.cancel(numbers, _left(deadline))
         except TransportError as error:
             raise PairbusError(_stays(message_id, "could not be removed", error)) from error
-    if not found or message_id.encode() not in found[0]:
+    if not peeked or message_id.encode() not in peeked[0]:
         raise PairbusError(f"message {message_id} was stored, but peeking returned another message or none")
 
 

@@ -59,16 +59,16 @@ def list_(socket: Socket = None, as_json: Json = False) -> None:
     paths = [socket] if socket is not None else served("client")
     if not paths:
         raise PairbusError(_none_found())
-    found = [_checked(path, one) for path, one in zip(paths, describe_all(paths, WAIT_S), strict=True)]
-    known = [{"socket": str(path), **one} for path, one in zip(paths, found, strict=True) if isinstance(one, dict)]
+    clients = [_checked(path, one) for path, one in zip(paths, describe_all(paths, WAIT_S), strict=True)]
+    known = [{"socket": str(path), **one} for path, one in zip(paths, clients, strict=True) if isinstance(one, dict)]
     if as_json:
         typer.echo(json.dumps(known, indent=2, ensure_ascii=False))
     else:
         print_table(COLUMNS, [row for one in known for row in _rows(one)])
-    for error in found:
+    for error in clients:
         if isinstance(error, PairbusError):
             typer.echo(f"pairbus: {error}", err=True)
-    if len(known) < len(found):
+    if len(known) < len(clients):
         raise typer.Exit(1)
 
 
@@ -127,11 +127,11 @@ def force_healthy(
     _force("force-healthy", body, _chosen(pid, socket, all_clients=all_clients), as_json=as_json)
 
 
-def _checked(path: Path, said: dict[str, Any] | PairbusError) -> dict[str, Any] | PairbusError:
+def _checked(path: Path, reply: dict[str, Any] | PairbusError) -> dict[str, Any] | PairbusError:
     """Return what a client said; an error when another program answered."""
-    if isinstance(said, PairbusError) or said["role"] == "client":
-        return said
-    return PairbusError(f"{path} is no control socket of a client: its role is {said['role']!r:.80}")
+    if isinstance(reply, PairbusError) or reply["role"] == "client":
+        return reply
+    return PairbusError(f"{path} is no control socket of a client: its role is {reply['role']!r:.80}")
 
 
 def _chosen(pid: int | None, socket: Path | None, *, all_clients: bool) -> list[Path]:
@@ -140,14 +140,14 @@ def _chosen(pid: int | None, socket: Path | None, *, all_clients: bool) -> list[
         raise typer.BadParameter("give one of --pid, --socket and --all-clients")
     if socket is not None:
         return [socket]
-    found = served("client")
-    if not found:
+    sockets = served("client")
+    if not sockets:
         raise PairbusError(_none_found())
     if all_clients:
-        return found
-    of_pid = [path for path in found if pid is None or pid_of(path) == pid]
+        return sockets
+    of_pid = [path for path in sockets if pid is None or pid_of(path) == pid]
     if not of_pid:
-        pids = ", ".join(str(one) for one in sorted({pid_of(path) or 0 for path in found}))
+        pids = ", ".join(str(one) for one in sorted({pid_of(path) or 0 for path in sockets}))
         raise PairbusError(f"no client is found in process {pid}; clients are found in: {pids}")
     if len(of_pid) > 1:
         raise PairbusError(f"several clients are found; say which: {_choices(of_pid)} --all-clients")
@@ -188,10 +188,10 @@ def _force(what: str, body: dict[str, Any], paths: Sequence[Path], *, as_json: b
 
 
 def _told(path: Path, what: str, body: dict[str, Any]) -> dict[str, Any]:
-    status, said = ask(path, "POST", f"/{what}", body, WAIT_S)
-    if status == 200 and isinstance(said, dict):
-        return said
-    reason = said.get("error", said) if isinstance(said, dict) else said
+    status, reply = ask(path, "POST", f"/{what}", body, WAIT_S)
+    if status == 200 and isinstance(reply, dict):
+        return reply
+    reason = reply.get("error", reply) if isinstance(reply, dict) else reply
     raise REASONS.get(status, PairbusError)(f"refused by {path}: {reason}")
 
 

@@ -90,9 +90,9 @@ def create(
         chosen.primary_name = primary_name_of(primary_side.authority)
     namespaces.check()
     result = asyncio.run(find_or_create(secondary_side, chosen.primary_name, chosen.backlog_queue_count))
-    found = [path for path in result.paths if path not in result.created]
+    existing = [path for path in result.paths if path not in result.created]
     if as_json:
-        shown = {"created": result.created, "found": found, "left_out": dict(result.left_out)}
+        shown = {"created": result.created, "found": existing, "left_out": dict(result.left_out)}
         typer.echo(json.dumps({**shown, "warnings": result.warnings}, indent=2))
     else:
         for path in result.paths:

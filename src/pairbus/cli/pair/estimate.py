@@ -96,7 +96,7 @@ def estimate(
     from pairbus.ledger.prices import load
 
     check_output("--json", json_file)
-    given = Assumptions(
+    assumptions = Assumptions(
         sheet=load(prices),
         geo=load(GEO),
         entities=entities,
@@ -115,13 +115,13 @@ def estimate(
         operations_before=operations_before,
     )
     try:
-        made = estimated(given)
+        made = estimated(assumptions)
     except ValueError as error:
         raise typer.BadParameter(_in_words_of_options(str(error))) from None
-    _show(given, made)
+    _show(assumptions, made)
     if json_file is not None:
         try:
-            json_file.write_text(json.dumps(as_json(given, made), indent=2) + "\n", encoding="utf-8")
+            json_file.write_text(json.dumps(as_json(assumptions, made), indent=2) + "\n", encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"--json {json_file}: {error.strerror or error}") from None
 
@@ -130,26 +130,26 @@ def estimate(
 
 
 def parse_duration(text: str, option: str) -> int:
-    found = seconds_of(text)
-    if found is None or found != int(found):
+    seconds = seconds_of(text)
+    if seconds is None or seconds != int(seconds):
         raise _wrong(text, option, "a duration in whole seconds, such as 90, 90s, 15m, 1h30m or 2d")
-    return int(found)
+    return int(seconds)
 
 
 def parse_size(text: str, option: str) -> int:
     """Parse a size and return bytes. A KB has 1024."""
-    found = _SIZE.fullmatch(text.strip().upper())
-    if found is None or found[2] not in _UNITS_BYTES:
+    match = _SIZE.fullmatch(text.strip().upper())
+    if match is None or match[2] not in _UNITS_BYTES:
         raise _wrong(text, option, "a size such as 1024, 1KB, 64KB or 1MB")
-    return int(found[1]) * _UNITS_BYTES[found[2]]
+    return int(match[1]) * _UNITS_BYTES[match[2]]
 
 
 def parse_rate(text: str, option: str) -> Decimal:
     """Parse a rate and return messages a second."""
-    found = _RATE.fullmatch(text.strip())
-    if found is None:
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
         raise _wrong(text, option, "a rate such as 200/s, 3/m, 50/h or 1000/d")
-    return Decimal(found[1]) / int(UNIT_S[found[2] or "s"])
+    return Decimal(match[1]) / int(UNIT_S[match[2] or "s"])
 
 
 def _in_words_of_options(error: str) -> str:
@@ -165,15 +165,16 @@ def _wrong(text: str, option: str, wanted: str) -> typer.BadParameter:
 # ── output ──
 
 
-def _show(given: Assumptions, made: Estimate) -> None:
-    sheet = given.sheet
-    rate = f"{given.messages_per_second:.6g}"
+def _show(assumptions: Assumptions, made: Estimate) -> None:
+    sheet = assumptions.sheet
+    rate = f"{assumptions.messages_per_second:.6g}"
     typer.echo(
-        f"An estimate. Days {given.days}, entities {given.entities}, clients {given.clients}, messages a second {rate},"
-        f" bytes of a message {given.size_bytes}, outage {_time(given.outage_s)}."
+        f"An estimate. Days {assumptions.days}, entities {assumptions.entities}, clients {assumptions.clients},"
+        f" messages a second {rate}, bytes of a message {assumptions.size_bytes},"
+        f" outage {_time(assumptions.outage_s)}."
     )
-    typer.echo(f"Prices: {sheet.name}, {sheet.currency}, {sheet.date}; {given.counting} counting.\n")
-    _table("The outage", ("what", "amount", "unit"), _outage_rows(given, made))
+    typer.echo(f"Prices: {sheet.name}, {sheet.currency}, {sheet.date}; {assumptions.counting} counting.\n")
+    _table("The outage", ("what", "amount", "unit"), _outage_rows(assumptions, made))
     columns = ("part", "what", "operations", sheet.currency)
     lines = [[line.part, line.kind, line.operations, line.money] for line in made.lines if line.operations]
     _table("Operations", columns, [*lines, ["total", "", made.paired.operations, made.paired.operations_money]])
@@ -185,7 +186,7 @@ def _show(given: Assumptions, made: Estimate) -> None:
         typer.echo(f"Note: {note}")
 
 
-def _outage_rows(given: Assumptions, made: Estimate) -> list[list[object]]:
+def _outage_rows(assumptions: Assumptions, made: Estimate) -> list[list[object]]:
     return [
         ["failed over, at most", _time(made.failed_over_s), ""],
         ["sends that fail before that", made.failed, "messages"],
@@ -193,7 +194,7 @@ def _outage_rows(given: Assumptions, made: Estimate) -> list[list[object]]:
         ["pings", made.pings, "operations"],
         ["in the backlog", made.backlog_bytes, "bytes"],
         ["between the regions, there and back", made.crossing_bytes, "bytes"],
-        [f"drained at {given.budget_per_second:.6g}/s in", _time(made.drain_s), ""],
+        [f"drained at {assumptions.budget_per_second:.6g}/s in", _time(made.drain_s), ""],
         ["connections without pairing", made.connections_alone, "connections"],
         ["connections while failed over, at both", made.connections_peak, "connections"],
     ]
@@ -263,11 +264,11 @@ def _time(seconds: int) -> str:
 # ── JSON ──
 
 
-def as_json(given: Assumptions, made: Estimate) -> dict[str, Any]:
+def as_json(assumptions: Assumptions, made: Estimate) -> dict[str, Any]:
     """Return the estimate as a JSON object; money and rates are texts, so that they are not read as floats."""
-    assumed = {name: value for name, value in asdict(given).items() if name not in ("sheet", "geo")}
+    assumed = {name: value for name, value in asdict(assumptions).items() if name not in ("sheet", "geo")}
     numbers = asdict(made) | {"alone": _bill(made.alone), "paired": _bill(made.paired)}
-    sheet = {name: getattr(given.sheet, name) for name in ("name", "currency", "date", "source")}
+    sheet = {name: getattr(assumptions.sheet, name) for name in ("name", "currency", "date", "source")}
     extra = {"added": made.added, "geo_ratio": made.geo_ratio}
     whole = {"schema": 1, "estimate": True, "prices": sheet, "assumptions": assumed, **numbers, **extra}
     return {name: _plain(value) for name, value in whole.items()}

@@ -80,10 +80,12 @@ SETTINGS: Mapping[str, WantedSetting] = {
 def settings_finding(queues: Mapping[str, Mapping[str, Any]]) -> Finding:
     """Compare the settings of the backlog queues, by path, with the specification."""
     check = "secondary settings of backlog queues"
-    differing = {path: found for path, settings in queues.items() if (found := differences(settings))}
+    differing = {
+        path: differing_values for path, settings in queues.items() if (differing_values := differences(settings))
+    }
     if not differing:
         return Finding(check, "ok", f"{many(len(queues), 'queue')} as specified")
-    told = [
+    lines = [
         f"{path} has " + ", ".join(f"{name} {_shown(queues[path].get(name))}" for name in names)
         for path, names in list(differing.items())[:SHOWN_MAX]
     ]
@@ -95,24 +97,24 @@ def settings_finding(queues: Mapping[str, Mapping[str, Any]]) -> Finding:
         advice = f"Drain {path} by `pairbus syphon --once`, delete it, and create it again by `pairbus pair create`"
     if len(differing) > 1:
         advice += ", and so on for each queue"
-    return Finding(check, "failed", "; ".join(told) + _more(len(differing) - len(told)), advice)
+    return Finding(check, "failed", "; ".join(lines) + _more(len(differing) - len(lines)), advice)
 
 
 def differences(settings: Mapping[str, Any]) -> list[str]:
     """Return the names of the settings that are not as specified; an unknown setting is left out."""
-    told = {name: value for name in SETTINGS if (value := settings.get(name)) is not None}
-    return [name for name, value in told.items() if not SETTINGS[name].is_met_by(value)]
+    values = {name: value for name in SETTINGS if (value := settings.get(name)) is not None}
+    return [name for name, value in values.items() if not SETTINGS[name].is_met_by(value)]
 
 
 def _shown(value: object) -> str:
     return f"{value.total_seconds():g} s" if isinstance(value, timedelta) else str(value)
 
 
-def there_finding(namespace: str, primary_name: str, found: Sequence[str], rotation: int, others: str) -> Finding:
+def there_finding(namespace: str, primary_name: str, paths: Sequence[str], rotation: int, others: str) -> Finding:
     """Report whether the backlog queues of the rotation exist. `others` names those of other primaries."""
     check = "secondary backlog queues"
-    there = {queue_index(primary_name, path) for path in found}
-    missing = [queue_path(primary_name, index) for index in range(rotation) if index not in there]
+    numbers = {queue_index(primary_name, path) for path in paths}
+    missing = [queue_path(primary_name, index) for index in range(rotation) if index not in numbers]
     if not missing:
         return Finding(check, "ok", f"{primary_name}: {rotation} of {rotation} are in {namespace}")
     create = f"`pairbus pair create --primary-name {primary_name} --backlog-queue-count {rotation}` creates them"

@@ -53,8 +53,8 @@ def list_spool(folder: Folder, as_json: Json = False) -> None:
                 raise
             typer.echo(f"{error} This spool is skipped.", err=True)
     if as_json:
-        found = [{"spool": spool, "pair": pair, "paths": [*map(asdict, paths)]} for spool, pair, paths in spools]
-        typer.echo(json.dumps(found))
+        shown = [{"spool": spool, "pair": pair, "paths": [*map(asdict, paths)]} for spool, pair, paths in spools]
+        typer.echo(json.dumps(shown))
     else:
         print_table(HEADS, [[spool, pair or "-", *_cells(path)] for spool, pair, paths in spools for path in paths])
     if len(spools) < len(folders):
@@ -142,8 +142,8 @@ def drain(
                 skipped += 1
                 typer.echo(f"{error} This spool is skipped.", err=True)
                 continue
-            pair, found = look(path)
-            left += [[str(path), pair or "-", *_cells(each, reasons.get(each.path.lower(), ""))] for each in found]
+            pair, depths = look(path)
+            left += [[str(path), pair or "-", *_cells(each, reasons.get(each.path.lower(), ""))] for each in depths]
     typer.echo(f"forwarded {drained.forwarded} message{'' if drained.forwarded == 1 else 's'}")
     if left:
         print_table(HEADS, left)
@@ -154,10 +154,10 @@ def drain(
 def _spools(folder: Path) -> list[Path]:
     from pairbus.spool import spools_in
 
-    found = spools_in(folder)
-    if not found:
+    spools = spools_in(folder)
+    if not spools:
         raise SpoolError(f"There is no spool in {folder}.")
-    return found
+    return spools
 
 
 def _cells(standing: Standing, reason: str = "") -> list[Any]:

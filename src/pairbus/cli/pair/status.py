@@ -93,9 +93,9 @@ def status(
     if watch:
         is_quiet = run(_watch(looking.look, EVERY_S if every is None else every, as_json=as_json))
     else:
-        found = run(looking.look())
-        _show(found, None, as_json=as_json, indent=2)
-        is_quiet = found.is_quiet
+        state = run(looking.look())
+        _show(state, None, as_json=as_json, indent=2)
+        is_quiet = state.is_quiet
     if not is_quiet:
         raise typer.Exit(1)
 

@@ -137,8 +137,8 @@ class Status:
     @property
     def counts(self) -> tuple[int, int]:
         """Messages and dead letters of all backlog queues."""
-        found = [queue.counts for queue in self.queues]
-        return sum(count for count, _ in found), sum(count for _, count in found)
+        counts = [queue.counts for queue in self.queues]
+        return sum(count for count, _ in counts), sum(count for _, count in counts)
 
     @property
     def is_exact(self) -> bool:
@@ -155,10 +155,10 @@ class Status:
     @property
     def missing(self) -> list[str]:
         """Queues of the rotation that do not exist."""
-        there = {queue_index(self.primary_name, queue.path) for queue in self.queues}
-        if not there:
+        numbers = {queue_index(self.primary_name, queue.path) for queue in self.queues}
+        if not numbers:
             return []
-        return [queue_path(self.primary_name, index) for index in range(self.rotation) if index not in there]
+        return [queue_path(self.primary_name, index) for index in range(self.rotation) if index not in numbers]
 
     def is_beyond(self, queue: QueueFacts) -> bool:
         """Tell whether no client of the pair uses this queue."""

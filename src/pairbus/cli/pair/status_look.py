@@ -57,8 +57,8 @@ class Looking:
             self._secondary(),
             in_thread("pairbus-control", seen_of_pair, self.secondary.name, self.primary_name, wait_s),
         )
-        clients = [said for said in seen if said["role"] == "client"]
-        found: Status = replace(
+        clients = [process for process in seen if process["role"] == "client"]
+        pair_status: Status = replace(
             status,
             time_s=time.time(),
             primary=primary,
@@ -66,7 +66,7 @@ class Looking:
             clients=len(clients),
             entities=states_of(clients),
         )
-        return found
+        return pair_status
 
     async def _secondary(self) -> Status:
         deadline = asyncio.get_running_loop().time() + self.timeout_s
@@ -112,12 +112,12 @@ class Looking:
             return first_line(error)
 
     def _counted(self, listed: list[Any]) -> list[QueueFacts]:
-        found = {
+        counted = {
             index: QueueFacts(queue.name, queue.active_message_count or 0, queue.dead_letter_message_count or 0)
             for queue in listed
             if (index := queue_index(self.primary_name, queue.name)) is not None
         }
-        return [found[index] for index in sorted(found)]
+        return [counted[index] for index in sorted(counted)]
 
     async def _peeked(self, carrier: Carrier, queues: Sequence[QueueFacts], deadline: float) -> list[QueueFacts]:
         """Look into the queues that have messages, or whose counts are unknown; leave out queues that do not exist."""
@@ -132,7 +132,7 @@ class Looking:
 
         looked = await asyncio.gather(*[one(queue) for queue in full])
         by_path = dict(zip([queue.path for queue in full], looked, strict=True))
-        return [found for queue in queues if (found := by_path.get(queue.path, queue)) is not None]
+        return [peeked for queue in queues if (peeked := by_path.get(queue.path, queue)) is not None]
 
     async def _look_into(self, carrier: Carrier, queue: QueueFacts, deadline: float) -> QueueFacts | None:
         """Peek messages and dead letters; None when there is no such queue."""

@@ -46,21 +46,21 @@ class Syphoning:
 
 def seen_of_pair(secondary: str, primary_name: str, wait_s: float) -> list[dict[str, Any]]:
     """Ask the control sockets of this user for syphons and clients of a pair; return how they describe themselves."""
-    found = [said for said in describe_all(served(), wait_s) if not isinstance(said, PairbusError)]
+    processes = [process for process in describe_all(served(), wait_s) if not isinstance(process, PairbusError)]
     wanted = (secondary.lower(), primary_name.lower())
-    return [said for said in found if _pair_of(said) == wanted]
+    return [process for process in processes if _pair_of(process) == wanted]
 
 
-def _pair_of(said: dict[str, Any]) -> tuple[str, str]:
-    return str(said.get("secondary", "")).lower(), str(said.get("primary_name", "")).lower()
+def _pair_of(process: dict[str, Any]) -> tuple[str, str]:
+    return str(process.get("secondary", "")).lower(), str(process.get("primary_name", "")).lower()
 
 
 def syphons_of(seen: Sequence[dict[str, Any]]) -> tuple[Syphoning, ...]:
     """Return the syphons among them."""
     return tuple(
-        Syphoning(said["pid"], said["role"], said["program"], said["syphon"])
-        for said in seen
-        if said.get("syphon") is not None
+        Syphoning(process["pid"], process["role"], process["program"], process["syphon"])
+        for process in seen
+        if process.get("syphon") is not None
     )
 
 

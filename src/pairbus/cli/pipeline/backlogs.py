@@ -45,25 +45,25 @@ class Backlogs:
                 " one: --backlog-queue-count says how many there are"
             )
             return dict.fromkeys(await self._try(primary_name, once=once)), None
-        found = {
+        existing = {
             queue.name: None if queue.created_at_utc is None else int(queue.created_at_utc.timestamp() * 1000)
             for queue in queues
             if queue_index(primary_name, queue.name) is not None
         }
-        if not found:
+        if not existing:
             raise ConfigError(no_queues(self._secondary.name, primary_name, [queue.name for queue in queues]))
-        return found, queues
+        return existing, queues
 
     async def _try(self, primary_name: str, *, once: bool) -> list[str]:
         """Return the backlog queues to which a link can be opened. They are tried ten by ten as long as there are any,
         because one may have been deleted. Without `once`, ten queues are returned when the secondary cannot be reached
         yet."""
-        found: list[str] = []
+        existing: list[str] = []
         async with carrier_of(self._secondary) as secondary:
             for first in range(0, int(RANGES["backlog_queue_count"].most), QUEUES_TRIED):
                 paths = [queue_path(primary_name, index) for index in range(first, first + QUEUES_TRIED)]
                 try:
-                    there = await asyncio.gather(*[_is_there(secondary, path) for path in paths])
+                    answers = await asyncio.gather(*[_is_there(secondary, path) for path in paths])
                 except TransportError as error:
                     if once:
                         raise
@@ -72,20 +72,20 @@ class Backlogs:
                         f"{self._secondary.name} cannot be reached ({first_line(error)}):"
                         f" backlog queues {first} … {last} are assumed"
                     )
-                    return found + paths
-                found += compress(paths, there)
-                if not any(there):
+                    return existing + paths
+                existing += compress(paths, answers)
+                if not any(answers):
                     break
-        if not found:
+        if not existing:
             raise ConfigError(f"{self._secondary.name} has no backlog queues {queue_path(primary_name, 0)} …")
-        return found
+        return existing
 
     def queues(self, known: list[str] | None = None) -> list[Any]:
         """Return all queues of the secondary; only the `known` ones if that takes fewer requests."""
         admin: Any = self._secondary.new_admin()
         try:
             if known is not None and len(known) < -(-self._listed // PAGE_SIZE):
-                return [found for path in known for found in self._queue(admin, path)]
+                return [queue for path in known for queue in self._queue(admin, path)]
             with metered(self._meter, LIST) as queues:
                 queues += admin.list_queues_runtime_properties()
             self._listed = len(queues)
@@ -101,9 +101,9 @@ class Backlogs:
             return []
 
 
-def counts(found: Iterable[Any], queues: Container[str]) -> tuple[int, int]:
+def counts(counted: Iterable[Any], queues: Container[str]) -> tuple[int, int]:
     """Return how many messages wait in these queues, and how many of the queues have messages."""
-    active = [queue.active_message_count or 0 for queue in found if queue.name in queues]
+    active = [queue.active_message_count or 0 for queue in counted if queue.name in queues]
     return sum(active), sum(count > 0 for count in active)
 
 
@@ -129,11 +129,11 @@ def _duplicate_window_s(primary: Side, path: str, meter: Metering) -> float | No
         for ask in (admin.get_queue, admin.get_topic):
             try:
                 with metered(meter, path):
-                    found = ask(path)
+                    settings = ask(path)
             except (ResourceNotFoundError, AttributeError):
                 continue  # the SDK raises AttributeError when the path of a queue is that of a topic
-            window = found.duplicate_detection_history_time_window
-            if not found.requires_duplicate_detection:
+            window = settings.duplicate_detection_history_time_window
+            if not settings.requires_duplicate_detection:
                 return 0.0
             return None if window is None else float(window.total_seconds())
         return 0.0  # an entity that does not exist remembers no ids
@@ -141,13 +141,13 @@ def _duplicate_window_s(primary: Side, path: str, meter: Metering) -> float | No
         admin.close()
 
 
-def no_queues(namespace: str, primary_name: str, found: list[str], *, is_listed: bool = True) -> str:
+def no_queues(namespace: str, primary_name: str, paths: list[str], *, is_listed: bool = True) -> str:
     """Say that a primary has no backlog queues there, and which primaries do. `found`: all queues of the namespace."""
     if not is_listed:
         return f"{namespace} has no backlog queues {queue_path(primary_name, 0)} …, and does not list others"
-    others = other_primaries(found)
-    there = f"it has those of {', '.join(others)}" if others else "nor of any other primary: `pairbus pair create`"
-    return f"{namespace} has no backlog queues {queue_path(primary_name, 0)} …; {there}"
+    others = other_primaries(paths)
+    hint = f"it has those of {', '.join(others)}" if others else "nor of any other primary: `pairbus pair create`"
+    return f"{namespace} has no backlog queues {queue_path(primary_name, 0)} …; {hint}"
 
 
 def other_primaries(queues: list[str]) -> list[str]:

@@ -69,10 +69,10 @@ def compact(
     Needs Spark on this machine: pip install 'pairbus[spark-local]'; or, with --remote, a Spark Connect server that has
     the ledgers and the table: pip install 'pairbus[spark-connect]'.
     """
-    with progress() as told, spark_session(told, "pairbus ledger", spark_place(None, remote), {}) as spark:
+    with progress() as show, spark_session(show, "pairbus ledger", spark_place(None, remote), {}) as spark:
         from pairbus.ledger.table import compact_ledgers
 
-        told("compacting")
+        show("compacting")
         done = compact_ledgers(spark, ledgers, to, format=format_.value)
     typer.echo(f"{done.rows} rows of {done.files} files added to {to}; {done.unchanged} files have not grown")
     if done.damaged:
@@ -94,7 +94,10 @@ def view(
     remote: Remote = None,
 ) -> None:
     """Print or export a view of a ledger's table: outages, moves, bill lines or operations. Printed times are UTC."""
-    with progress() as told, spark_session(told, "pairbus ledger", spark_place(None, remote), {}) as spark:
+    with (
+        progress() as show_progress,
+        spark_session(show_progress, "pairbus ledger", spark_place(None, remote), {}) as spark,
+    ):
         from pyspark.errors import AnalysisException
 
         from pairbus.ledger.table import register_views
@@ -107,9 +110,9 @@ def view(
                 raise ConfigError(f"--parquet {parquet}: {str(error).splitlines()[0]}") from None
             typer.echo(f"wrote {parquet}", err=True)
             return
-        found = texts_of(frame.limit(rows))
+        table = texts_of(frame.limit(rows))
         columns = frame.columns
-    print_table(tuple(columns), found)
+    print_table(tuple(columns), table)
 
 
 def texts_of(frame: DataFrame) -> list[list[str]]:

@@ -155,21 +155,21 @@ class Pumping:
         self._drained = drained
         if counted is not None:
             self._telling.counts = True
-            found = counts(counted[1], drained)
-            self._telling.counted = self._tally.counted(*found, self._progress(), time.monotonic())
+            total = counts(counted[1], drained)
+            self._telling.counted = self._tally.counted(*total, self._progress(), time.monotonic())
         await self._serve_metrics()
         loop = asyncio.get_running_loop()
         control = None if primary_name is None else self._open_control(loop, primary_name)
         primary, secondary = carrier_of(self._primary), carrier_of(self._secondary)
         work = asyncio.create_task(self._work(partial(make, primary, secondary), once=once))
-        told = asyncio.create_task(self._stop.wait())
+        stopping = asyncio.create_task(self._stop.wait())
         beside = Tasks()
         beside.start(self._show(), "the lines of progress")
         if counted is not None:
             beside.start(self._count(counted[0], once=once), "counting the messages in the queues")
         failure: PairbusError | None = None
         try:
-            await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([work, stopping], return_when=asyncio.FIRST_COMPLETED)
             if self._stop.is_set() and isinstance(self._syphon, Syphon):
                 await self._syphon.stop(STOP_S)
             try:
@@ -184,9 +184,9 @@ class Pumping:
             left = await self._left(secondary, once=once)
         finally:
             beside.cancel()
-            for task in (work, told):
+            for task in (work, stopping):
                 task.cancel()
-            await asyncio.gather(work, told, beside.ended(), return_exceptions=True)
+            await asyncio.gather(work, stopping, beside.ended(), return_exceptions=True)
             await asyncio.gather(primary.close(), secondary.close(), return_exceptions=True)
             if control is not None:
                 control.close()
@@ -325,17 +325,17 @@ class Pumping:
                 continue
             seen, looked_at = doings, now
             try:
-                found = await asyncio.to_thread(self._backlogs.queues, self._drained)
+                queues = await asyncio.to_thread(self._backlogs.queues, self._drained)
             except (AzureError, OSError):
                 telling.counted = None  # shown as unknown until the next look
                 continue
             if not once:
-                self._adopt(primary_name, [queue.name for queue in found])
-            telling.counted = self._tally.counted(*counts(found, self._drained), progress, now)
+                self._adopt(primary_name, [queue.name for queue in queues])
+            telling.counted = self._tally.counted(*counts(queues, self._drained), progress, now)
 
-    def _adopt(self, primary_name: str, found: list[str]) -> None:
+    def _adopt(self, primary_name: str, queues: list[str]) -> None:
         """Drain backlog queues, too, that were created since the last look."""
-        new = [path for path in found if path not in self._drained and queue_index(primary_name, path) is not None]
+        new = [path for path in queues if path not in self._drained and queue_index(primary_name, path) is not None]
         if new and self._syphon is not None:
             self._drained += new
             self._syphon.adopt(new)

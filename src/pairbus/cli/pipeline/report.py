@@ -96,11 +96,13 @@ def report(
     are_here = where.remote is None and all(is_local(None, name) for name in ledgers)
     sources = find_sources(ledgers) if are_here else None
     conf = LARGE_CONF if sources is None else sources.session_conf()
-    with progress() as told, spark_session(told, "pairbus report", where, conf) as spark:
+    with progress() as show_progress, spark_session(show_progress, "pairbus report", where, conf) as spark:
         from pairbus.report.job import make_report
         from pairbus.report.journey import journey as hops_of
 
-        told("reading" if sources is None else f"reading {sources.files} file{'s' if sources.files != 1 else ''}")
+        show_progress(
+            "reading" if sources is None else f"reading {sources.files} file{'s' if sources.files != 1 else ''}"
+        )
         if journey is not None:
             hops = hops_of(spark, ledgers, journey)
         else:
@@ -137,11 +139,11 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def spark_session(
-    told: Callable[[str], None], name: str, where: SparkPlace, conf: dict[str, str]
+    show_progress: Callable[[str], None], name: str, where: SparkPlace, conf: dict[str, str]
 ) -> Iterator[SparkSession]:
     from pairbus.spark.session import set_log_level
 
-    told(f"starting Spark on {where}" if where.remote is None else f"using {where}")
+    show_progress(f"starting Spark on {where}" if where.remote is None else f"using {where}")
     with _aside():
         session = where.open(name, conf)
         set_log_level(session, "ERROR")

@@ -80,7 +80,7 @@ class SparkOptions:
     def check(self) -> None:
         """Refuse options of Spark that would have no effect."""
         of_spark = (self.journal, self.storage_credential, self.tables, self.checkpoint, self.tasks)
-        if self.engine is not EngineName.spark and any(given is not None for given in of_spark):
+        if self.engine is not EngineName.spark and any(value is not None for value in of_spark):
             raise typer.BadParameter(
                 "--journal, --storage-credential, --tables, --checkpoint and --tasks need --engine spark"
             )
@@ -100,17 +100,17 @@ class SparkOptions:
         from pairbus.cli.pipeline.spark_start import place_of
 
         if self.where.remote is not None:
-            primary, secondary = (given or "" for given, _ in sides)
+            primary, secondary = (place or "" for place, _ in sides)
             return primary, secondary
-        texts = [connection_string(given, variable, variable) for given, variable in sides]
+        texts = [connection_string(place, variable, variable) for place, variable in sides]
         if self.credential is not None:
             if any("=" in text for text in texts):
                 raise typer.BadParameter("--engine spark with --credential takes hosts only, no connection strings")
             primary, secondary = texts
         else:
             primary, secondary = (
-                place_of(given, text, variable, self.where)
-                for (given, variable), text in zip(sides, texts, strict=True)
+                place_of(place, text, variable, self.where)
+                for (place, variable), text in zip(sides, texts, strict=True)
             )
         return primary, secondary
 

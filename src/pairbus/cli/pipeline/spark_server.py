@@ -26,20 +26,20 @@ Say = Callable[[str], None]
 T = TypeVar("T")
 
 
-def server_secret(given: str | None, option: str, variable: str, credential: str | None) -> Secret:
+def server_secret(text: str | None, option: str, variable: str, credential: str | None) -> Secret:
     """Read an option as the place of a secret on the server. ConfigError for a secret itself: it must not be sent."""
-    if not given:
+    if not text:
         raise ConfigError(f"{option} is missing: give it, or set {variable}")
-    if credential is None and not given.startswith(("env:", "@")):
+    if credential is None and not text.startswith(("env:", "@")):
         raise ConfigError(
             f"{option} (or {variable}): a Spark Connect server does not see the environment of this command: give"
             " env:NAME, a variable of the server, or @FILE, a file of the server"
         )
-    if given.startswith("@") and not Path(given[1:]).is_absolute():
+    if text.startswith("@") and not Path(text[1:]).is_absolute():
         raise ConfigError(
-            f"{option}: {given} must be an absolute path, because it is a file of the Spark Connect server"
+            f"{option}: {text} must be an absolute path, because it is a file of the Spark Connect server"
         )
-    return Secret.parse(given, option, credential)
+    return Secret.parse(text, option, credential)
 
 
 class ServerNamespaces(Namespaces):
@@ -52,9 +52,9 @@ class ServerNamespaces(Namespaces):
         self._ca_file = None if ca_file is None else str(ca_file)
         self._secrets: dict[Side, Secret] = {}
 
-    def side(self, given: str | None, option: str, variable: str) -> Side:
+    def side(self, text: str | None, option: str, variable: str) -> Side:
         """Return a namespace by its name, which the server knows. It cannot be opened here."""
-        secret = server_secret(given, option, variable, self._credential)
+        secret = server_secret(text, option, variable, self._credential)
         side = Side.from_credential(self._driver.call(authority_of, secret), _Nowhere())
         self._used = self._used or secret.credential is not None
         self._secrets[side] = secret
@@ -74,8 +74,8 @@ class ServerNamespaces(Namespaces):
 
     async def _ask(self, say: Say, question: Callable[..., tuple[T, list[str]]], side: Side, *arguments: Any) -> T:
         secret = self._secrets[side]
-        answer, said = await asyncio.to_thread(self._driver.call, question, secret, self._ca_file, *arguments)
-        for line in said:
+        answer, reply = await asyncio.to_thread(self._driver.call, question, secret, self._ca_file, *arguments)
+        for line in reply:
             say(line)
         return answer
 
@@ -100,19 +100,21 @@ def find_queues(
     secret: Secret, ca_file: str | None, primary_name: str, once: bool
 ) -> tuple[dict[str, int | None], list[str]]:
     """Find the backlog queues; return them, and lines for the operator."""
-    said: list[str] = []
-    backlogs = Backlogs(_side(secret, ca_file), said.append, _unmetered)
+    notes: list[str] = []
+    backlogs = Backlogs(_side(secret, ca_file), notes.append, _unmetered)
     queues, _ = asyncio.run(backlogs.find(primary_name, once=once))
-    return queues, said
+    return queues, notes
 
 
 def find_duplicate_window(
     secret: Secret, ca_file: str | None, path: str, new_ids: bool
 ) -> tuple[float | None, list[str]]:
     """Ask a destination for its window; return it, and lines for the operator."""
-    said: list[str] = []
-    window_s = asyncio.run(ask_duplicate_window(_side(secret, ca_file), path, said.append, _unmetered, new_ids=new_ids))
-    return window_s, said
+    notes: list[str] = []
+    window_s = asyncio.run(
+        ask_duplicate_window(_side(secret, ca_file), path, notes.append, _unmetered, new_ids=new_ids)
+    )
+    return window_s, notes
 
 
 def _side(secret: Secret, ca_file: str | None) -> Side:

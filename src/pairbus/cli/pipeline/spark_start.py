@@ -38,12 +38,12 @@ RESTARTS_MAX = 5  # restarts of Java, by a command that is to end by itself
 RESTART_MAX_S = 60.0
 
 
-def place_of(given: str | None, text: str, variable: str, spark: SparkPlace) -> str:
+def place_of(option_text: str | None, text: str, variable: str, spark: SparkPlace) -> str:
     """Return where Spark's workers find a connection string: in its file, or in the environment that they have."""
-    if given is not None and given.startswith("@"):
-        return f"@{Path(given[1:]).absolute()}"
-    if given is not None and given.startswith("env:"):
-        return given
+    if option_text is not None and option_text.startswith("@"):
+        return f"@{Path(option_text[1:]).absolute()}"
+    if option_text is not None and option_text.startswith("env:"):
+        return option_text
     if not spark.is_local:
         raise ConfigError(
             f"{variable}: executors of {spark} do not see the environment of this command: give the connection string"

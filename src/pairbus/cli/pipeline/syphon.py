@@ -62,13 +62,13 @@ Examples:
     )(redrive)
 
 
-def _rate(given: float | None) -> float | None:
+def _rate(rate: float | None) -> float | None:
     """Check the rate as the option of the same name does; `nan` passes every comparison with limits."""
     try:
-        RANGES["max_messages_per_second"].check("it", given)
+        RANGES["max_messages_per_second"].check("it", rate)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    return given
+    return rate
 
 
 Rate = Annotated[
@@ -326,13 +326,13 @@ def _run(work: Callable[[], Coroutine[Any, Any, bool]], *, once: bool) -> None:
         raise typer.Exit(1)
 
 
-def name_of(given: str | None, authority: str | None) -> str:
+def name_of(name: str | None, authority: str | None) -> str:
     """Return the first part of the backlog paths: the given one, or that of the primary's host."""
     from pairbus.pairing.options import checked_name, primary_name_of
 
     try:
-        if given is not None:
-            return checked_name(given)
+        if name is not None:
+            return checked_name(name)
         assert authority is not None
         return primary_name_of(authority)
     except ValueError as error:

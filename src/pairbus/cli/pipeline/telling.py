@@ -160,8 +160,8 @@ class SyphonTelling:
             event, told_s = self._unreachable
             return self._away_line(event, self._wall_s() - told_s, now)
         waiting = None if self.counted is None else self.counted.waiting(now)
-        going = max((waiting or 0) - now.blocked - now.uncompleted, 0)
-        eta = f", {going / now.per_s:.0f} s to go" if going and now.per_s >= 1 else ""
+        under_way = max((waiting or 0) - now.blocked - now.uncompleted, 0)
+        eta = f", {under_way / now.per_s:.0f} s to go" if under_way and now.per_s >= 1 else ""
         return (
             f"{many(now.queues, 'queue')}, {'?' if waiting is None else waiting} waiting, {now.moved} moved,"
             f" {now.per_s:.0f}/s{eta}, {now.blocked} blocked, {now.dead_lettered} dead-lettered, {now.errors} errors"

@@ -166,11 +166,11 @@ def check_extra() -> None:
         raise ConfigError(f"this command needs {error.name}: pip install 'pairbus[broker]'") from error
 
 
-def _namespaces(given: list[str], config: Path | None) -> list[NamespaceOptions]:
+def _namespaces(texts: list[str], config: Path | None) -> list[NamespaceOptions]:
     from pairbus.broker import NamespaceOptions, load_config
 
     ports: dict[str, int] = {}
-    for text in given:
+    for text in texts:
         name, _, port = text.partition("=")
         if not _NAME.fullmatch(name) or not port.isdecimal():
             raise ConfigError(f"--namespace {text!r}: NAME=PORT is needed, for example contoso={DEFAULT_PORT}")
@@ -178,9 +178,13 @@ def _namespaces(given: list[str], config: Path | None) -> list[NamespaceOptions]
         if name.lower() in map(str.lower, ports):
             raise ConfigError(f"--namespace {text!r}: the namespace {name!r} was given twice")
         ports[name] = int(port)
-    configured = {found.name: found for found in load_config(config)} if config is not None else {}
+    configured = (
+        {configured_options.name: configured_options for configured_options in load_config(config)}
+        if config is not None
+        else {}
+    )
     for offset, name in enumerate(configured):
-        if not given:
+        if not texts:
             ports[name] = DEFAULT_PORT + offset
         elif name not in ports:
             raise ConfigError(f"{config} describes namespace {name!r}; give it a port with --namespace {name}=PORT")
@@ -188,19 +192,19 @@ def _namespaces(given: list[str], config: Path | None) -> list[NamespaceOptions]
         ports["local"] = DEFAULT_PORT
     options = []
     for name, number in ports.items():
-        found = configured.get(name)
-        if found is None:
+        configured_options = configured.get(name)
+        if configured_options is None:
             options.append(NamespaceOptions(name, number))
         else:
             options.append(
                 NamespaceOptions(
                     name,
                     number,
-                    queues=tuple(found.queues),
-                    keys=tuple(found.keys),
-                    topics=tuple(found.topics),
-                    subscriptions=tuple(found.subscriptions),
-                    operations_per_s=found.operations_per_s,
+                    queues=tuple(configured_options.queues),
+                    keys=tuple(configured_options.keys),
+                    topics=tuple(configured_options.topics),
+                    subscriptions=tuple(configured_options.subscriptions),
+                    operations_per_s=configured_options.operations_per_s,
                 )
             )
     return options
@@ -211,13 +215,13 @@ def _check_port(option: str, text: str, port: str) -> None:
         raise ConfigError(f"{option} {text!r}: {port} is no port; ports are 1 to {PORT_MAX}, and 0 is any free one")
 
 
-def _with_extra_ports(namespaces: list[NamespaceOptions], given: list[tuple[str, str]]) -> list[NamespaceOptions]:
+def _with_extra_ports(namespaces: list[NamespaceOptions], extra_ports: list[tuple[str, str]]) -> list[NamespaceOptions]:
     """Add further ports to the namespaces that they name; without a name, to the only one.
 
     Every port takes every protocol. The names of the options say which protocol clients expect there.
     """
     ports: dict[str, list[int]] = {options.name.lower(): [] for options in namespaces}
-    for option, text in given:
+    for option, text in extra_ports:
         name, _, port = text.rpartition("=")
         if not port.isdecimal():
             raise ConfigError(f"{option} {text!r}: PORT or NAME=PORT is needed, for example 5300")

@@ -65,8 +65,8 @@ class ChildBroker:
             self.connection_strings[name] = connection_string
             self._ports[name] = ConnectionString.parse(connection_string).port or 0
         code = await process.wait()
-        said = self._errors.read_text(errors="replace").strip()
-        raise PairbusError(f"the broker ended with exit code {code} before it was ready: {said[-500:]}")
+        errors = self._errors.read_text(errors="replace").strip()
+        raise PairbusError(f"the broker ended with exit code {code} before it was ready: {errors[-500:]}")
 
     async def kill(self) -> None:
         """Kill the broker by SIGKILL: no close, no last commit. Returns when the process is gone."""
@@ -99,15 +99,15 @@ async def run_command(words: Sequence[str], folder: Path, environment: Mapping[s
     errors = folder / f"{words[0]}.stderr"
     process = await _start(words, errors, {**environment, **places})
     try:
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     if process.returncode:
         last = errors.read_text(errors="replace").strip()[-SAID_MAX:]
-        raise PairbusError(f"pairbus {words[0]} ended with exit code {process.returncode}: {said.decode()}{last}")
-    return said.decode()
+        raise PairbusError(f"pairbus {words[0]} ended with exit code {process.returncode}: {output.decode()}{last}")
+    return output.decode()
 
 
 async def _start(words: Sequence[str], errors: Path, environment: Mapping[str, str]) -> asyncio.subprocess.Process:

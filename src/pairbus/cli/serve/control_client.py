@@ -70,14 +70,14 @@ def control_client(
             " or set PAIRBUS_CONNECTION_STRING"
         )
     text = namespace_options.connection_string(connection_string, "--connection-string", "PAIRBUS_CONNECTION_STRING")
-    given = ConnectionString.parse(text)
-    port = given.port or (DEFAULT_PORT if given.emulator else 443)
-    authority = f"{in_url(given.host)}:{port}"
-    if given.key_name is not None and given.key is not None:
-        token = sign(f"https://{authority}", given.key_name, given.key, int(time.time()) + TOKEN_S)
+    parsed = ConnectionString.parse(text)
+    port = parsed.port or (DEFAULT_PORT if parsed.emulator else 443)
+    authority = f"{in_url(parsed.host)}:{port}"
+    if parsed.key_name is not None and parsed.key is not None:
+        token = sign(f"https://{authority}", parsed.key_name, parsed.key, int(time.time()) + TOKEN_S)
     else:
-        token = given.signature or ""
-    connection = http.client.HTTPSConnection(authority, timeout=WAIT_S, context=_trust(given, authority, ca_file))
+        token = parsed.signature or ""
+    connection = http.client.HTTPSConnection(authority, timeout=WAIT_S, context=_trust(parsed, authority, ca_file))
     return ControlClient(connection, authority, "", token)
 
 
@@ -85,26 +85,26 @@ def _namespace_of(unix: UnixConnection, place: str, wanted: str | None) -> str:
     """Return the namespace to talk to: the wanted one, or the only one."""
     match _call(unix, place, "GET", "/", {}, None):
         case {"namespaces": [str(), *_] as names}:
-            found = [str(name) for name in names if wanted is None or str(name).lower() == wanted.lower()]
+            matching = [str(name) for name in names if wanted is None or str(name).lower() == wanted.lower()]
         case _:
             raise PairbusError(f"{place} is no control socket of a broker or a proxy")
     known = " | ".join(map(str, names))
-    if not found:
+    if not matching:
         raise ConfigError(f"{place} has no namespace {wanted!r:.80}; say which: --namespace {known}")
-    if len(found) > 1:
+    if len(matching) > 1:
         raise ConfigError(f"{place} has several namespaces; say which: --namespace {known}")
-    return found[0]
+    return matching[0]
 
 
-def _trust(given: ConnectionString, authority: str, ca_file: Path | None) -> ssl.SSLContext:
+def _trust(parsed: ConnectionString, authority: str, ca_file: Path | None) -> ssl.SSLContext:
     import ssl
 
     if ca_file is not None:
         return ssl.create_default_context(cafile=ca_file)
-    if not given.emulator:
+    if not parsed.emulator:
         return ssl.create_default_context()
-    if not is_loopback(given.host):
-        raise ConfigError(f"{given.host} is not this machine: copy the broker's ca.pem and give it with --ca-file")
+    if not is_loopback(parsed.host):
+        raise ConfigError(f"{parsed.host} is not this machine: copy the broker's ca.pem and give it with --ca-file")
     try:
         return ssl.create_default_context(cadata=fetch_ca(authority, WAIT_S).decode("ascii"))
     except OSError as error:
@@ -123,19 +123,19 @@ def _call(
     try:
         connection.request(method, path, text, headers)
         answer = connection.getresponse()
-        said = answer.read().decode("utf-8", "replace")
+        body_text = answer.read().decode("utf-8", "replace")
     except (OSError, http.client.HTTPException) as error:
         raise PairbusError(_unreachable(place, error)) from None
     finally:
         connection.close()  # the next request opens it again
     try:
-        found = json.loads(said)
+        reply = json.loads(body_text)
     except ValueError:
-        found = {"error": f"status {answer.status}: {said[:300]}"}
+        reply = {"error": f"status {answer.status}: {body_text[:300]}"}
     if answer.status < 300:
-        return found
+        return reply
     kind = FaultNotFound if answer.status == 404 else ConfigError if answer.status == 400 else PairbusError
-    reason = found.get("error", said[:300]) if isinstance(found, dict) else said[:300]
+    reason = reply.get("error", body_text[:300]) if isinstance(reply, dict) else body_text[:300]
     raise kind(f"refused by {place}: {reason}")
 
 

@@ -90,20 +90,20 @@ def _given(primary: str | None, secondary: str | None, credential: str | None, c
     from pairbus.cli.serve.dashboard_page import Given
 
     namespaces = Namespaces(credential, ca_file)
-    found: list[Given] = []
+    pair: list[Given] = []
     for value, option, variable in (
         (primary, "--primary", "PAIRBUS_PRIMARY"),
         (secondary, "--secondary", "PAIRBUS_SECONDARY"),
     ):
-        if value is None and found:
+        if value is None and pair:
             continue
         side = namespaces.side(value, option, variable)
         text = connection_string(value, option, variable)
-        found.append(Given(side, text if "=" in text else None))
+        pair.append(Given(side, text if "=" in text else None))
     namespaces.check()
-    if len(found) == 2:
-        check_two(found[0].side, found[1].side)
-    return found
+    if len(pair) == 2:
+        check_two(pair[0].side, pair[1].side)
+    return pair
 
 
 async def _run(page: PageOptions, host: str, port: int) -> None:

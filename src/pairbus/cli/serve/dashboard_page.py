@@ -69,19 +69,19 @@ class PageOptions:
 
 async def make_page(options: PageOptions) -> tuple[Page, str | None]:
     """Make the page, and the token that it needs. ConfigError: a control socket does not belong to a namespace."""
-    given = options.given
+    namespaces = options.given
     sockets = await in_thread("pairbus-control", _sockets, options.controls)
     targets: list[WatchedNamespace] = []
-    for one, role in zip(given, ROLES, strict=False):
-        targets.append(await _target(one, role if len(given) == 2 else None, sockets, options.ca_file))
-    unused = set(options.controls) - {sockets[port][0] for one in given if (port := _port(one)) in sockets}
+    for one, role in zip(namespaces, ROLES, strict=False):
+        targets.append(await _target(one, role if len(namespaces) == 2 else None, sockets, options.ca_file))
+    unused = set(options.controls) - {sockets[port][0] for one in namespaces if (port := _port(one)) in sockets}
     if unused:
         raise ConfigError(f"--control {unused.pop()}: no namespace of this broker was given as primary or secondary")
     if len(targets) == 2 and targets[0].name == targets[1].name:
         targets[0].name, targets[1].name = (f"{one.name} ({one.role})" for one in targets)
     pairing = _pairing(options, targets)
     watch = Watch(" and ".join(one.name for one in targets), targets, pairing, load("standard"))
-    is_open = is_loopback(options.host) and all(one.has_well_known_key for one in given)
+    is_open = is_loopback(options.host) and all(one.has_well_known_key for one in namespaces)
     token = None if is_open else secrets.token_urlsafe(24)
     metrics = PageMetrics(watch, options.host, options.hosts, _metrics_token(options, token))
     guard = Guard(None if token is None else same_token(token), options.hosts)
@@ -96,21 +96,21 @@ def _metrics_token(options: PageOptions, token: str | None) -> str | None:
 
     ConfigError: the token of the environment is empty.
     """
-    given = os.environ.get(TOKEN_VARIABLE)
-    if given == "":
+    metrics_token = os.environ.get(TOKEN_VARIABLE)
+    if metrics_token == "":
         raise ConfigError(f"{TOKEN_VARIABLE} is empty: remove it, or give it a text that nobody guesses")
-    if given is not None:
-        return given
+    if metrics_token is not None:
+        return metrics_token
     return None if is_loopback(options.host) and not options.hosts else token
 
 
 def _pairing(options: PageOptions, targets: list[WatchedNamespace]) -> Pairing:
     sides = [one.side for one in options.given]
 
-    def is_ours(said: dict[str, Any]) -> bool:
+    def is_ours(client: dict[str, Any]) -> bool:
         if len(sides) == 1:
-            return any(same_namespace(said[role], sides[0].name) for role in ROLES)
-        return all(same_namespace(said[role], side.name) for role, side in zip(ROLES, sides, strict=True))
+            return any(same_namespace(client[role], sides[0].name) for role in ROLES)
+        return all(same_namespace(client[role], side.name) for role, side in zip(ROLES, sides, strict=True))
 
     if len(sides) == 1:
         return Pairing(is_ours)
@@ -125,34 +125,34 @@ def _pairing(options: PageOptions, targets: list[WatchedNamespace]) -> Pairing:
 
 def _look_of(looking: Looking, billed: WatchedNamespace | None) -> Callable[[], Awaitable[dict[str, Any]]]:
     async def look() -> dict[str, Any]:
-        found = as_json(await looking.look(), None)
+        state = as_json(await looking.look(), None)
         if billed is not None:  # a listing, and peeks of the queues that are not empty
-            billed.operations += 1 + sum(bool(queue["peeked"]) for queue in found["queues"])
-        return found
+            billed.operations += 1 + sum(bool(queue["peeked"]) for queue in state["queues"])
+        return state
 
     return look
 
 
 def _port(one: Given) -> int | None:
-    found = one.connection
-    return None if found is None or not found.emulator else found.port or DEFAULT_PORT
+    match = one.connection
+    return None if match is None or not match.emulator else match.port or DEFAULT_PORT
 
 
 def _sockets(controls: tuple[Path, ...]) -> dict[int | None, tuple[Path, str]]:
     """Ask each control socket for its namespaces: port → the socket as it was given, and the namespace's name."""
-    found: dict[int | None, tuple[Path, str]] = {}
+    sockets: dict[int | None, tuple[Path, str]] = {}
     for control in controls:
         path = control / SOCKET_NAME if control.is_dir() else control
         for name in _asked(path, "/")["namespaces"]:
-            found[_asked(path, f"/{name}/$pairbus/overview").get("port")] = control, name
-    return found
+            sockets[_asked(path, f"/{name}/$pairbus/overview").get("port")] = control, name
+    return sockets
 
 
 def _asked(path: Path, route: str) -> dict[str, Any]:
-    status, said = ask(path, "GET", route, None, CONTROL_S)
-    if status != 200 or not isinstance(said, dict):
+    status, reply = ask(path, "GET", route, None, CONTROL_S)
+    if status != 200 or not isinstance(reply, dict):
         raise ConfigError(f"--control {path} is not the control socket of a broker of this version (status {status})")
-    return said
+    return reply
 
 
 async def _target(

@@ -119,9 +119,9 @@ def _say(sentence: str) -> None:
 
 
 def _say_unneeded(variables: Mapping[str, str]) -> None:
-    given = [name for name in UNNEEDED if name in variables]
-    if given:
-        _say(f"ignored, because neither a database nor a licence is needed: {', '.join(given)}")
+    unneeded = [name for name in UNNEEDED if name in variables]
+    if unneeded:
+        _say(f"ignored, because neither a database nor a licence is needed: {', '.join(unneeded)}")
 
 
 def _configured(file: Path | None) -> NamespaceConfig:
@@ -141,17 +141,17 @@ def _configured(file: Path | None) -> NamespaceConfig:
     return namespaces[0]
 
 
-def _options(found: NamespaceConfig, port: int, http_port: int) -> NamespaceOptions:
+def _options(config: NamespaceConfig, port: int, http_port: int) -> NamespaceOptions:
     from pairbus.broker import NamespaceOptions
 
     return NamespaceOptions(
-        found.name,
+        config.name,
         port,
-        queues=tuple(found.queues),
-        keys=tuple(found.keys),
-        topics=tuple(found.topics),
-        subscriptions=tuple(found.subscriptions),
+        queues=tuple(config.queues),
+        keys=tuple(config.keys),
+        topics=tuple(config.topics),
+        subscriptions=tuple(config.subscriptions),
         extra_ports=(http_port,),
         is_updated=True,
-        operations_per_s=found.operations_per_s,
+        operations_per_s=config.operations_per_s,
     )

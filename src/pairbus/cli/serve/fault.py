@@ -102,7 +102,7 @@ def add(
     as_json: Json = False,
 ) -> None:
     """Switch a fault on. Prints its number, with which it can be cleared."""
-    given = {
+    options = {
         "kind": kind,
         "entity": entity,
         "direction": direction,
@@ -115,7 +115,7 @@ def add(
         "link_s": link_idle,
         "connection_s": connection_idle,
     }
-    fields = {name: value for name, value in given.items() if value is not None}
+    fields = {name: value for name, value in options.items() if value is not None}
     Fault.read(fields)  # before a connection is opened
     added = control_client(control, namespace, connection_string, ca_file).call("POST", "faults", fields)
     typer.echo(json.dumps(added, indent=2) if as_json else added["id"])
@@ -130,11 +130,11 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List the faults that are on."""
-    found = control_client(control, namespace, connection_string, ca_file).call("GET", "faults")
+    faults = control_client(control, namespace, connection_string, ca_file).call("GET", "faults")
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(faults, indent=2))
     else:
-        print_table(COLUMNS, [_row(one) for one in found])
+        print_table(COLUMNS, [_row(one) for one in faults])
 
 
 @_app.command(

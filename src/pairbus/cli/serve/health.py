@@ -59,13 +59,13 @@ def health(
         urls = [_url(each) for each in addresses]
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
-    told = ""
+    last_error = ""
     for each, url in zip(addresses, urls, strict=True):
-        is_healthy, told = ask(url, timeout)
+        is_healthy, last_error = ask(url, timeout)
         if not is_healthy:
-            say(f"pairbus: {each}: {told}")
+            say(f"pairbus: {each}: {last_error}")
             raise typer.Exit(1)
-    typer.echo(told)
+    typer.echo(last_error)
 
 
 def configured(variables: Mapping[str, str]) -> list[str]:
@@ -114,9 +114,9 @@ def _answer(url: str, timeout_s: float) -> tuple[int, bytes]:
 
 def _read(status: int, body: bytes) -> tuple[bool, str]:
     try:
-        told = json.loads(body)
-        words = one_line(str(told["message"]))
-        is_healthy = bool(told["status"] == "healthy")
+        state = json.loads(body)
+        words = one_line(str(state["message"]))
+        is_healthy = bool(state["status"] == "healthy")
     except (ValueError, KeyError, TypeError):
         return False, f"this is not the port of a broker: it answered {status} without a health report"
     return is_healthy and status == 200, words

@@ -127,9 +127,9 @@ def _place(target: str | None, connection_string: str | None, *, wants_tls: bool
     text = namespace_options.connection_string(
         connection_string, "--target or --connection-string", "PAIRBUS_CONNECTION_STRING"
     )
-    given = strings.ConnectionString.parse(text)
-    port = given.port or (5672 if given.emulator else 5671)
-    return _Place(given.host, port, wants_tls or not given.emulator, text)
+    parsed = strings.ConnectionString.parse(text)
+    port = parsed.port or (5672 if parsed.emulator else 5671)
+    return _Place(parsed.host, port, wants_tls or not parsed.emulator, text)
 
 
 def _listen(text: str) -> tuple[str, int]:
@@ -169,9 +169,9 @@ def _ways(proxy: Proxy, connection_string: str | None) -> list[str]:
     """Return how clients reach the proxy, line by line."""
     lines = [f"address {proxy.address}"]
     if connection_string is not None:
-        said = proxy.connection_string(connection_string)
-        lines.append(f"connection_string {said}")
-        if proxy.address not in said:
+        through_proxy = proxy.connection_string(connection_string)
+        lines.append(f"connection_string {through_proxy}")
+        if proxy.address not in through_proxy:
             lines.append(f"custom_endpoint_address sb://{proxy.address} (with transport_type=TransportType.Amqp)")
     if proxy.ca_file is not None:
         lines.append(f"connection_verify {proxy.ca_file}")

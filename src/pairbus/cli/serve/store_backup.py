@@ -90,8 +90,8 @@ def backup(
     finally:
         remove_draft(draft)
     if as_json:
-        found = {"file": str(to), "bytes": size, **contents._asdict(), "verified": verify}
-        typer.echo(json.dumps(found, indent=2))
+        facts = {"file": str(to), "bytes": size, **contents._asdict(), "verified": verify}
+        typer.echo(json.dumps(facts, indent=2))
         return
     typer.echo(f"{to}: {size / MB:.1f} MB, {counted(contents.messages)}, commit {contents.commits}")
     if verify:
@@ -161,12 +161,16 @@ def _filled(folder: Path, draft: Path, with_verification: bool) -> tuple[Content
             entities = 0
         else:
             line.show(f"verifying {draft.stat().st_size / MB:.0f} MB")
-            found = verify(draft, line.show)
-            if found.damage:
-                raise StoreError(f"The copy is damaged, as the store is; no backup was made: {' '.join(found.damage)}")
-            if found.contents != contents:
-                raise StoreError(f"The copy has {found.contents} where the store had {contents}; no backup was made.")
-            entities = found.entities
+            verified = verify(draft, line.show)
+            if verified.damage:
+                raise StoreError(
+                    f"The copy is damaged, as the store is; no backup was made: {' '.join(verified.damage)}"
+                )
+            if verified.contents != contents:
+                raise StoreError(
+                    f"The copy has {verified.contents} where the store had {contents}; no backup was made."
+                )
+            entities = verified.entities
     finally:
         line.clear()
     if missing:

@@ -24,19 +24,19 @@ ANSWER_SIZE_MAX = 1 << 20
 
 def switch(connection_string: str, method: str, name: str, asked: Any, ca_file: Path | None = None) -> Any:
     """Make one request to `/$pairbus/<name>` and return its JSON; errors arrive as a PairbusError of one line."""
-    given = ConnectionString.parse(connection_string)
-    port = given.port or (DEFAULT_PORT if given.emulator else 443)
-    authority = f"{in_url(given.host)}:{port}"
-    token = given.signature
-    if given.key is not None and given.key_name is not None:
-        token = sign(f"sb://{authority}/", given.key_name, given.key, int(time.time()) + TOKEN_S)
+    parsed = ConnectionString.parse(connection_string)
+    port = parsed.port or (DEFAULT_PORT if parsed.emulator else 443)
+    authority = f"{in_url(parsed.host)}:{port}"
+    token = parsed.signature
+    if parsed.key is not None and parsed.key_name is not None:
+        token = sign(f"sb://{authority}/", parsed.key_name, parsed.key, int(time.time()) + TOKEN_S)
     headers = {"Authorization": token or "", "Content-Type": "application/json"}
     own_file = None if ca_file is None else str(ca_file)
     wait_s = CONNECT_WAIT_S + READ_WAIT_S  # for connecting and for the answer: the socket has one limit
     try:
-        with trusted(given.host if given.emulator else None, authority, own_file) as certificates:
+        with trusted(parsed.host if parsed.emulator else None, authority, own_file) as certificates:
             context = ssl.create_default_context(cafile=certificates if isinstance(certificates, str) else None)
-        with closing(http.client.HTTPSConnection(given.host, port, timeout=wait_s, context=context)) as connection:
+        with closing(http.client.HTTPSConnection(parsed.host, port, timeout=wait_s, context=context)) as connection:
             connection.request(method, f"/$pairbus/{name}", json.dumps(asked), headers)
             answer = connection.getresponse()
             text = answer.read(ANSWER_SIZE_MAX).decode("utf-8", "replace")
@@ -50,11 +50,11 @@ def _result(status: int, text: str, authority: str) -> Any:
         detail = re.search(r"<Detail>(?:SubCode=\d+\. )?(.*?)</Detail>", text, re.DOTALL)
         raise ConfigError(f"{authority} refused the key of the connection string: {detail[1] if detail else status}")
     try:
-        found = json.loads(text)
+        reply = json.loads(text)
     except ValueError:
         raise PairbusError(
             f"{authority} does not know this request (status {status}): it is no Pairbus broker of this version"
         ) from None
     if status != 200:
-        raise PairbusError(f"refused by {authority}: {found.get('error', status)}")
-    return found
+        raise PairbusError(f"refused by {authority}: {reply.get('error', status)}")
+    return reply

@@ -43,19 +43,19 @@ class Evaluator:
         self.made_up: set[str] = set()
         "Texts that stand for what only Azure knows; no entity may have one in its name."
 
-    def value(self, given: Any) -> Any:
+    def value(self, expression: Any) -> Any:
         """Evaluate a value of the template with everything inside it."""
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise ConfigError(f"the template is nested deeper than {DEPTH_MAX} levels, or a variable uses itself")
         try:
-            if isinstance(given, str):
-                return self._text(given)
-            if isinstance(given, list):
-                return [self.value(each) for each in given]
-            if isinstance(given, dict):
-                return {name: self.value(each) for name, each in given.items()}
-            return given
+            if isinstance(expression, str):
+                return self._text(expression)
+            if isinstance(expression, list):
+                return [self.value(each) for each in expression]
+            if isinstance(expression, dict):
+                return {name: self.value(each) for name, each in expression.items()}
+            return expression
         finally:
             self._depth -= 1
 
@@ -158,13 +158,13 @@ class _Parser:
     def _arguments(self) -> list[Any]:
         if not self._is_next("("):
             raise ConfigError("a function needs '('")
-        found: list[Any] = []
+        arguments: list[Any] = []
         if self._is_next(")"):
-            return found
+            return arguments
         while True:
-            found.append(self._expression())
+            arguments.append(self._expression())
             if self._is_next(")"):
-                return found
+                return arguments
             if not self._is_next(","):
                 raise ConfigError("',' or ')' is missing")
 
@@ -183,9 +183,9 @@ class _Parser:
 
 def _member(value: Any, key: Any) -> Any:
     if isinstance(value, dict):
-        for name, found in value.items():
+        for name, member in value.items():
             if str(name).lower() == str(key).lower():
-                return found
+                return member
     elif isinstance(value, list) and isinstance(key, int) and 0 <= key < len(value):
         return value[key]
     raise ConfigError(f"there is no {key!r} in {value!r:.60}")

@@ -64,13 +64,13 @@ class _Resource:
 
 def read_template(template: Any, values: Mapping[str, Any]) -> TemplateEntities:
     """Read a template with the values of its parameters. ConfigError names what cannot be evaluated."""
-    found = TemplateEntities()
+    entities = TemplateEntities()
     try:
-        for resource in _resources_of_template(template, values, found):
-            _add(resource, found)
+        for resource in _resources_of_template(template, values, entities):
+            _add(resource, entities)
     except RecursionError:
         raise ConfigError("the template is nested too deeply") from None
-    return found
+    return entities
 
 
 def read_parameters(document: Any) -> dict[str, Any]:
@@ -84,12 +84,12 @@ def read_parameters(document: Any) -> dict[str, Any]:
 # ── the resources of a template ──
 
 
-def _resources_of_template(template: Any, values: Mapping[str, Any], found: TemplateEntities) -> Iterator[_Resource]:
+def _resources_of_template(template: Any, values: Mapping[str, Any], entities: TemplateEntities) -> Iterator[_Resource]:
     if not isinstance(template, dict) or not isinstance(template.get("resources"), list | dict):
         raise ConfigError(
             "it is no ARM template ('resources'), and no configuration file of the emulator ('UserConfig')"
         )
-    yield from _resources(template["resources"], _evaluator(template, values), found, 0, ())
+    yield from _resources(template["resources"], _evaluator(template, values), entities, 0, ())
 
 
 def _table(value: Any, what: str) -> dict[str, Any]:
@@ -103,27 +103,27 @@ def _table(value: Any, what: str) -> dict[str, Any]:
 
 def _evaluator(template: Mapping[str, Any], values: Mapping[str, Any]) -> Evaluator:
     declared = _table(template.get("parameters"), "parameters")
-    given = {name.lower(): value for name, value in values.items()}
-    strange = sorted(given.keys() - {name.lower() for name in declared})
+    parameters = {name.lower(): value for name, value in values.items()}
+    strange = sorted(parameters.keys() - {name.lower() for name in declared})
     if strange:
         raise ConfigError(f"the template has no parameter {', '.join(strange)}")
     readers: dict[str, Any] = {}
     evaluator = Evaluator(readers, _table(template.get("variables"), "variables"))
     for name, declaration in declared.items():
-        readers[name.lower()] = partial(_parameter, name, declaration, given, evaluator)
+        readers[name.lower()] = partial(_parameter, name, declaration, parameters, evaluator)
     return evaluator
 
 
-def _parameter(name: str, declaration: Any, given: Mapping[str, Any], evaluator: Evaluator) -> Any:
-    if name.lower() in given:
-        return given[name.lower()]
+def _parameter(name: str, declaration: Any, parameters: Mapping[str, Any], evaluator: Evaluator) -> Any:
+    if name.lower() in parameters:
+        return parameters[name.lower()]
     if not isinstance(declaration, dict) or "defaultValue" not in declaration:
         raise ConfigError(f"parameter {name!r} has no value: give it with --parameters")
     return evaluator.value(declaration["defaultValue"])
 
 
 def _resources(
-    listed: Any, evaluator: Evaluator, found: TemplateEntities, depth: int, parent: tuple[str, ...]
+    listed: Any, evaluator: Evaluator, entities: TemplateEntities, depth: int, parent: tuple[str, ...]
 ) -> Iterator[_Resource]:
     """Yield the resources of a list, and those within them. `parent`: type and name of the resource around them."""
     if depth > DEPTH_MAX:
@@ -139,21 +139,21 @@ def _resources(
         _refuse_loop(resource, full_kind, written)
         is_ours = full_kind.lower().startswith(f"{NAMESPACE}") or full_kind.lower() == DEPLOYMENT
         if not is_ours:
-            found.notes.append(f"skipped {full_kind} {written!r:.80}: it is no entity")
+            entities.notes.append(f"skipped {full_kind} {written!r:.80}: it is no entity")
             continue
         if evaluator.value(resource.get("condition", True)) is False:
-            found.notes.append(f"skipped {full_kind} {written!r:.80}: its condition is false")
+            entities.notes.append(f"skipped {full_kind} {written!r:.80}: its condition is false")
             continue
         if full_kind.lower() == DEPLOYMENT:
-            yield from _module(resource, evaluator, found, depth)
+            yield from _module(resource, evaluator, entities, depth)
             continue
         name = str(evaluator.value(written))
         if parent and full_kind != kind:
             name = f"{parent[1]}/{name}"
         names = _names(full_kind, name, evaluator)
-        given = evaluator.value(resource.get("properties")) if full_kind.lower() in KINDS else {}
-        yield _Resource(full_kind.lower(), names, _table(given, f"properties of {written!r:.80}"))
-        yield from _resources(resource.get("resources") or [], evaluator, found, depth + 1, (full_kind, name))
+        properties = evaluator.value(resource.get("properties")) if full_kind.lower() in KINDS else {}
+        yield _Resource(full_kind.lower(), names, _table(properties, f"properties of {written!r:.80}"))
+        yield from _resources(resource.get("resources") or [], evaluator, entities, depth + 1, (full_kind, name))
 
 
 def _refuse_loop(resource: Mapping[str, Any], kind: str, name: Any) -> None:
@@ -179,40 +179,42 @@ def _names(kind: str, name: str, evaluator: Evaluator) -> list[str]:
 
 
 def _module(
-    resource: Mapping[str, Any], evaluator: Evaluator, found: TemplateEntities, depth: int
+    resource: Mapping[str, Any], evaluator: Evaluator, entities: TemplateEntities, depth: int
 ) -> Iterator[_Resource]:
     properties = _table(resource.get("properties"), f"properties of {resource.get('name')!r:.80}")
     template = properties.get("template")
     if not isinstance(template, dict):
-        found.notes.append(f"skipped {DEPLOYMENT} {resource.get('name')!r:.80}: its template is not in this file")
+        entities.notes.append(f"skipped {DEPLOYMENT} {resource.get('name')!r:.80}: its template is not in this file")
         return
     options = _table(properties.get("expressionEvaluationOptions"), "expressionEvaluationOptions")
     if str(options.get("scope", "outer")).lower() == "outer":
-        yield from _resources(template.get("resources") or [], evaluator, found, depth + 1, ())
+        yield from _resources(template.get("resources") or [], evaluator, entities, depth + 1, ())
         return
-    given = {
+    parameters = {
         name: evaluator.value(each["value"])
         for name, each in _table(properties.get("parameters"), "parameters of a deployment").items()
         if isinstance(each, dict) and "value" in each
     }
-    inner = _evaluator(template, given)
+    inner = _evaluator(template, parameters)
     inner.made_up |= evaluator.made_up
-    yield from _resources(template.get("resources") or [], inner, found, depth + 1, ())
+    yield from _resources(template.get("resources") or [], inner, entities, depth + 1, ())
 
 
 # ── one resource ──
 
 
-def _add(resource: _Resource, found: TemplateEntities) -> None:
+def _add(resource: _Resource, entities: TemplateEntities) -> None:
     kind = KINDS.get(resource.kind)
     if kind is None:
         if resource.kind.endswith("/authorizationrules"):
-            found.notes.append(f"skipped {resource.title}: keys are never imported")
+            entities.notes.append(f"skipped {resource.title}: keys are never imported")
         elif resource.kind != NAMESPACE:
-            found.notes.append(f"skipped {resource.title}: it is no entity")
+            entities.notes.append(f"skipped {resource.title}: it is no entity")
         return
-    namespace = found.namespaces.setdefault(resource.names[0], {"Name": resource.names[0], "Queues": [], "Topics": []})
-    made = {"Name": resource.names[-1], "Properties": _properties(kind, resource, found.notes)}
+    namespace = entities.namespaces.setdefault(
+        resource.names[0], {"Name": resource.names[0], "Queues": [], "Topics": []}
+    )
+    made = {"Name": resource.names[-1], "Properties": _properties(kind, resource, entities.notes)}
     match kind:
         case "queue":
             _put(namespace["Queues"], made, resource)
@@ -259,23 +261,25 @@ def _properties(kind: str, resource: _Resource, notes: list[str]) -> dict[str, A
 
 
 def _rule(resource: _Resource, notes: list[str]) -> dict[str, Any]:
-    given = resource.properties
-    kind = given.get("filterType") or ("CorrelationFilter" if given.get("correlationFilter") else "SqlFilter")
+    properties = resource.properties
+    kind = properties.get("filterType") or ("CorrelationFilter" if properties.get("correlationFilter") else "SqlFilter")
     if not isinstance(kind, str) or kind not in FILTER_TYPES:
         raise ConfigError(f"{resource.title}: filterType is {kind!r}; known are {', '.join(FILTER_TYPES)}")
     notes += [
         f"{resource.title}: the property {name!r} is not supported and was left out"
-        for name in given.keys() - {"filterType", "sqlFilter", "correlationFilter", "action"}
+        for name in properties.keys() - {"filterType", "sqlFilter", "correlationFilter", "action"}
     ]
     if kind == "SqlFilter":
-        part = _table(given.get("sqlFilter"), "sqlFilter") or {"sqlExpression": "1=1"}
+        part = _table(properties.get("sqlFilter"), "sqlFilter") or {"sqlExpression": "1=1"}
         made: dict[str, Any] = {"SqlFilter": _sql(part, resource)}
     else:
         made = {
-            "CorrelationFilter": _correlation(_table(given.get("correlationFilter"), "correlationFilter"), resource)
+            "CorrelationFilter": _correlation(
+                _table(properties.get("correlationFilter"), "correlationFilter"), resource
+            )
         }
     made["FilterType"] = FILTER_TYPES[kind]
-    action = _table(given.get("action"), "action")
+    action = _table(properties.get("action"), "action")
     if action.get("sqlExpression"):
         made["Action"] = _sql(action, resource)
     return made
