@@ -1,4 +1,8 @@
-"""The `pairbus` command. Exit codes: 0 done, 1 it could not be done (one line on stderr), 2 wrong usage."""
+"""The `pairbus` command. Exit codes: 0 done, 1 it could not be done (one line on stderr), 2 wrong usage.
+
+`serve` has brokers, proxies, the dashboard and their switches; `admin` entities and rules; `messages` single messages;
+`pair` what operators ask about a pair; `pipeline` syphons, ledgers and reports; `demo` the show.
+"""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def connection_string(text: str | None, option: str, variable: str) -> str:
 
 
 class Namespaces:
-    """Maker of the sides of one command, by connection string or by host and credential."""
+    """Makes the sides of one command, by connection string or by host and credential."""
 
     def __init__(self, credential: str | None, ca_file: Path | None) -> None:
         self._credential = credential

@@ -1,10 +1,11 @@
-"""The paired client. One send, from the call to the primary's queue, passes these files in this order:
+"""The client of a pair of namespaces, or of one. A send passes these files in this order:
 
-    client or sync   the call                          outgoing     its bytes
-    engine           pairing first, if needed          sends        direct, diverted or planned
-    pairing.sending  every decision of the plan        pairing.envelope   the copy for a backlog queue
-    transport        the wire                          background   clocks, pings, the syphon that brings it home
+    client, sync      the call, with asyncio or with threads
+    outgoing          its bytes
+    engine            pairing first, if needed
+    sends             the commands of its plan (`pairing/plan.py`), which `transport` carries to a namespace
+    results           counts and events
 
-`client` is for asyncio; `sync` is a face on the same engine, which `thread` runs in a thread. `life` begins and ends
-all that a client holds.
+`background` has the timers, the pings and the client's own syphon; `receiving` receives; `life` begins and ends all
+that a client holds. ARCHITECTURE.md has the whole walk.
 """

@@ -12,7 +12,7 @@ from pairbus.pairing.side_states import PairSide
 
 
 class PairedClientFace(ClientFace[SenderT, ReceiverT]):
-    """Construction of a paired client, and the commands of its application."""
+    """Makes a paired client, and has the commands of its application."""
 
     def __init__(self, primary: Any, options: SendAvailabilityPairedNamespaceOptions) -> None:
         factory, admin = factory_of(options), options.secondary_namespace_manager

@@ -19,7 +19,7 @@ _OF_PAIRS = {
 
 
 class SingleClientFace(ClientFace[SenderT, ReceiverT]):
-    """Construction of a client of one namespace: the engine of a paired client, without a secondary."""
+    """Makes a client of one namespace: it has the engine of a paired client, without a secondary."""
 
     def __init__(self, fully_qualified_namespace: str, credential: Any, **keywords: Any) -> None:
         """Make a client by the host of a namespace and a credential, with the keywords of the SDK's client.

@@ -1,4 +1,4 @@
-"""Conversation of two AMQP peers, followed: bytes of either direction in, whole frames with their meaning out.
+"""Follows the conversation of two AMQP peers: bytes of either direction in, whole frames with their meaning out.
 
 Laws of this file.
  1. The bytes that go in come out, in their order: a frame leaves when it is whole.

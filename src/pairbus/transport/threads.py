@@ -1,4 +1,4 @@
-"""Blocking calls outside of the event loop: in daemon threads, so that one that hangs never delays the process's end.
+"""Makes blocking calls in daemon threads: one that hangs delays neither the event loop nor the end of the process.
 
 The default executor of asyncio is not used, because the interpreter waits for its threads before it ends.
 """

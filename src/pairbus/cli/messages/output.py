@@ -63,7 +63,7 @@ def writable_json(text: str) -> str:
 
 
 class Output:
-    """Printer of messages in one format. `end` must be called, also when there were none."""
+    """Prints messages in one format. `end` must be called, also when there were none."""
 
     def __init__(self, chosen: Format, *, dead_letter: bool = False, live: bool = False) -> None:
         self._format = chosen

@@ -1,4 +1,4 @@
-"""Following an entity for `pairbus message tail`, by repeated looks."""
+"""Follows an entity for `pairbus message tail`, by repeated looks."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ SAID_MAX = 1000  # characters of an error of a command
 
 
 class ChildBroker:
-    """Broker process whose ports are chosen at the first start and kept; leaving the `async with` always ends it."""
+    """A broker in a process of its own. Its ports are chosen at the first start and kept; the `async with` ends it."""
 
     def __init__(self, namespaces: list[str], data: Path, errors: Path, options: Sequence[str] = ()) -> None:
         """Prepare the process. `options`: further options of `pairbus broker`."""

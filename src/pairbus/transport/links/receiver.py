@@ -1,4 +1,4 @@
-"""Receiving and settling.
+"""The receiver: it receives messages from one entity, and settles them.
 
 Credit. The first `receive` grants credit for `credit` messages; it stays open across calls and is topped up as messages
 are taken, so that buffered + granted never exceed `credit`, which limits the memory. With peek-lock, the locks of

@@ -1,1 +1,1 @@
-"""How a connection proves its rights: credentials, and the tokens that `$cbs` takes."""
+"""Credentials of a connection, and the tokens that `$cbs` takes."""

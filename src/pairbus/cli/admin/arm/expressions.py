@@ -32,7 +32,7 @@ SCOPE: dict[str, dict[str, Any]] = {
 
 
 class Evaluator:
-    """Evaluator of the expressions of one template, with its parameters and variables."""
+    """Evaluates the expressions of one template, with its parameters and variables."""
 
     def __init__(self, parameters: Mapping[str, Any], variables: Mapping[str, Any]) -> None:
         """`parameters`: functions that return a value or raise ConfigError, by name in lower case."""
@@ -111,7 +111,7 @@ class Evaluator:
 
 
 class _Parser:
-    """Parser that evaluates while it reads: literals, calls, and access by `.name` and `[index]`."""
+    """Parses an expression and evaluates it meanwhile: literals, calls, and access by `.name` and `[index]`."""
 
     def __init__(self, text: str, evaluator: Evaluator) -> None:
         self._text = text
