@@ -12,7 +12,7 @@ from pairbus.amqp.message import Message
 from pairbus.amqp.performatives import ACCEPTED_BYTES, Declare, Declared, Discharge, from_described
 from pairbus.amqp.types import Described
 from pairbus.broker.refusal import Refusal
-from pairbus.broker.wire.link_handler import LinkHandler
+from pairbus.broker.wire.link_handler import LinkHandler, end_of
 from pairbus.broker.wire.requests import RequestLink
 
 CREDIT = 100
@@ -50,7 +50,7 @@ class CoordinatorLink(LinkHandler):
 
     def _handlers(self) -> Iterator[LinkHandler | None]:
         for link in self.peer.links():
-            yield link.context
+            yield end_of(link)
 
     def _discharged(self, delivery: Delivery, refusal: Refusal | None) -> None:
         self._answer(delivery, ACCEPTED_BYTES if refusal is None else self.peer.refused(refusal))
