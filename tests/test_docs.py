@@ -494,7 +494,7 @@ def test_the_walk_of_a_send_passes_every_file_once() -> None:
 def test_the_architecture_can_be_read_in_a_sitting() -> None:
     """Tables that are looked up are in docs/internals.md. The glossary is looked up too, and may grow."""
     text, glossary = text_of("ARCHITECTURE.md").split("\n# Glossary\n")
-    assert len(text.splitlines()) <= 155
+    assert len(text.splitlines()) <= 172
     assert "\n# " not in glossary
 
 

@@ -16,22 +16,19 @@ from urllib.parse import quote
 import certifi
 from azure.servicebus import ServiceBusClient
 from azure.servicebus import aio as sdk_aio
-from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
-from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.amqp.sasl import SaslClient
 from pairbus.auth import emulator
 from pairbus.auth.connection_string import ConnectionString, host_and_port
 from pairbus.auth.hosts import in_url, is_loopback
 from pairbus.errors import did_you_mean
+from pairbus.sdk.administration import ADMINS, OF_CLIENT, AnyAdmin, new_admin, shared_secret
 from pairbus.sdk.clients import AnyClient, ClientConfig, ProxySettings, check_flavour, config_of, proxy_of_sync_sdk
 from pairbus.transport import Carrier, ClientConnection, connect
 from pairbus.transport.connection.endpoint import Endpoint, TransportKind
 from pairbus.transport.connection.trace import log_frames
 from pairbus.transport.tokens.credential import AzureToken, Credential, SasKey, SasSignature, Token
 
-AnyAdmin = ServiceBusAdministrationClient | AsyncAdministrationClient
-ADMINS = (ServiceBusAdministrationClient, AsyncAdministrationClient)
 CLIENTS = (ServiceBusClient, sdk_aio.ServiceBusClient)
 
 KEYWORDS = {
@@ -54,7 +51,6 @@ KEYWORDS = {
 }
 "Keywords that a client of the SDK uses. It ignores others, so a misspelt keyword would be lost without an error."
 
-ADMIN: dict[str, Any] = {"connection_timeout": 5, "read_timeout": 15, "retry_total": 1, "retry_backoff_factor": 0.2}
 _PORTS = {("tcp", True): 5671, ("tcp", False): 5672, ("websocket", True): 443, ("websocket", False): 80}
 
 
@@ -152,30 +148,27 @@ class Side:
         For an emulator on this machine the broker's CA certificate is fetched first, which blocks for a moment:
         OSError when no server answers, ConfigError when another server does.
         """
-        config = self._config
-        kind, authority = ADMINS[aio], config.authority
-        options = {**ADMIN, "connection_verify": config.ca_file or True}
-        if self.proxy is not None:
-            options["proxies"] = {"https": self.proxy}
+        config, authority, verify = self._config, self._config.authority, self._config.ca_file or True
         if not config.tls:
             host, port = host_and_port(authority, "Endpoint")
             authority = f"{in_url(host)}:{port or emulator.DEFAULT_PORT}"
-            options["use_env_settings"] = False  # no proxy of the environment between this machine and itself
             if config.ca_file is None and is_loopback(host):
-                options["connection_verify"] = self._fetched_ca(authority)
+                verify = self._fetched_ca(authority)
         match config.secret:
             case None:
-                return kind(authority, config.credential, **options)
+                credential: Any = config.credential
             case (name, key):
-                secret = f"SharedAccessKeyName={name};SharedAccessKey={key}"
+                credential = shared_secret(name, key, None)
             case signature:
-                secret = f"SharedAccessSignature={signature}"
-        return kind.from_connection_string(f"Endpoint=sb://{authority};{secret}", **options)
+                credential = shared_secret(None, None, signature)
+        return new_admin(
+            authority, credential, OF_CLIENT, verify=verify, is_emulator=not config.tls, proxy=self.proxy, aio=aio
+        )
 
     def _fetched_ca(self, authority: str) -> str:
         """Fetch the broker's certificate into a file, because the SDK takes only files; removed with this object."""
         if self._ca_file is None:
-            certificate = emulator.fetch_ca(authority, ADMIN["connection_timeout"])
+            certificate = emulator.fetch_ca(authority, OF_CLIENT["connection_timeout"])
             self._ca_file = emulator.write_ca_file(certificate)
             weakref.finalize(self, Path(self._ca_file).unlink, missing_ok=True)
         return self._ca_file

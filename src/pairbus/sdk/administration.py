@@ -1,12 +1,13 @@
-"""The SDK's administration client for commands and for streams of Spark: with time limits, and trust in a broker."""
+"""The one maker of the SDK's administration clients: for commands, Spark, clients and the dashboard."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from azure.core.exceptions import ServiceRequestError
+from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.auth.emulator import ca_file_with, fetch_ca
@@ -15,6 +16,23 @@ from pairbus.errors import ConfigError
 
 CONNECT_WAIT_S = 10
 READ_WAIT_S = 60
+
+AnyAdmin = ServiceBusAdministrationClient | AsyncAdministrationClient
+ADMINS = (ServiceBusAdministrationClient, AsyncAdministrationClient)
+
+OF_COMMAND: Mapping[str, Any] = {
+    "connection_timeout": CONNECT_WAIT_S,
+    "read_timeout": READ_WAIT_S,
+    "retry_connect": 1,
+}
+"Limits where a person waits, perhaps for a long list."
+OF_CLIENT: Mapping[str, Any] = {
+    "connection_timeout": 5,
+    "read_timeout": 15,
+    "retry_total": 1,
+    "retry_backoff_factor": 0.2,
+}
+"Limits where a client waits for its pairing, or a page for its next look."
 
 
 @contextmanager
@@ -30,20 +48,30 @@ def administration_client(
             verify = ends.enter_context(trusted(emulator, authority, ca_file))
         except OSError as error:
             raise ServiceRequestError(str(error)) from None
-        settings: dict[str, Any] = {
-            "connection_verify": verify,
-            "connection_timeout": CONNECT_WAIT_S,
-            "read_timeout": READ_WAIT_S,
-            "retry_connect": 1,
-        }
-        if emulator is not None:
-            settings["use_env_settings"] = False  # no proxy of the environment between this machine and itself
-        if isinstance(credential, str):
-            text = f"Endpoint=sb://{authority};{credential}"
-            client = ServiceBusAdministrationClient.from_connection_string(text, **settings)
-        else:
-            client = ServiceBusAdministrationClient(authority, credential, **settings)
+        client = new_admin(authority, credential, OF_COMMAND, verify=verify, is_emulator=emulator is not None)
+        assert isinstance(client, ServiceBusAdministrationClient)
         yield ends.enter_context(client)
+
+
+def new_admin(
+    authority: str,
+    credential: Any,
+    limits: Mapping[str, Any],
+    *,
+    verify: str | bool,
+    is_emulator: bool,
+    proxy: str | None = None,
+    aio: bool = False,
+) -> AnyAdmin:
+    """Return an administration client; the caller closes it. `credential` as in `administration_client`."""
+    settings: dict[str, Any] = {**limits, "connection_verify": verify}
+    if proxy is not None:
+        settings["proxies"] = {"https": proxy}
+    if is_emulator:
+        settings["use_env_settings"] = False  # no proxy of the environment between this machine and itself
+    if isinstance(credential, str):
+        return ADMINS[aio].from_connection_string(f"Endpoint=sb://{authority};{credential}", **settings)
+    return ADMINS[aio](authority, credential, **settings)
 
 
 def shared_secret(key_name: str | None, key: str | None, signature: str | None) -> str:
