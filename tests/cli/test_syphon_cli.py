@@ -298,6 +298,7 @@ def test_once_that_is_stopped_exits_with_1_and_says_so(broker: BrokerProcess, qu
     """A stopped drain may not have moved all messages. It counts those that are left, as far as there is time."""
     divert(broker, queue_name, 900)
     with running_syphon(broker, "--once", "--max-messages-per-second", "100") as syphon:
+        syphon.says("backlog queue")
         drain(broker, queue_name, 1)
         code, out, err = syphon.stop()
     assert code == 1, err
