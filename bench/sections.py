@@ -18,6 +18,7 @@ from bench.footprint import Deep, Start, measure_deep, measure_start
 from bench.latency import latency_table, measure_latency
 from bench.metering import measure_metering, metering_tables
 from bench.namespace import deletion_table, many_table, measure_deletion, measure_many
+from bench.processor import measure_processor, processor_table
 from bench.receiving import measure_receiving, receiving_table
 from bench.report import measure_report, report_table
 from bench.sessions import measure_sessions, sessions_table
@@ -117,6 +118,11 @@ def _metering(options: Namespace) -> Shown:
     return Shown({"metering": asdict(metering)}, [*metering_tables(metering)])
 
 
+def _processor(options: Namespace) -> Shown:
+    rates = measure_processor()
+    return Shown({"processor": [asdict(rate) for rate in rates]}, [processor_table(rates)])
+
+
 SECTIONS: dict[str, Callable[[Namespace], Shown]] = {
     "start": _start,
     "throughput": _throughput,
@@ -127,6 +133,7 @@ SECTIONS: dict[str, Callable[[Namespace], Shown]] = {
     "many": _many,
     "deletion": _deletion,
     "client": _client,
+    "processor": _processor,
     "shared": _shared,
     "syphon": _syphon,
     "spark": _spark,

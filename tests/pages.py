@@ -73,6 +73,7 @@ HELD: dict[tuple[str, str], str] = {
     ("docs/quickstart.md", "contoso Endpoint"): "tests/test_stories.py::test_quickstart_survives_two_kills",
     ("docs/quickstart.md", "      sent"): "tests/test_docs.py::test_the_demo_on_the_pages_is_what_the_demo_prints",
     ("docs/quickstart.md", "  3.8 s"): "tests/test_docs.py::test_the_drill_on_the_page_is_what_the_drill_prints",
+    ("docs/receiving.md", "python"): "tests/test_docs.py::test_python_code_runs_against_the_broker",
     ("docs/report.md", "sh"): "tests/cli/test_report.py::test_the_report_is_printed_and_written",
     ("docs/single-client.md", "diff"): "tests/test_blocks.py::test_migration_changes_two_lines_that_exist",
     ("docs/single-client.md", "python"): "tests/test_docs.py::test_python_code_runs_against_the_broker",
@@ -102,6 +103,7 @@ GENERATED = {"test_the_command_page_is_not_stale", "test_the_state_diagram_is_no
 
 # The same keys → why no test runs the blocks.
 NOT_RUN: dict[tuple[str, str], str] = {
+    ("docs/receiving.md", "ini"): "a unit of systemd, with paths of the reader",
     ("ARCHITECTURE.md", "text"): "a drawing",
     ("docs/decisions/0032-four-steps-of-a-syphon.md", "text"): "a drawing",
     ("docs/failover.md", " application"): "a drawing",

@@ -19,15 +19,19 @@ TWO_FACES = {
     "ServiceBusReceiver": {"client/receiving/aio", "client/receiving/sync"},
     "ServiceBusSender": {"client/client", "client/sync"},
     "ServiceBusSession": {"client/receiving/aio", "client/receiving/sync"},
+    "ServiceBusProcessor": {"client/processing/aio", "client/processing/sync"},
 }
 
 # Packages whose `__all__` is the API of users.
 PUBLIC = ("__init__.py", "aio.py", "broker/__init__.py", "explorer/__init__.py", "testing/__init__.py")
 # Public types that need no row: plain English, or the words of Azure's SDK, of Python and of AMQP.
 PLAIN_WORDS = {
+    "Backoff",
     "BadMessage",
     "ClientClosed",
     "Count",
+    "DeadLetter",
+    "Defer",
     "Failure",
     "FailurePolicy",
     "ImportFile",
@@ -35,6 +39,7 @@ PLAIN_WORDS = {
     "Lines",
     "PairbusError",
     "Progress",
+    "Retry",
 }
 PLAIN_WORDS |= {
     "NamespaceOptions",

@@ -97,7 +97,7 @@ CORES_OF_THE_BROKER = [
     *("rest/incoming.py", "rest/outgoing.py"),
 ]
 PURE = [
-    *("amqp/", "backlog/", "pairing/", "syphon/decide/", "filters/", "settings/"),
+    *("amqp/", "backlog/", "pairing/", "syphon/decide/", "client/processing/decide/", "filters/", "settings/"),
     *(f"faults/{name}.py" for name in ("__init__", "active", "fault", "kinds", "load", "pace")),
     *(f"broker/{name}" for name in CORES_OF_THE_BROKER),
 ]
@@ -121,6 +121,9 @@ BROAD_EXCEPTS = {
         "call_listener",
     ),  # logs the traceback; a send must not fail by a callback
     ("client/life.py", "_after_fork"),  # logs the traceback; the other clients must hear of the fork too
+    ("client/processing/processing.py", "_hook"),  # tells the error of the application's hook
+    ("client/processing/runners.py", "_handled"),  # the error decides about the message, and is told
+    ("client/processing/runners.py", "_told"),  # logs the traceback of the application's listener
     ("client/engine_thread.py", "_make_engine"),  # raised where the calls are waited for
     ("client/engine_thread.py", "run"),  # raised where the call is waited for
     ("host/control/serving.py", "_respond"),  # answers 500 and logs the traceback
@@ -137,6 +140,11 @@ BROAD_EXCEPTS = {
 OWN_TASKS = {
     ("client/engine.py", "close"),  # awaited by every call of `close`
     ("client/engine.py", "pair"),  # awaited by its callers; `_pairing_ended` logs the error when they have left
+    ("client/processing/aio.py", "run_forever"),  # awaited there
+    ("client/processing/feed.py", "run"),  # awaited there
+    ("client/processing/processing.py", "_next_session"),  # awaited there
+    ("client/processing/runners.py", "_begin"),  # `_ended` reports the end of the handler
+    ("client/processing/runners.py", "_hear"),  # `_told` logs the error
     ("client/engine_thread.py", "_begin"),  # `_Call.run` keeps the error for the caller
     ("spool/forwarder.py", "_last_write"),  # `_tell_error` logs the error
     ("spool/forwarder.py", "_send_and_remove"),  # awaited there

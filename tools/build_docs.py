@@ -25,6 +25,7 @@ CHAPTERS: dict[str, list[str]] = {
     "Start": ["index.md", "quickstart.md", "glossary.md", "changelog.md"],
     "Send": [
         "single-client.md",
+        "receiving.md",
         "failover.md",
         "failover-guarantees.md",
         "failover-options.md",

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
         ScheduleWhileFailedOver,
         SendAvailabilityBacklogError,
     )
+    from pairbus.client.processing.decide.backoff import Backoff
+    from pairbus.client.processing.decide.endings import DeadLetter, Defer, Retry
+    from pairbus.client.processing.message import ProcessorMessage
+    from pairbus.client.processing.session import ProcessorSession
+    from pairbus.client.processing.sync import ServiceBusProcessor
     from pairbus.client.sync import PairedSender, PairedServiceBusClient, ServiceBusClient, ServiceBusSender
     from pairbus.errors import PairbusError, PairingError
     from pairbus.pairing.failover import State
@@ -32,7 +37,10 @@ __version__ = "0.4.0"
 __all__ = [
     "REACTIONS",
     "BacklogMessageTooLarge",
+    "Backoff",
     "ClientClosed",
+    "DeadLetter",
+    "Defer",
     "Failure",
     "FailurePolicy",
     "Kind",
@@ -43,17 +51,26 @@ __all__ = [
     "PairedServiceBusClient",
     "PairingError",
     "PartlySent",
+    "ProcessorMessage",
+    "ProcessorSession",
     "Reaction",
     "ReservedPropertyError",
+    "Retry",
     "ScheduleWhileFailedOver",
     "SendAvailabilityBacklogError",
     "SendAvailabilityPairedNamespaceOptions",
     "ServiceBusClient",
+    "ServiceBusProcessor",
     "ServiceBusSender",
     "State",
 ]
 
 _HOMES = {
+    "pairbus.client.processing.decide.backoff": ("Backoff",),
+    "pairbus.client.processing.decide.endings": ("DeadLetter", "Defer", "Retry"),
+    "pairbus.client.processing.message": ("ProcessorMessage",),
+    "pairbus.client.processing.session": ("ProcessorSession",),
+    "pairbus.client.processing.sync": ("ServiceBusProcessor",),
     "pairbus.client.sync": ("PairedSender", "PairedServiceBusClient", "ServiceBusClient", "ServiceBusSender"),
     "pairbus.errors": ("PairbusError", "PairingError"),
     "pairbus.pairing.failover": ("State",),

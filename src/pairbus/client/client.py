@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Any, Self, cast
 
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusClient as AsyncSdkClient
 
+from pairbus.client.background import PUMP_GRACE_S
 from pairbus.client.errors import tell_outcome, tells_outcome
 from pairbus.client.face import ClientFace, Job, SenderFace, SenderT
 from pairbus.client.life import AioLife
 from pairbus.client.paired import PairedClientFace
+from pairbus.client.processing.aio import ServiceBusProcessor
+from pairbus.client.processing.message import AioProcessorMessage
+from pairbus.client.processing.thread import ProcessingThread, new_thread
 from pairbus.client.receiving.aio import ServiceBusReceiver
 from pairbus.client.receiving.options import ReceiverOptions
 from pairbus.client.single import SingleClientFace
@@ -28,6 +32,7 @@ class AioClient(ClientFace[SenderT, ServiceBusReceiver]):
 
     AIO = True
     _life: AioLife
+    _thread: ProcessingThread | None = None
 
     def _new_receiver(self, options: ReceiverOptions) -> ServiceBusReceiver:
         return ServiceBusReceiver(self, options)
@@ -45,6 +50,8 @@ class AioClient(ClientFace[SenderT, ServiceBusReceiver]):
 
     def _fault(self, side: PairSide, reason: str) -> None:
         (self._life.engine or self._state).fault(side, reason)
+        if self._state.is_faulted and self._thread is not None:
+            self._thread.end()
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield every event from now on. A reader that is more than 10 000 behind loses the oldest."""
@@ -70,11 +77,45 @@ class AioClient(ClientFace[SenderT, ServiceBusReceiver]):
             if listen in listeners:  # it is gone when its event loop has ended
                 listeners.remove(listen)
 
+    # ── processors ──
+
+    def get_queue_processor(
+        self, queue_name: str, handler: Callable[[AioProcessorMessage], Awaitable[object]], **options: Any
+    ) -> ServiceBusProcessor:
+        """Return a processor, which calls `handler` for each message of the primary's queue.
+
+        docs/receiving.md has the options.
+        """
+        self._state.check()
+        return ServiceBusProcessor(self, (queue_name,), handler, options)
+
+    def get_subscription_processor(
+        self,
+        topic_name: str,
+        subscription_name: str,
+        handler: Callable[[AioProcessorMessage], Awaitable[object]],
+        **options: Any,
+    ) -> ServiceBusProcessor:
+        """Return a processor, which calls `handler` for each message of the primary's subscription."""
+        self._state.check()
+        return ServiceBusProcessor(self, (topic_name, subscription_name), handler, options)
+
+    def _processing_thread(self) -> ProcessingThread:
+        """Return the thread in which the processors of this client work."""
+        if self._thread is None or not self._thread.is_usable:
+            self._thread = new_thread(self._state)
+        return self._thread
+
     async def close(self) -> None:
         """Stop what is under way (it gets 5 seconds to end) and close all connections.
 
         Closing goes on when the caller is cancelled, and a later call waits for its end.
         """
+        for processor in list(self._processors):
+            await processor.stop(timeout=PUMP_GRACE_S)
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            await thread.close()
         await self._life.close(self._close_sides)
 
     async def _close_sides(self) -> None:

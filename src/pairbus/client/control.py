@@ -125,6 +125,8 @@ class ClientControl:
             "queues": len(state.pair.rotation.queues),
             "out_of_rotation": counts["out_of_rotation"],
             "syphon": self._syphon_facts(_moved(state)),
+            "processor_counts": counts["processors"],
+            "processors": [look() for look in list(state.processors)],
         }
 
     def _syphon_facts(self, moved: int) -> dict[str, Any] | None:

@@ -53,6 +53,8 @@ class ClientFace(Generic[SenderT, ReceiverT]):
     def _set_up(self, primary: Side, secondary: Side | None, options: SendAvailabilityPairedNamespaceOptions) -> None:
         self._primary: Any = primary.client
         self._state = PairState(primary, secondary, options)
+        self._processors: set[Any] = set()
+        "Processors that were started and not stopped."
         me = weakref.ref(self)  # the SDK's clients live as long as the engine, which must not hold a forgotten client
         for name, side in self._state.sides.items():
             side.reads_environment = not self.AIO

@@ -241,8 +241,12 @@ class _Forking(Protocol):
     def _after_fork(self) -> None: ...
 
 
+class _Stoppable(Protocol):
+    def stop(self) -> None: ...
+
+
 _clients: weakref.WeakSet[Any] = weakref.WeakSet()
-_threads: weakref.WeakSet[EngineThread] = weakref.WeakSet()
+_threads: weakref.WeakSet[_Stoppable] = weakref.WeakSet()
 
 
 def begin(client: _Forking, life: _Forgettable) -> None:
@@ -251,6 +255,11 @@ def begin(client: _Forking, life: _Forgettable) -> None:
     watch = weakref.finalize(client, life.forget)
     watch.atexit = False
     life.unwatch = watch.detach
+
+
+def end_with_process(thread: _Stoppable) -> None:
+    """End a thread of a client before the process ends, so that none of its tasks is reported as forgotten."""
+    _threads.add(thread)
 
 
 def _after_fork() -> None:

@@ -122,9 +122,10 @@ class Side:
 
     # ── our own transport ──
 
-    def new_carrier(self, connect_timeout_s: float) -> Carrier:
-        """Return a carrier that is not connected yet; the caller closes it."""
-        return Carrier(self.endpoint, connect_timeout_s=connect_timeout_s, **self._way())
+    def new_carrier(self, connect_timeout_s: float, credential: Credential | None = None) -> Carrier:
+        """Return a carrier that is not connected yet; the caller closes it. `credential`: another form of ours."""
+        way = self._way() | ({} if credential is None else {"credential": credential})
+        return Carrier(self.endpoint, connect_timeout_s=connect_timeout_s, **way)
 
     async def connect(self, timeout_s: float) -> ClientConnection:
         """Open a connection, which the caller owns."""

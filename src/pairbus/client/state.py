@@ -11,7 +11,9 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 from pairbus import telemetry
 from pairbus.client.control import ClientControl
@@ -106,6 +108,8 @@ class PairState:
         "Paths of entities for which the warning about large messages was logged."
         self._wanted_queues = options.backlog_queue_count
         self._told_unpaired = False
+        self.processors: list[Callable[[], dict[str, Any]]] = []
+        "Functions that describe the processors at work, for the control socket; any thread may call them."
         self.control = ClientControl(self, options.control_socket)
         self._unregister = telemetry.register(self.primary_name, self.counters.snapshot)
 

@@ -13,6 +13,7 @@ from typing import Any, Self, cast
 from azure.servicebus import ServiceBusClient as SdkClient
 from azure.servicebus import ServiceBusMessageBatch
 
+from pairbus.client.background import PUMP_GRACE_S
 from pairbus.client.engine import Engine
 from pairbus.client.engine_thread import T, Work
 from pairbus.client.errors import tell_outcome, tells_outcome
@@ -20,6 +21,8 @@ from pairbus.client.face import ClientFace, Job, SenderFace, SenderT
 from pairbus.client.life import SyncLife
 from pairbus.client.outgoing import Outgoing
 from pairbus.client.paired import PairedClientFace
+from pairbus.client.processing.message import ProcessorMessage
+from pairbus.client.processing.sync import ServiceBusProcessor
 from pairbus.client.receiving.options import ReceiverOptions
 from pairbus.client.receiving.sync import ServiceBusReceiver
 from pairbus.client.single import SingleClientFace
@@ -61,11 +64,32 @@ class SyncClient(ClientFace[SenderT, ServiceBusReceiver]):
             return
         self._run(lambda engine: engine.call(partial(engine.fault, side, reason)))
 
+    # ── processors ──
+
+    def get_queue_processor(
+        self, queue_name: str, handler: Callable[[ProcessorMessage], object], **options: Any
+    ) -> ServiceBusProcessor:
+        """Return a processor, which calls `handler` for each message of the primary's queue.
+
+        docs/receiving.md has the options.
+        """
+        self._state.check()
+        return ServiceBusProcessor(self, (queue_name,), handler, options)
+
+    def get_subscription_processor(
+        self, topic_name: str, subscription_name: str, handler: Callable[[ProcessorMessage], object], **options: Any
+    ) -> ServiceBusProcessor:
+        """Return a processor, which calls `handler` for each message of the primary's subscription."""
+        self._state.check()
+        return ServiceBusProcessor(self, (topic_name, subscription_name), handler, options)
+
     def close(self) -> None:
         """Stop what is under way (it gets 5 seconds to end) and close all connections.
 
         When the call is interrupted, a later one does the rest. A call beside another one returns at once.
         """
+        for processor in list(self._processors):
+            processor.stop(timeout=PUMP_GRACE_S)
         self._life.close(self._close_sides)
 
     def _close_sides(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from pairbus.dashboard.watch import Watch
-from pairbus.telemetry.counters import ENTITY_FIELDS, Snapshot
+from pairbus.telemetry.counters import ENTITY_FIELDS, PROCESSOR_FIELDS, Snapshot
 from pairbus.telemetry.metrics.entities import EntityGauges, EntityKind, entity_families, labels_of, up_family
 from pairbus.telemetry.metrics.serving import metrics_answer, refusal_of
 from pairbus.telemetry.metrics.text import Family, Sample, labels
@@ -30,6 +30,13 @@ OF_CLIENTS = (
     "pairbus.entity.state",
     "pairbus.backlog.out_of_rotation",
     "pairbus.spool.messages",
+    "pairbus.processor.active",
+    "pairbus.processor.waiting",
+    "pairbus.processor.settled.messages",
+    "pairbus.processor.failures",
+    "pairbus.processor.retries",
+    "pairbus.processor.lock_losses",
+    "pairbus.processor.renewals",
 )
 
 
@@ -118,6 +125,10 @@ def _snapshot(said: dict[str, Any]) -> Snapshot:
         "total": {},
         "spool_depth": int(said.get("spool_depth", 0)),
         "out_of_rotation": int(said.get("out_of_rotation", 0)),
+        "processors": {
+            path: {name: int(numbers.get(name, 0)) for name in PROCESSOR_FIELDS}
+            for path, numbers in said.get("processor_counts", {}).items()
+        },
     }
 
 

@@ -116,6 +116,13 @@ def failure_of(error: BaseException) -> Failure | None:
     return None if kind is None else Failure(kind, _one_line(error), False, error)
 
 
+def condition_of(error: BaseException) -> str | None:
+    """Return the condition of the service in an exception of the SDK; None when it has none."""
+    condition = getattr(error, "_condition", None)
+    condition = getattr(condition, "value", condition)
+    return condition.decode() if isinstance(condition, bytes) else condition if isinstance(condition, str) else None
+
+
 def _kind_of(error: BaseException) -> Kind | None:
     if isinstance(error, exceptions.ServiceBusAuthenticationError) and _status_of_token(error) == HTTPStatus.NOT_FOUND:
         return Kind.NOT_FOUND  # the service knows no entity for which the token could be

@@ -6,7 +6,7 @@ The SDK's objects ask their receiver for `session`, `_running` and `_handler`.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode
@@ -22,6 +22,8 @@ RENEW = MESSAGE_RENEW_LOCK
 
 # ── making ──
 
+M = TypeVar("M", bound=ServiceBusReceivedMessage)
+
 
 def delivered(
     payload: bytes, mode: ServiceBusReceiveMode, place: Any, tag: bytes, receiver: Any
@@ -31,6 +33,14 @@ def delivered(
     return ServiceBusReceivedMessage(
         decode_payload(memoryview(payload)), mode, frame, amqp_transport=TRANSPORT, receiver=receiver
     )
+
+
+def delivered_as(
+    kind: type[M], payload: bytes, mode: ServiceBusReceiveMode, place: Any, tag: bytes, receiver: Any
+) -> M:
+    """Return a message of a class of ours; otherwise as `delivered`."""
+    frame: Any = (0, place, tag)
+    return kind(decode_payload(memoryview(payload)), mode, frame, amqp_transport=TRANSPORT, receiver=receiver)
 
 
 def peeked(payload: bytes, receiver: Any) -> ServiceBusReceivedMessage:

@@ -69,6 +69,32 @@ def _states(snapshot: Snapshot) -> Iterator[Point]:
         yield STATES[str(counts["state"])], {DESTINATION: path}
 
 
+SETTLED = {
+    "completed": "completed",
+    "abandoned": "abandoned",
+    "deferred": "deferred",
+    "dead_lettered": "dead_lettered",
+    "released": "released",
+}
+"Counter of a processor → disposition status of its messages."
+
+
+def _processor_points(field: str) -> Callable[[Snapshot], Iterator[Point]]:
+    return lambda snapshot: ((counts[field], place_of(path)) for path, counts in snapshot["processors"].items())
+
+
+def _settled(snapshot: Snapshot) -> Iterator[Point]:
+    for path, counts in snapshot["processors"].items():
+        for field, status in SETTLED.items():
+            yield counts[field], {OPERATION: "settle", **place_of(path), DISPOSITION: status}
+
+
+def place_of(path: str) -> dict[str, str]:
+    """Return the attributes that name a queue or a subscription."""
+    topic, _, subscription = path.partition("/Subscriptions/")
+    return {DESTINATION: topic, SUBSCRIPTION: subscription} if subscription else {DESTINATION: topic}
+
+
 METRICS = (
     Metric("messaging.client.sent.messages", "counter", "{message}", "Messages by where they were stored", _sent),
     Metric("pairbus.pings", "counter", "{ping}", "Pings of entities that are failed over", _entity_points("pings")),
@@ -91,6 +117,27 @@ METRICS = (
         "Messages that wait in the local spool",
         lambda snapshot: iter([(snapshot["spool_depth"], {})]),
     ),
+    Metric("pairbus.processor.active", "gauge", "{handler}", "Handlers that run", _processor_points("active")),
+    Metric(
+        "pairbus.processor.waiting",
+        "gauge",
+        "{message}",
+        "Messages that wait for a handler",
+        _processor_points("waiting"),
+    ),
+    Metric("pairbus.processor.settled.messages", "counter", "{message}", "Messages that processors settled", _settled),
+    Metric("pairbus.processor.failures", "counter", "{handler}", "Handlers that failed", _processor_points("failed")),
+    Metric(
+        "pairbus.processor.retries",
+        "counter",
+        "{message}",
+        "Further attempts after a delay",
+        _processor_points("retried"),
+    ),
+    Metric(
+        "pairbus.processor.lock_losses", "counter", "{lock}", "Locks that were lost", _processor_points("locks_lost")
+    ),
+    Metric("pairbus.processor.renewals", "counter", "{lock}", "Locks that were renewed", _processor_points("renewals")),
 )
 
 _sources: dict[int, tuple[str, Callable[[], Snapshot]]] = {}
@@ -128,7 +175,7 @@ def span(
     from opentelemetry.trace import SpanKind
 
     destination = attributes.get(DESTINATION)
-    return _tracer().start_as_current_span(
+    return tracer().start_as_current_span(
         operation if destination is None else f"{operation} {destination}",
         kind=SpanKind.CLIENT,
         attributes={SYSTEM: "servicebus", OPERATION: operation, **attributes},
@@ -174,7 +221,7 @@ def is_traced() -> bool:
 
 
 @cache
-def _tracer() -> Tracer:
+def tracer() -> Tracer:
     from opentelemetry import trace
 
     from pairbus import __version__

@@ -7,6 +7,7 @@ loop adds; any thread may call `snapshot` at any time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import TypedDict
 
 from pairbus.pairing import events
@@ -23,6 +24,8 @@ class Snapshot(TypedDict):
     total: dict[str, int]
     spool_depth: int
     out_of_rotation: int
+    processors: dict[str, dict[str, int]]
+    "Path → sums of all processors of the client, those that have ended included."
 
 
 class EntityCounts:
@@ -64,6 +67,14 @@ class QueueCounts:
 
 ENTITY_FIELDS = ("sent", "diverted", "spooled", "failed", "pings", "failovers", "recovered")
 QUEUE_FIELDS = ("stored", "failed", "moved", "dead_lettered")
+PROCESSOR_FIELDS = (
+    *("active", "waiting", "handled", "failed", "completed", "retried", "dead_lettered", "deferred", "abandoned"),
+    *("released", "locks_lost", "renewals"),
+)
+NOW_FIELDS = ("active", "waiting")
+"Fields of a processor that tell the present, not a sum since its start."
+ProcessorLook = Callable[[], tuple[str, dict[str, int]]]
+"Function that returns path and numbers of a processor."
 
 
 class Counters:
@@ -72,7 +83,34 @@ class Counters:
     def __init__(self, spool_depth: Callable[[], int] = lambda: 0) -> None:
         self._entities: dict[str, EntityCounts] = {}
         self._queues: dict[str, QueueCounts] = {}
+        self._processors: dict[int, ProcessorLook] = {}
+        self._ended_processors: dict[str, dict[str, int]] = {}
+        self._ids = count()
         self.spool_depth = spool_depth
+
+    def add_processor(self, look: ProcessorLook) -> Callable[[], None]:
+        """Count a processor. Return the function to call when it has ended: its sums are kept."""
+        key = next(self._ids)
+        self._processors[key] = look
+
+        def ended() -> None:
+            path, numbers = look()
+            kept = self._ended_processors.setdefault(path, {})
+            for name in PROCESSOR_FIELDS:
+                if name not in NOW_FIELDS:
+                    kept[name] = kept.get(name, 0) + numbers[name]
+            self._processors.pop(key, None)
+
+        return ended
+
+    def _processor_sums(self) -> dict[str, dict[str, int]]:
+        sums = {path: dict.fromkeys(PROCESSOR_FIELDS, 0) | kept for path, kept in list(self._ended_processors.items())}
+        for look in list(self._processors.values()):
+            path, numbers = look()
+            known = sums.setdefault(path, dict.fromkeys(PROCESSOR_FIELDS, 0))
+            for name in PROCESSOR_FIELDS:
+                known[name] += numbers[name]
+        return sums
 
     def entity(self, path: str) -> EntityCounts:
         """Return the counts of an entity. Its path is case-insensitive, and shown as it was first written."""
@@ -134,6 +172,7 @@ class Counters:
             "total": _sums(entities, ENTITY_FIELDS, "") | _sums(queues, QUEUE_FIELDS, "backlog_"),
             "spool_depth": self.spool_depth(),
             "out_of_rotation": sum(each.out_of_rotation for each in queues),
+            "processors": self._processor_sums(),
         }
 
 

@@ -87,6 +87,11 @@ class Recording:
 _recording = Recording()
 
 
+def is_recording() -> bool:
+    """Return True when somebody reads what is recorded."""
+    return available() and _recording.is_on()
+
+
 def _has_reader() -> bool:
     from opentelemetry import metrics
 

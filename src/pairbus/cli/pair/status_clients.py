@@ -27,6 +27,54 @@ class EntityState:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessorState:
+    """One processor of one client."""
+
+    pid: int
+    program: str
+    path: str
+    state: str
+    "`running`, `paused`, `stopping`."
+    active: int
+    "Handlers that run."
+    waiting: int
+    outage: str | None
+    "The reason why it gets no messages; None while all is well."
+    outage_s: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def processors_of(clients: Iterable[dict[str, Any]]) -> tuple[ProcessorState, ...]:
+    """Return the processors of clients, as these describe themselves; a client of an earlier release tells none."""
+    names = ("path", "state", "active", "waiting", "outage", "outage_s")
+    return tuple(
+        ProcessorState(client["pid"], client["program"], *(each[name] for name in names))
+        for client in clients
+        if not client["ended"]
+        for each in client.get("processors", ())
+    )
+
+
+def lines_of_processors(processors: Sequence[ProcessorState], time_s: float) -> list[str]:
+    """Return the lines of `pairbus status` about the processors; none when there is none."""
+    from pairbus.cli.pair.status_facts import duration, moment
+
+    if not processors:
+        return []
+    away = [each for each in processors if each.outage is not None]
+    head = f"processors on this machine: {len(processors)}, {len(away)} of them get no messages"
+    return [head] + [
+        one_line(
+            f"  {each.path}: no messages since {moment(time_s - (each.outage_s or 0.0))}"
+            f" ({duration(each.outage_s or 0.0)}), pid {each.pid} {each.program}: {each.outage}"
+        )
+        for each in away
+    ]
+
+
 def states_of(clients: Iterable[dict[str, Any]]) -> tuple[EntityState, ...]:
     """Return the entities of clients, as these describe themselves; a client that has ended has none."""
     return tuple(

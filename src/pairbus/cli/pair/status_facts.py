@@ -11,7 +11,13 @@ from typing import Any
 from pairbus.amqp.errors import ProtocolError
 from pairbus.amqp.message import Message
 from pairbus.backlog.aliases import PATH
-from pairbus.cli.pair.status_clients import HEALTHY, EntityState, lines_of_clients
+from pairbus.cli.pair.status_clients import (
+    HEALTHY,
+    EntityState,
+    ProcessorState,
+    lines_of_clients,
+    lines_of_processors,
+)
 from pairbus.cli.pair.status_next import next_step
 from pairbus.cli.pair.status_syphons import Syphoning, lines_of
 from pairbus.cli.pipeline.telling import many
@@ -133,6 +139,8 @@ class Status:
     "Clients of this pair that are seen on this machine."
     entities: tuple[EntityState, ...] = ()
     "Entities to which these clients send."
+    processors: tuple[ProcessorState, ...] = ()
+    "Processors of these clients."
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -211,6 +219,7 @@ def heading(status: Status) -> list[str]:
         f"primary {status.primary}{tried}",
         f"secondary {status.secondary}",
         *lines_of_clients(status.clients, status.entities, status.time_s),
+        *lines_of_processors(status.processors, status.time_s),
     ]
 
 
@@ -305,6 +314,7 @@ def as_json(status: Status, change: CountChange | None) -> dict[str, Any]:
         else {"seconds": change.seconds, "messages": change.messages, "per_second": change.per_s},
         "clients_on_this_machine": status.clients,
         "entities": [entity.as_json() for entity in status.entities],
+        "processors": [each.as_json() for each in status.processors],
         "next": next_step(status, change),
         "syphons_on_this_machine": [syphon.as_json() for syphon in status.syphons],
         "queues": [_queue_json(status, queue) for queue in status.queues],

@@ -11,7 +11,7 @@ from typing import Any
 from azure.core.exceptions import AzureError
 
 from pairbus.amqp.errors import ProtocolError
-from pairbus.cli.pair.status_clients import states_of
+from pairbus.cli.pair.status_clients import processors_of, states_of
 from pairbus.cli.pair.status_facts import (
     Label,
     PeekedMessages,
@@ -65,6 +65,7 @@ class Looking:
             syphons=syphons_of(seen),
             clients=len(clients),
             entities=states_of(clients),
+            processors=processors_of(clients),
         )
         return pair_status
 

@@ -46,9 +46,11 @@ from pairbus.transport import (
     Management,
     NextSession,
     Receiver,
+    Refused,
     TransportError,
 )
 from pairbus.transport.links.session_filter import Wanted
+from pairbus.transport.links.settlement import DeliveryIds
 
 OPEN_S = 15.0  # for opening the link, where no call limits it
 WAIT_S = 60.0  # for the next session, and of a receive or a request without a time-out, as in the SDK
@@ -71,7 +73,11 @@ class EntityReceiver:
         self.outage: str | None = None
         "The reason why nothing comes; None while all is well."
         self.is_session_lost = False
+        self.when_interrupted: Callable[[str | None], None] | None = None
+        "Function that is told why nothing comes, and None when messages can come again; it tells the events then."
         self._receiving = receiving
+        self._credit = 0
+        "Messages that `fetch` may have on their way."
         self._loop = receiving.loop
         self._link: Receiver | None = None
         self._opened_at = -math.inf
@@ -103,6 +109,11 @@ class EntityReceiver:
     @property
     def is_open(self) -> bool:
         return self._link is not None and self._link.over is None
+
+    @property
+    def has_left(self) -> bool:
+        """True when this receiver was closed, or has ended with its client."""
+        return self._left.is_set()
 
     # ── receiving ──
 
@@ -150,6 +161,48 @@ class EntityReceiver:
             return []
         finally:
             self._turn.release()
+
+    async def fetch(self, wait_s: float = math.inf) -> list[Incoming]:
+        """Return all messages that have arrived, as soon as there is one; none when none comes for `wait_s`.
+
+        The credit of `grant` stays open between calls: `rest` takes it back. Trouble that may go away is waited out.
+        """
+        deadline, pauses = self._loop.time() + wait_s, Pauses(trouble.FIRST_PAUSE_S)
+        async with self._turn:
+            while not self._left.is_set():
+                link = await self._until(math.inf, lambda left_s: self._opened(left_s))
+                link.set_credit(self._credit)
+                try:
+                    taken = await link.collect(deadline - self._loop.time())
+                except TransportError:
+                    if not self._was_idle(self._loop.time()):
+                        await self._pause(pauses.after(delivered=False))
+                    continue  # `_opened` sees the end of the link
+                finally:
+                    self._count_empty(link)
+                self._receiving.count_received(self.options.path, [len(message.payload) for message in taken])
+                self._credit = link.credit
+                wanted = self._without_pings([Incoming(each, link.name, self.options) for each in taken])
+                if wanted or self._loop.time() >= deadline:
+                    return wanted
+        return []
+
+    def grant(self, credit: int) -> None:
+        """Let so many messages be on their way to `fetch`, also to one that waits."""
+        self._credit = credit
+        if self._link is not None and self._link.over is None:
+            self._link.set_credit(credit)
+
+    async def rest(self) -> None:
+        """Take back the credit of `fetch`, and release what has arrived. No `fetch` may wait."""
+        self._credit = 0
+        async with self._turn:
+            link = self._link
+            if link is not None and link.over is None:
+                link.credit = 0
+                with suppress(TransportError):  # the link is gone, or silent: its locks run out
+                    await link.pause(DRAIN_S)
+                    await link.give_back(DRAIN_S)
 
     async def _received(self, count: int, left_s: float) -> list[Incoming]:
         until = self._loop.time() + left_s
@@ -277,12 +330,18 @@ class EntityReceiver:
 
     def _interrupted(self, failure: Failure) -> None:
         self.outage = failure.text
-        self._receiving.interrupted(self, failure.text)
+        if self.when_interrupted is None:
+            self._receiving.interrupted(self, failure.text)
+        else:
+            self.when_interrupted(failure.text)
 
     def _resumed(self) -> None:
         if self.outage is not None:
             self.outage = None
-            self._receiving.resumed(self)
+            if self.when_interrupted is None:
+                self._receiving.resumed(self)
+            else:
+                self.when_interrupted(None)
 
     async def _pause(self, pause_s: float) -> None:
         with suppress(TimeoutError):
@@ -331,6 +390,29 @@ class EntityReceiver:
     def _has_link(self, place: DeliveryPlace) -> bool:
         """Tell whether the link over which a message came is still open."""
         return self._link is not None and self._link.over is None and self._link.name == place.link_name
+
+    async def complete_all(self, every: Sequence[Locked], timeout_s: float = SETTLE_S) -> list[Locked]:
+        """Complete messages of this link with one request; return those that must be settled one by one."""
+        link = self._link
+        if link is None or link.over is not None:
+            return list(every)
+        by_id = {
+            each.place.delivery_id: each for each in every if each.place is not None and self._has_link(each.place)
+        }
+        others = [each for each in every if each.place is None or not self._has_link(each.place)]
+        try:
+            await link.complete(DeliveryIds(by_id), timeout_s=timeout_s / 2)
+        except Refused as error:
+            refused = [by_id.pop(one) for one in error.delivery_ids if one in by_id]
+            others += refused
+        except TransportError:
+            return list(every)
+        self._receiving.count(self.options.path, "complete", len(by_id))
+        return others
+
+    def may_release(self, locked: Locked) -> bool:
+        """Tell whether a message can be released: its link is open."""
+        return locked.place is not None and self._has_link(locked.place)
 
     async def release(self, received: Sequence[Incoming]) -> None:
         """Give messages back, without counting a delivery; those of a link that is gone come back by themselves.
@@ -399,8 +481,14 @@ class EntityReceiver:
         assert self.session_id is not None, "the link is open"
         return self.session_id
 
-    async def ask(self, kind: MeterKind, request: Callable[[Management, float], Awaitable[T]], timeout_s: float) -> T:
-        """Make a request to the `$management` node of the entity, within the time."""
+    async def ask(
+        self,
+        kind: MeterKind,
+        request: Callable[[Management, float], Awaitable[T]],
+        timeout_s: float,
+        size_bytes: int = 0,
+    ) -> T:
+        """Make a request to the `$management` node of the entity, within the time. `size_bytes` is what it sends."""
         deadline, outcome = self._loop.time() + timeout_s, "ok"
         if self.options.has_session and not self.is_open:
             await self._open(deadline, timeout_s)
@@ -410,7 +498,7 @@ class EntityReceiver:
             outcome = outcome_of(error)
             raise
         finally:
-            self._receiving.count(self.options.path, kind, outcome=outcome)
+            self._receiving.count(self.options.path, kind, size_bytes=size_bytes, outcome=outcome)
 
     async def _ask(self, request: Callable[[Management, float], Awaitable[T]], deadline: float) -> T:
         async def attempt(left_s: float) -> T:

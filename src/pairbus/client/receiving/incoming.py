@@ -32,6 +32,11 @@ class Incoming:
         self.locked = Locked(DeliveryPlace(link_name, delivery.delivery_id), token)
 
     @property
+    def payload(self) -> bytes:
+        """The encoded message; empty when `message` was called."""
+        return self._payload
+
+    @property
     def is_ping(self) -> bool:
         return is_ping(self._payload)
 

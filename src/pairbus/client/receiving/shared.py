@@ -12,6 +12,7 @@ from pairbus.ledger.rows import MeterKind, billing_groups
 from pairbus.pairing.events import ReceivingInterrupted, ReceivingResumed
 from pairbus.transport import Carrier
 from pairbus.transport.tasks import Tasks
+from pairbus.transport.tokens.credential import Credential
 
 if TYPE_CHECKING:
     from pairbus.client.receiving.entity_receiver import EntityReceiver
@@ -31,8 +32,10 @@ class Interruption:
 class Receiving:
     """The receivers of one engine. On a carrier of their own a flood of deliveries delays no answer to a send."""
 
-    def __init__(self, state: PairState) -> None:
+    def __init__(self, state: PairState, credential: Credential | None = None) -> None:
         self.state = state
+        self._credential = credential
+        "Credential for another loop than that of the client; None: that of the primary."
         self.loop = asyncio.get_running_loop()
         self.tasks = Tasks()
         self._carrier: Carrier | None = None
@@ -44,7 +47,7 @@ class Receiving:
     def carrier(self) -> Carrier:
         """The way to the primary, made when it is needed first."""
         if self._carrier is None:
-            self._carrier = self.state.primary.new_carrier(self.state.options.connect_timeout)
+            self._carrier = self.state.primary.new_carrier(self.state.options.connect_timeout, self._credential)
         return self._carrier
 
     def add(self, receiver: EntityReceiver) -> None:

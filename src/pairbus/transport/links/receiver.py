@@ -143,6 +143,21 @@ class Receiver(LinkEnd):
                     raise
         return self._taken(max_count)
 
+    async def collect(self, timeout_s: float) -> list[ReceivedMessage]:
+        """Return all messages that have arrived, as soon as there is one; none at the time-out.
+
+        Their credit is spent: `set_credit` gives more, when the caller knows how much it has room for.
+        """
+        await self._arrive(timeout_s)
+        taken = self._taken(len(self._buffer))
+        self.credit = max(self.credit - len(taken), 0)
+        return taken
+
+    def set_credit(self, credit: int) -> None:
+        """Change the limit of messages that are buffered or granted. Credit that was granted stays granted."""
+        self.credit = credit
+        self._top_up()
+
     def wake(self) -> None:
         """Let the call that waits for messages go on as if its time were over."""
         if self._arrival is not None and not self._arrival.done():

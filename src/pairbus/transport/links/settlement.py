@@ -35,8 +35,14 @@ class ReceivedMessage:
         return f"<Received {self.delivery_id} {len(self.payload)} B tag={self.tag.hex()}>"
 
 
-Deliveries = Iterable[ReceivedMessage] | range
-"Messages, or a range of their delivery ids."
+class DeliveryIds(tuple[int, ...]):
+    """Delivery ids of messages, in any order."""
+
+    __slots__ = ()
+
+
+Deliveries = Iterable[ReceivedMessage] | range | DeliveryIds
+"Messages, or their delivery ids."
 
 
 class PendingSettlement:
@@ -78,7 +84,7 @@ class PendingSettlement:
 
 def ids_of(deliveries: Deliveries) -> list[int]:
     """Return the delivery ids in ascending order; ValueError when messages are settled already."""
-    if isinstance(deliveries, range):
+    if isinstance(deliveries, range | DeliveryIds):
         return sorted(deliveries)
     deliveries = list(deliveries)
     if any(message.settled for message in deliveries):
