@@ -1,7 +1,7 @@
 """A worker that handles orders until SIGTERM or SIGINT, as a service of systemd or in a container.
 
-With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY, `python worker.py orders` handles the queue `orders` of your primary. Without
-an argument it shows itself: it fills a queue of its own, handles it, and sends SIGTERM to itself at the end.
+With PAIRBUS_PRIMARY and PAIRBUS_SECONDARY, `python worker.py orders` handles the queue `orders` of your primary.
+Without an argument it shows itself: it fills a queue of its own, handles it, and sends SIGTERM to itself at the end.
 """
 
 import asyncio
