@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from azure.core.credentials import AccessToken
 from azure.servicebus import ServiceBusMessage
 
 import pairbus.aio
@@ -22,6 +24,7 @@ from pairbus.client.processing import feed
 from pairbus.errors import PairbusError
 from pairbus.testing.broker_thread import BrokerThread
 from tests.processing.desk import Desk, body_of, until
+from tests.scripted import ScriptedEndpoint
 from tests.sdk.flavours import in_thread
 
 
@@ -192,6 +195,24 @@ def test_messages_of_a_loop_that_ended_are_given_back(broker: BrokerThread) -> N
     asyncio.run(main())
     found = asyncio.run(Desk(broker, "aio").take(queue, 2))
     assert sorted(map(body_of, found)) == ["a", "b"]
+
+
+async def test_token_credential_is_asked_in_the_loop_to_which_it_belongs() -> None:
+    """Credentials of azure-identity for asyncio keep connections of the loop in which they were used first."""
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    class Credential:
+        async def get_token(self, *scopes: str, **_: Any) -> AccessToken:
+            loops.append(asyncio.get_running_loop())
+            return AccessToken("token", int(time.time()) + 3600)
+
+    async def handle(message: Any) -> None: ...
+
+    async with ScriptedEndpoint() as namespace:
+        client = pairbus.aio.ServiceBusClient(f"127.0.0.1:{namespace.port}", Credential(), use_tls=False)
+        async with client, client.get_queue_processor("orders", handle):
+            await until(lambda: namespace.tokens, "the link of the processor is opened")
+    assert set(loops) == {asyncio.get_running_loop()}
 
 
 async def test_bytes_of_held_messages_are_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
