@@ -32,7 +32,7 @@ from pairbus.client.processing.decide.endings import WAYS, Act, Decision, Ending
 from pairbus.client.processing.decide.locks import rest_s
 from pairbus.client.processing.decide.room import HELD_BYTES_MAX, Room
 from pairbus.client.processing.events import HandlerFailed, LockLost, NotSettled
-from pairbus.client.processing.work import EndReport, Work
+from pairbus.client.processing.held import EndReport, HeldMessage
 from pairbus.client.receiving.entity_receiver import SETTLE_S, EntityReceiver
 from pairbus.client.receiving.settling import Settle, Settlement
 from pairbus.errors import PairbusError
@@ -80,15 +80,15 @@ class Feed:
         "True: the lock of the session is lost."
         sessions = processing.options.max_concurrent_sessions if self._is_ordered else 1
         self.room = Room(slots, HELD_BYTES_MAX // sessions)
-        self._waiting: deque[Work] = deque()
-        self._active: set[Work] = set()
+        self._waiting: deque[HeldMessage] = deque()
+        self._active: set[HeldMessage] = set()
         "Messages that hold a slot."
-        self._held: dict[Work, asyncio.TimerHandle] = {}
+        self._held: dict[HeldMessage, asyncio.TimerHandle] = {}
         "Messages that wait for their next attempt."
-        self._settling: set[Work] = set()
-        self._following: set[Work] = set()
+        self._settling: set[HeldMessage] = set()
+        self._following: set[HeldMessage] = set()
         "Messages that wait until the handler of their earlier delivery has ended."
-        self._completing: list[Work] = []
+        self._completing: list[HeldMessage] = []
         self._is_leaving = self._has_left = False
         self._taking: asyncio.Task[None] | None = None
         self._idle_at = math.inf
@@ -149,7 +149,7 @@ class Feed:
             pauses = Pauses(FIRST_PAUSE_S)
             self._may_be_refused = False
             for incoming in received:
-                self._arrived(Work(self, incoming))
+                self._arrived(HeldMessage(self, incoming))
             self._start_waiting()
             if not received and self._idle_at <= self.loop.time():
                 return
@@ -173,7 +173,7 @@ class Feed:
         elif self._idle_at == math.inf:
             self._idle_at = self.loop.time() + self._processing.options.session_idle_timeout
 
-    def _arrived(self, work: Work) -> None:
+    def _arrived(self, work: HeldMessage) -> None:
         self.room.take(work.size)
         wall_s, clock = time.time(), self._processing.clock
         at_ms = stored_ms(work.payload)
@@ -206,7 +206,7 @@ class Feed:
             self._start(work)
         self._stir()
 
-    def _start(self, work: Work) -> None:
+    def _start(self, work: HeldMessage) -> None:
         self._active.add(work)
         if work.sequence is not None:
             self._processing.handling[work.sequence] = work
@@ -214,7 +214,7 @@ class Feed:
         self._limit_renewals(work)
         self._processing.runner.start(work)
 
-    def _limit_renewals(self, work: Work) -> None:
+    def _limit_renewals(self, work: HeldMessage) -> None:
         """Let the lock be renewed as long as the handler may take."""
         renewal_s = self._processing.options.renewal_s
         if self._is_ordered:
@@ -253,7 +253,7 @@ class Feed:
         self._settling.add(work)
         self._processing.tasks.start(self._carry_out(work, decision), f"{decision.act.value} {work.name}")
 
-    def follow(self, work: Work) -> None:
+    def follow(self, work: HeldMessage) -> None:
         """Handle a message whose earlier delivery was still in a handler."""
         self._following.discard(work)
         if self._is_leaving or work.is_lost:
@@ -265,7 +265,7 @@ class Feed:
             self._waiting.appendleft(work)
             self._start_waiting()
 
-    def forget(self, work: Work) -> None:
+    def forget(self, work: HeldMessage) -> None:
         """Forget a message that was delivered once more before its turn came."""
         self._following.discard(work)
         self._free(work)
@@ -277,7 +277,7 @@ class Feed:
         self._start_waiting()
         self.receiver.grant(self._credit)
 
-    def _tell_end(self, work: Work, ending: Ending, decision: Decision) -> None:
+    def _tell_end(self, work: HeldMessage, ending: Ending, decision: Decision) -> None:
         if ending.end is HandlerEnd.SETTLED and ending.error is None:
             return
         if ending.end in (HandlerEnd.FAILED, HandlerEnd.LEFT, HandlerEnd.UNREADABLE, HandlerEnd.SETTLED):
@@ -292,7 +292,7 @@ class Feed:
             event = HandlerFailed(self.path, work.name, work.attempt, ending.error, then, session_id)
             self._processing.tell(event)
 
-    async def _carry_out(self, work: Work, decision: Decision) -> None:
+    async def _carry_out(self, work: HeldMessage, decision: Decision) -> None:
         counts = self._processing.counts
         match decision.act:
             case Act.NOTHING:
@@ -309,7 +309,7 @@ class Feed:
 
     # ── settling ──
 
-    async def _complete(self, works: Sequence[Work]) -> None:
+    async def _complete(self, works: Sequence[HeldMessage]) -> None:
         with telemetry.settle(self.path, "complete", [work.payload for work in works]):
             left = await self.receiver.complete_all([work.incoming.locked for work in works])
         again = {id(locked) for locked in left}
@@ -323,7 +323,7 @@ class Feed:
                 self._free(work)
         self.receiver.grant(self._credit)
 
-    async def _settle(self, work: Work, said: Settlement) -> bool:
+    async def _settle(self, work: HeldMessage, said: Settlement) -> bool:
         """Settle a message; wait out trouble as long as its lock is renewed. Failure is told, and the message left."""
         is_unknown = False
         self._limit_renewals(work)  # the handler has ended: from now on the lock is renewed without a limit
@@ -347,7 +347,7 @@ class Feed:
             return True
         return False
 
-    async def settle_for_handler(self, work: Work, said: Settlement) -> None:
+    async def settle_for_handler(self, work: HeldMessage, said: Settlement) -> None:
         """Settle a message for its handler, which gets the error."""
         try:
             with telemetry.settle(self.path, said.operation.value, [work.payload]):
@@ -358,7 +358,7 @@ class Feed:
         self._processing.locks.discard(work)
         self._processing.counts.settled(next(act for act, each in OPERATIONS.items() if each is said.operation))
 
-    def _free(self, work: Work) -> None:
+    def _free(self, work: HeldMessage) -> None:
         """Forget a message that is settled, lost or given back."""
         self._settling.discard(work)
         self._active.discard(work)
@@ -374,7 +374,7 @@ class Feed:
 
     # ── another attempt ──
 
-    async def _retry(self, work: Work, delay_s: float) -> None:
+    async def _retry(self, work: HeldMessage, delay_s: float) -> None:
         if WAYS[self._source] is RetryWay.COPY and await self._schedule_copy(work, delay_s):
             self._processing.counts.retried += 1
             if await self._settle(work, COMPLETE):
@@ -386,7 +386,7 @@ class Feed:
         else:
             await self._abandon(work, work.held_attempts)
 
-    async def _schedule_copy(self, work: Work, delay_s: float) -> bool:
+    async def _schedule_copy(self, work: HeldMessage, delay_s: float) -> bool:
         """Schedule the copy; True when the service has accepted it."""
         facts = work.facts
         due_ms = int((time.time() + delay_s) * 1000)
@@ -401,7 +401,7 @@ class Feed:
             return False
         return True
 
-    def _may_hold(self, work: Work) -> bool:
+    def _may_hold(self, work: HeldMessage) -> bool:
         if work.is_lost or self._is_leaving:
             return False
         if self._is_ordered:
@@ -409,7 +409,7 @@ class Feed:
         held_bytes = sum(each.size for each in self._held)
         return len(self._held) < HELD_MAX and held_bytes + work.size <= HELD_RETRY_BYTES_MAX
 
-    def _hold(self, work: Work, delay_s: float) -> None:
+    def _hold(self, work: HeldMessage, delay_s: float) -> None:
         self._held[work] = self.loop.call_later(delay_s, self._again, work)
         self._settling.discard(work)
         self._limit_renewals(work)
@@ -417,7 +417,7 @@ class Feed:
             self.room.free(work.size)
             self.receiver.grant(self._credit)
 
-    def _again(self, work: Work) -> None:
+    def _again(self, work: HeldMessage) -> None:
         """Begin the next attempt of a message that was held."""
         del self._held[work]
         work.held_attempts += 1
@@ -428,7 +428,7 @@ class Feed:
             self._waiting.appendleft(work)
             self._start_waiting()
 
-    async def _abandon(self, work: Work, held_attempts: int) -> None:
+    async def _abandon(self, work: HeldMessage, held_attempts: int) -> None:
         """Abandon a message; the attempts that no delivery counts are written into it."""
         before = work.facts.attempts_before + held_attempts
         said = Settlement(Settle.ABANDON, properties={ATTEMPTS: before} if held_attempts else None)
@@ -438,7 +438,7 @@ class Feed:
 
     # ── locks ──
 
-    async def renew(self, works: Sequence[Work]) -> None:
+    async def renew(self, works: Sequence[HeldMessage]) -> None:
         """Renew the locks of messages, together as far as that succeeds."""
         tokens = [work.incoming.locked.token for work in works]
         assert None not in tokens, "they were received under lock"
@@ -478,7 +478,7 @@ class Feed:
             )
         self._processing.arm()
 
-    def lose(self, work: Work, reason: str) -> None:
+    def lose(self, work: HeldMessage, reason: str) -> None:
         """Note that the lock of a message is lost. Its handler is cancelled, where it can be."""
         if work.is_lost:
             return
@@ -550,12 +550,12 @@ class Feed:
             self.lose(work, "the processor was stopped before its handler had ended")
         await self._release(stuck)
 
-    async def _give_back(self, works: Sequence[Work]) -> None:
+    async def _give_back(self, works: Sequence[HeldMessage]) -> None:
         await self._release([work for work in works if not work.is_lost])
         for work in works:
             self._free(work)
 
-    async def _release(self, works: Iterable[Work]) -> None:
+    async def _release(self, works: Iterable[HeldMessage]) -> None:
         """Release messages, or abandon them where their link is gone: that counts as a delivery."""
         direct = [work for work in works if self.receiver.may_release(work.incoming.locked)]
         if direct:

@@ -15,8 +15,8 @@ from pairbus.client.receiving.settling import Settle, Settlement
 from pairbus.sdk.received import delivered_as
 
 if TYPE_CHECKING:
+    from pairbus.client.processing.held import HeldMessage
     from pairbus.client.processing.session import AioProcessorSession, ProcessorSession
-    from pairbus.client.processing.work import Work
 
 WAIT_S = 60.0  # for the engine's answer to a handler that settles; the settlement itself is limited to half of it
 
@@ -24,7 +24,7 @@ WAIT_S = 60.0  # for the engine's answer to a handler that settles; the settleme
 class _Message(ServiceBusReceivedMessage):
     """The parts of both flavours."""
 
-    _work: Work
+    _work: HeldMessage
 
     @property
     def lock_lost(self) -> bool:
@@ -125,7 +125,7 @@ class AioProcessorMessage(_Message):
             await asyncio.shield(asyncio.wrap_future(settled))
 
 
-def new_message(kind: type[Any], work: Work) -> Any:
+def new_message(kind: type[Any], work: HeldMessage) -> Any:
     """Return the message of a work. Any exception means that it cannot be read."""
     incoming = work.incoming
     payload = shown(work.payload)

@@ -25,9 +25,9 @@ from pairbus.client.processing.decide.locks import HeldLocks, ServiceClock
 from pairbus.client.processing.decide.turns import SessionTurns
 from pairbus.client.processing.events import HookFailed
 from pairbus.client.processing.feed import FIRST_PAUSE_S, PAUSE_MAX_S, RENEW_TOGETHER, Feed
+from pairbus.client.processing.held import EndReport, HeldMessage, Inbox
 from pairbus.client.processing.options import ProcessorOptions
 from pairbus.client.processing.runners import Runner
-from pairbus.client.processing.work import EndReport, Inbox, Work
 from pairbus.client.receiving.entity_receiver import EntityReceiver
 from pairbus.client.receiving.options import ReceiverOptions
 from pairbus.client.receiving.shared import Receiving
@@ -93,8 +93,8 @@ class Processing:
         self.counts = ProcessorCounts()
         self.tasks = Tasks()
         self.clock = ServiceClock()
-        self.locks: HeldLocks[Work | Feed] = HeldLocks()
-        self.handling: dict[int, Work] = {}
+        self.locks: HeldLocks[HeldMessage | Feed] = HeldLocks()
+        self.handling: dict[int, HeldMessage] = {}
         "Sequence number → the message of a handler that runs."
         self.chance = random.random
         self.is_forced = False
@@ -417,7 +417,7 @@ class Processing:
                 key.lose_all(reason)
             else:
                 key.feed.lose(key, reason)
-        by_feed: dict[Feed, list[Work]] = {}
+        by_feed: dict[Feed, list[HeldMessage]] = {}
         for key in due.renew:
             if isinstance(key, Feed):
                 self.tasks.start(key.renew_session(), f"renewing {key!r}")

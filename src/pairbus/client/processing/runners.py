@@ -20,9 +20,9 @@ from pairbus.client.engine_thread import ListenerThread
 from pairbus.client.event_outbox import call_listener
 from pairbus.client.processing.decide.endings import Ending, HandlerEnd, ending_of
 from pairbus.client.processing.events import level_of
+from pairbus.client.processing.held import EndReport, HeldMessage, Inbox
 from pairbus.client.processing.message import AioProcessorMessage, ProcessorMessage, new_message
 from pairbus.client.processing.session import AioProcessorSession, ProcessorSession
-from pairbus.client.processing.work import EndReport, Inbox, Work
 from pairbus.pairing.events import Event
 from pairbus.telemetry.processing import process
 from pairbus.transport.threads import in_thread
@@ -42,9 +42,9 @@ class Runner(Protocol):
     def is_over(self) -> bool:
         """True when no handler can be called any more."""
 
-    def start(self, work: Work) -> None: ...
+    def start(self, work: HeldMessage) -> None: ...
 
-    def cancel(self, work: Work) -> bool:
+    def cancel(self, work: HeldMessage) -> bool:
         """Ask a handler to end; False when it cannot be asked."""
 
     async def call(self, hook: Handler, argument: Any) -> None:
@@ -64,14 +64,14 @@ class ThreadRunner:
     def __init__(self, handler: Handler, on_error: Handler | None, *, auto_complete: bool) -> None:
         self._handler = handler
         self._auto_complete = auto_complete
-        self._works: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._works: queue.SimpleQueue[HeldMessage | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._under_way = 0
         self._lock = threading.Lock()
         self._listener = None if on_error is None else ListenerThread(on_error)
         self.report: Callable[[EndReport], None] = _unset
 
-    def start(self, work: Work) -> None:
+    def start(self, work: HeldMessage) -> None:
         with self._lock:
             self._under_way += 1
             is_short = self._under_way > len(self._threads)
@@ -81,7 +81,7 @@ class ThreadRunner:
             self._threads[-1].start()
         self._works.put(work)
 
-    def cancel(self, work: Work) -> bool:
+    def cancel(self, work: HeldMessage) -> bool:
         return False
 
     async def call(self, hook: Handler, argument: Any) -> None:
@@ -108,7 +108,7 @@ class ThreadRunner:
             self.report(EndReport(work, ending, perf_counter() - began))
             del work, ending  # a thread that waits must not keep the last message alive
 
-    def _handled(self, work: Work) -> Ending:
+    def _handled(self, work: HeldMessage) -> Ending:
         try:
             message = new_message(ProcessorMessage, work)
         except Exception as error:  # bytes of strangers: the message is dead-lettered with the error
@@ -139,20 +139,20 @@ class LoopRunner:
         self._auto_complete = auto_complete
         self._loop = loop
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._works: Inbox[Work] = Inbox(loop, self._begin)
+        self._works: Inbox[HeldMessage] = Inbox(loop, self._begin)
         self.report: Callable[[EndReport], None] = _unset
 
     @property
     def is_over(self) -> bool:
         return self._loop.is_closed()
 
-    def start(self, work: Work) -> None:
+    def start(self, work: HeldMessage) -> None:
         try:
             self._works.put(work)
         except RuntimeError:  # the application's loop was closed
             self.report(EndReport(work, Ending(HandlerEnd.STOPPED), 0.0))
 
-    def cancel(self, work: Work) -> bool:
+    def cancel(self, work: HeldMessage) -> bool:
         try:
             self._loop.call_soon_threadsafe(_cancel, work)
         except RuntimeError:
@@ -181,7 +181,7 @@ class LoopRunner:
 
     # ── in the application's loop ──
 
-    def _begin(self, works: list[Work]) -> None:
+    def _begin(self, works: list[HeldMessage]) -> None:
         for work in works:
             if work.is_lost or work.is_stopped:
                 self.report(EndReport(work, Ending(HandlerEnd.STOPPED), 0.0))
@@ -190,14 +190,14 @@ class LoopRunner:
             self._tasks.add(task)
             task.add_done_callback(partial(self._ended, work, perf_counter()))
 
-    def _ended(self, work: Work, began: float, task: asyncio.Task[Ending]) -> None:
+    def _ended(self, work: HeldMessage, began: float, task: asyncio.Task[Ending]) -> None:
         """Report the end of a task, also of one that was cancelled before its first step."""
         self._tasks.discard(task)
         work.task = None
         ending = Ending(HandlerEnd.STOPPED) if task.cancelled() or task.exception() is not None else task.result()
         self.report(EndReport(work, ending, perf_counter() - began))
 
-    async def _handled(self, work: Work) -> Ending:
+    async def _handled(self, work: HeldMessage) -> Ending:
         try:
             message = new_message(AioProcessorMessage, work)
         except Exception as error:  # bytes of strangers: the message is dead-lettered with the error
@@ -231,7 +231,7 @@ class LoopRunner:
             logger.exception("on_error failed for %s", event)
 
 
-def _cancel(work: Work) -> None:
+def _cancel(work: HeldMessage) -> None:
     if work.task is not None and not work.task.done():
         work.task.cancel()
 

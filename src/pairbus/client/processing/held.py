@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Work:
+class HeldMessage:
     """One message from its arrival until it is settled. The engine changes it; handlers may read it at any time."""
 
     __slots__ = (
@@ -49,12 +49,12 @@ class Work:
         "True: the handler was asked to end, because the processor stops."
         self.task: asyncio.Task[Ending] | None = None
         "Task of the handler, in the application's loop."
-        self.successor: Work | None = None
+        self.successor: HeldMessage | None = None
         "The same message, delivered again: it is handled when this handler has ended."
 
     def __repr__(self) -> str:
         state = "lost" if self.is_lost else "handled" if self.is_handled else "waiting"
-        return f"<Work {self.feed.path} {self.sequence} {state}>"
+        return f"<HeldMessage {self.feed.path} {self.sequence} {state}>"
 
     @property
     def facts(self) -> Facts:
@@ -92,7 +92,7 @@ class EndReport:
 
     __slots__ = ("duration_s", "ending", "work")
 
-    def __init__(self, work: Work, ending: Ending, duration_s: float) -> None:
+    def __init__(self, work: HeldMessage, ending: Ending, duration_s: float) -> None:
         self.work = work
         self.ending = ending
         self.duration_s = duration_s
