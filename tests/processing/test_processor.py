@@ -338,7 +338,7 @@ async def test_waiting_messages_keep_their_locks(desk: Desk) -> None:
 
 
 async def test_nothing_is_locked_after_a_stop(desk: Desk) -> None:
-    """What waits is given back without a delivery; what was in a handler is completed."""
+    """A waiting message is given back without a delivery; one that was in a handler is completed."""
     queue, seen = desk.queue(), []
 
     def behave(message: Any) -> Any:

@@ -30,7 +30,7 @@ class HandlerFailed(Event):
     error: BaseException | None
     "The exception; None when the handler only did not settle the message."
     then: str
-    "What is done with the message now."
+    "The next step for the message, in words."
     session_id: str | None = None
 
     def __str__(self) -> str:
