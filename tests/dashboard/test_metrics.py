@@ -15,7 +15,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from prometheus_client.parser import text_string_to_metric_families
 
-from pairbus.aio import PairedServiceBusClient
+from pairbus.aio import PairedServiceBusClient, ProcessorMessage
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.cli.serve.dashboard_page import Given, PageOptions, make_page
 from pairbus.client.sides import Side
@@ -91,7 +91,11 @@ async def test_entities_of_both_sides_and_states_are_on_the_page() -> None:
             backlog_queue_count=1,
             control_socket=True,
         )
-        async with client, client.get_queue_sender("orders") as sender:
+
+        async def handle(message: ProcessorMessage) -> None: ...
+
+        processor = client.get_subscription_processor("news", "all", handle)
+        async with client, client.get_queue_sender("orders") as sender, processor:
             await sender.send_messages(ServiceBusMessage("to the primary"))
             client.force_failover("orders")
             await sender.send_messages([ServiceBusMessage("to the backlog")] * 2)
