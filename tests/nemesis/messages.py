@@ -26,19 +26,21 @@ class Sent:
 
 
 def recognise(payload: bytes) -> tuple[str, int, str]:
-    """Return id, sequence number and digest of a received message."""
+    """Return id, sequence number and digest of a received message; without properties, as nobody sent it, no id."""
     message = Message.decode(payload)
-    found = message.properties
-    assert found is not None, "every message of the world has properties"
+    number = int((message.annotations or {})["x-opt-sequence-number"])
+    sent = message.properties
+    if sent is None:
+        return "", number, ""
     properties = {
         key: value
         for key, value in (message.application_properties or {}).items()
         if key not in ("DeadLetterReason", "DeadLetterErrorDescription")
     }
     digest = digest_of(
-        str(found.message_id), found.group_id or "", str(found.subject), properties, b"".join(message.data or ())
+        str(sent.message_id), sent.group_id or "", str(sent.subject), properties, b"".join(message.data or ())
     )
-    return str(found.message_id), int((message.annotations or {})["x-opt-sequence-number"]), digest
+    return str(sent.message_id), number, digest
 
 
 def digest_of(message_id: str, session: str, subject: str, properties: dict[Any, Any], body: bytes) -> str:
