@@ -167,6 +167,7 @@ def test_queue_commands_take_a_namespace_and_a_credential(
         def delete_queue(self, name: str) -> None: ...
 
     monkeypatch.setattr(administration, "ServiceBusAdministrationClient", Client)
+    monkeypatch.setattr(administration, "ADMINS", (Client, Client))
     assert run("queue", "delete", "orders", "--yes", "--namespace", HOME, "--credential", "fakes:make") == 0
     [(host, credential)] = taken
     assert host == HOME and isinstance(credential, FakeCredential)

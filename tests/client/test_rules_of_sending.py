@@ -170,7 +170,7 @@ async def test_a_row_of_the_failure_policy_can_be_replaced(world: World, flavour
     await replaced.sender("not-there").send(message())
     assert replaced.state("not-there") is State.FAILED_OVER and world.in_backlog() == 1
     queue = world.namespaces.make_queue()
-    assert isinstance(await replaced.sender(queue).error(ServiceBusMessage(bytes(300_000))), MessageSizeExceededError)
+    assert isinstance(await replaced.sender(queue).error(ServiceBusMessage(bytes(1_200_000))), MessageSizeExceededError)
     assert replaced.state(queue) is State.HEALTHY
 
 

@@ -136,7 +136,8 @@ class EntityReceiver:
         """Return messages as soon as there is one, at most `count`; none when the entity stays empty for `wait_s`.
 
         None as well when the receiver is closed meanwhile; an endless wait (`math.inf`) has no other end without a
-        message. Trouble that lasts until the end of `wait_s` is raised: the entity may have messages.
+        message. Trouble that lasts until the end of `wait_s` is raised, because the entity may have messages; only the
+        silence of an open link is told as an outage and gives none, as with the SDK.
         """
         deadline = self._loop.time() + wait_s
         try:
@@ -150,9 +151,10 @@ class EntityReceiver:
             while not self._left.is_set():
                 try:
                     received = await self._until(deadline, lambda left_s: self._received(count, left_s))
-                except ServiceBusError:
+                except ServiceBusError as error:
                     self._receiving.check()
-                    if self._left.is_set():
+                    is_silent = self.is_open and isinstance(error, OperationTimeoutError)
+                    if self._left.is_set() or is_silent:
                         return []
                     raise
                 wanted = self._without_pings(received)
