@@ -24,8 +24,8 @@ from pairbus.explorer.choice import Choice
 from pairbus.explorer.encoding import BadMessage, importable
 from pairbus.explorer.message import described
 from pairbus.explorer.pages import search
-from pairbus.explorer.pipeline import sending
 from pairbus.explorer.progress import Progress
+from pairbus.explorer.sending import sending
 from pairbus.transport import Carrier
 
 LINE_MAX = 400 << 20  # bytes: a message of 100 MB, twice in base64 and with room
@@ -51,9 +51,9 @@ async def export(
     return progress
 
 
-def json_line(shown: dict[str, Any]) -> str:
+def json_line(fields: dict[str, Any]) -> str:
     """Write one object as a line."""
-    return json.dumps(shown, ensure_ascii=False) + "\n"
+    return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class Notes:
     "Digest of these bytes: another file of the same name is noticed."
 
     @classmethod
-    def read(cls, found: Any) -> Notes:
+    def read(cls, fields: Any) -> Notes:
         """Read notes that were written as JSON; ValueError or TypeError when a field is missing or wrong."""
-        notes = cls(**found)
+        notes = cls(**fields)
         if not isinstance(notes.destination, str) or not isinstance(notes.digest, str):
             raise ValueError("destination and digest must be texts")
         if not all(type(number) is int and number >= 0 for number in (notes.lines, notes.offset)):
@@ -189,24 +189,24 @@ class Lines:
                 yield line
 
     def _message(self, line: bytes) -> bytes:
-        found = json_object(line, f"{self._name}, line {self.number}")
+        fields = json_object(line, f"{self._name}, line {self.number}")
         try:
-            return importable(found)
+            return importable(fields)
         except BadMessage as error:
             raise BadMessage(f"{self._name}, line {self.number}: {error}") from None
 
 
-def json_object(line: bytes, where: str) -> dict[str, Any]:
+def json_object(line: bytes, place: str) -> dict[str, Any]:
     """Read a line; BadMessage, which says where the line is, when it has no JSON object."""
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except UnicodeDecodeError:
-        raise BadMessage(f"{where}: no JSON: it is not text in UTF-8") from None
+        raise BadMessage(f"{place}: no JSON: it is not text in UTF-8") from None
     except (ValueError, RecursionError) as error:
-        raise BadMessage(f"{where}: no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise BadMessage(f"{where}: a JSON object is needed, not {type(found).__name__}")
-    return found
+        raise BadMessage(f"{place}: no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadMessage(f"{place}: a JSON object is needed, not {type(value).__name__}")
+    return value
 
 
 async def import_file(carrier: Carrier, path: str, source: ImportFile, progress: Progress | None = None) -> Progress:

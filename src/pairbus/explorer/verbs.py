@@ -27,8 +27,8 @@ from pairbus.explorer.message import (
     without_dead_letter_properties,
 )
 from pairbus.explorer.pages import PAGE, extent, peek
-from pairbus.explorer.pipeline import SEND_TIMEOUT_S, sending
 from pairbus.explorer.progress import Progress
+from pairbus.explorer.sending import SEND_TIMEOUT_S, sending
 from pairbus.explorer.taking import Acted, Taking
 from pairbus.transport import Carrier, ReceivedMessage, Refused, TransportError
 
@@ -105,12 +105,12 @@ async def receive_and_delete(
 
     async def ask_for_all() -> None:
         while progress.done < limit:
-            asked, before = min(limit - progress.done, ASKED_AT_ONCE), progress.done
-            receiver.credit = asked
+            credit, before = min(limit - progress.done, ASKED_AT_ONCE), progress.done
+            receiver.credit = credit
             await receiver.receive(0, wait_s)  # asks for messages and takes none: taking would ask for more
             receiver.credit = 0
-            while progress.done < before + asked:
-                messages = await receiver.receive(before + asked - progress.done, wait_s)
+            while progress.done < before + credit:
+                messages = await receiver.receive(before + credit - progress.done, wait_s)
                 if not messages:
                     return
                 await uninterrupted(take_all(messages))
@@ -232,8 +232,8 @@ async def resend(
     original cannot be completed, so that both exist.
     """
     path = path or address.destination
-    found = [one for one in await peek(carrier, address, number, 1) if sequence_number_of(one) == number]
-    if not found:
+    payloads = [one for one in await peek(carrier, address, number, 1) if sequence_number_of(one) == number]
+    if not payloads:
         raise EntityNotFound(f"{address} has no message with the sequence number {number}")
 
     new_id = uuid4().hex  # one for all attempts, so that an entity that detects duplicates stores one copy
@@ -244,7 +244,7 @@ async def resend(
             payload = without_dead_letter_properties(payload)
         return with_other_id(edited(payload, changes), original, new_id)
 
-    state, copy = state_of(found[0]), change(found[0])
+    state, copy = state_of(payloads[0]), change(payloads[0])
     if keep_original:
         await _send_copy(carrier, path, copy)
     elif state == "scheduled":
@@ -320,13 +320,13 @@ async def purge(
     progress = progress or Progress()
     choice, last = (choice or Choice()).without_end()
     if choice.is_all and limit is None:
-        found = await extent(carrier, address)
-        if found is None:
+        ends = await extent(carrier, address)
+        if ends is None:
             progress.left = 0
             progress.step()
             return progress
-        last = found[1] if last is None else min(found[1], last)
-        before = await _enqueued_time(carrier, address, found[0], last)
+        last = ends[1] if last is None else min(ends[1], last)
+        before = await _enqueued_time(carrier, address, ends[0], last)
         if before is not None:
             await _delete_together(carrier, address, before, progress)
 

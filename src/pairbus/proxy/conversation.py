@@ -148,8 +148,8 @@ class Conversation:
 
     def free_handle(self, link: FollowedLink) -> int:
         """Return a handle that the broker does not use on the link's session."""
-        taken = {handle for who, handle in self._sessions[link.channel].by_handle if who is DOWN}
-        return next(handle for handle in range(len(taken) + 1) if handle not in taken)
+        handles = {handle for side, handle in self._sessions[link.channel].by_handle if side is DOWN}
+        return next(handle for handle in range(len(handles) + 1) if handle not in handles)
 
     def broker_channel(self, client_channel: int) -> int | None:
         """Return the broker's channel of a session; None while the broker has not answered the client's begin."""
@@ -175,8 +175,8 @@ class Conversation:
         try:
             if raw[start : start + 3] == b"\x00\x53\x14":
                 return self._transfer(direction, channel, raw, start)
-            what, _ = decode_performative(raw[start:], 0)
-            return Unit(raw, what, self._note(direction, channel, raw, what))
+            performative, _ = decode_performative(raw[start:], 0)
+            return Unit(raw, performative, self._note(direction, channel, raw, performative))
         except (ProtocolError, IndexError):
             return Unit(raw)
 
@@ -196,28 +196,28 @@ class Conversation:
         is_ping = begins and PING_CONTENT_TYPE in raw[payload_at : payload_at + 1024]
         return Unit(raw, None, link, True, delivery_id if begins else None, is_ping, bool(settled), bool(more))
 
-    def _note(self, direction: Direction, channel: int, raw: bytes, what: Composite) -> FollowedLink | None:
-        if isinstance(what, Begin):
+    def _note(self, direction: Direction, channel: int, raw: bytes, performative: Composite) -> FollowedLink | None:
+        if isinstance(performative, Begin):
             if direction is UP:
                 self._sessions[channel] = _Session()
                 before = self.broker_channel(channel)
                 if before is not None:
                     del self._client_channels[before]
-            elif what.remote_channel is not None:
-                self._client_channels[int.from_bytes(raw[6:8], "big")] = what.remote_channel
+            elif performative.remote_channel is not None:
+                self._client_channels[int.from_bytes(raw[6:8], "big")] = performative.remote_channel
             return None
         session = self._sessions.get(channel)
         if session is None:
             return None
-        if isinstance(what, Attach):
-            return _attached(session, direction, channel, what)
-        if isinstance(what, End):
+        if isinstance(performative, Attach):
+            return _attached(session, direction, channel, performative)
+        if isinstance(performative, End):
             if direction is UP:
                 del self._sessions[channel]
             return None
-        if isinstance(what, Flow | Detach) and what.handle is not None:
-            link = session.by_handle.get((direction, what.handle))
-            if link is not None and isinstance(what, Detach):
+        if isinstance(performative, Flow | Detach) and performative.handle is not None:
+            link = session.by_handle.get((direction, performative.handle))
+            if link is not None and isinstance(performative, Detach):
                 _detached(session, direction, link)
             return link
         return None

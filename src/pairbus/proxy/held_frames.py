@@ -51,16 +51,16 @@ class HeldUnits:
 
     def take(self, is_released: Callable[[object], bool]) -> list[tuple[Direction, FollowedLink, Unit]]:
         """Take the frames that need not wait any longer."""
-        gone: list[tuple[Direction, FollowedLink, Unit]] = []
+        released: list[tuple[Direction, FollowedLink, Unit]] = []
         units, self._units = self._units, []
         for one in units:
             free = not self.must_wait(one.direction, one.link, one.unit) if one.key is None else is_released(one.key)
             if free:
-                gone.append((one.direction, one.link, one.unit))
+                released.append((one.direction, one.link, one.unit))
             else:
                 self._units.append(one)
         self._count()
-        return gone
+        return released
 
     def _count(self) -> None:
         for direction in self._bytes:

@@ -34,12 +34,12 @@ _getaddrinfo = socket.getaddrinfo
 def _ask(host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0) -> Any:
     """Look a name up: first among the proxies of this process, then as `socket.getaddrinfo` does."""
     name = host.decode("ascii", "replace") if isinstance(host, bytes) else host
-    known = _known.get(name.lower()) if isinstance(name, str) else None
-    if known is None or flags & socket.AI_NUMERICHOST:
+    redirect = _known.get(name.lower()) if isinstance(name, str) else None
+    if redirect is None or flags & socket.AI_NUMERICHOST:
         return _getaddrinfo(host, port, family, type, proto, flags)
-    if known.fails():
+    if redirect.fails():
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-    return _getaddrinfo(known.host, known.port, family, type, proto, flags)
+    return _getaddrinfo(redirect.host, redirect.port, family, type, proto, flags)
 
 
 @contextmanager

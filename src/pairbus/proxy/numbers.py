@@ -60,14 +60,16 @@ class DeliveryNumbers:
 
     def _renumbered(self, unit: Unit, clients_id: int | None) -> bytes:
         start = unit.raw[4] * 4
-        what, end = decode_performative(unit.raw[start:], 0)
-        if not isinstance(what, Transfer) or what.delivery_id is None:
+        transfer, end = decode_performative(unit.raw[start:], 0)
+        if not isinstance(transfer, Transfer) or transfer.delivery_id is None:
             return unit.raw
         expected = None if self._next_id is None else (self._next_id - 1) & MASK
-        at_target = expected if clients_id is not None else self._at_target.get(what.delivery_id, what.delivery_id)
+        at_target = (
+            expected if clients_id is not None else self._at_target.get(transfer.delivery_id, transfer.delivery_id)
+        )
         if unit.is_settled and not unit.has_more:
-            self._at_target.pop(what.delivery_id, None)
-        changed = replace(what, delivery_id=at_target)
+            self._at_target.pop(transfer.delivery_id, None)
+        changed = replace(transfer, delivery_id=at_target)
         return frame(int.from_bytes(unit.raw[6:8], "big"), changed.encode() + unit.raw[start + end :])
 
     def flow_up(self, unit: Unit, flow: Flow) -> bytes:

@@ -19,7 +19,7 @@ from pairbus.broker.outages.refusals import refusal_by
 from pairbus.faults import MANAGE, RECEIVE, SEND, Active, Place
 from pairbus.proxy.conversation import FollowedLink, Unit, is_node
 from pairbus.proxy.passage import Passage
-from pairbus.proxy.rules import FrameAct, How
+from pairbus.proxy.verdicts import FrameAct, How
 
 STALL = ("stall",)
 REFUSALS = ("throttle", "restart", "disable", "quota", "unauthorized", "internal-error", "time-out")

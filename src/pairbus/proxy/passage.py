@@ -17,7 +17,7 @@ from pairbus.proxy.counts import Counts
 from pairbus.proxy.held_frames import HeldUnits
 from pairbus.proxy.joint import Joint
 from pairbus.proxy.numbers import DeliveryNumbers
-from pairbus.proxy.rules import FrameAct, FrameRules, How
+from pairbus.proxy.verdicts import FrameAct, FrameRules, How
 
 logger = logging.getLogger("pairbus.proxy")
 
@@ -267,7 +267,7 @@ class Passage(Joint):
         if self._lost_answers and any((sender, channel, each) in self._lost_answers for each in ids):
             self.cut()
             return
-        kept = []
+        own_ids = []
         for delivery_id in ids:
             link = unsettled.pop(delivery_id) if disposition.settled else unsettled[delivery_id]
             if disposition.settled and numbers is not None:
@@ -277,13 +277,13 @@ class Passage(Joint):
                 counts.answers_dropped += 1
             else:
                 counts.answers += 1
-                kept.append(delivery_id)
-        if len(kept) == len(ids) and not is_translated:
+                own_ids.append(delivery_id)
+        if len(own_ids) == len(ids) and not is_translated:
             self._forward(DOWN, unit)
             return
         own_channel = int.from_bytes(unit.raw[6:8], "big")
         state = disposition.state.encode() if disposition.state is not None else b"\x40"
-        for first, last in ranges(kept):
+        for first, last in ranges(own_ids):
             raw = disposition_frame(own_channel, disposition.role, first, last, disposition.settled, state)
             self._forward(DOWN, Unit(raw))
 

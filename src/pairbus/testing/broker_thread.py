@@ -144,8 +144,8 @@ class ServiceBusNamespace:
         if self._namespace.recorder is None:
             raise ConfigError("sends are not recorded: the broker was made with record_sends=False")
         if entity.lower() not in {*self._namespace.queue_keys(), *self._namespace.topic_keys()}:
-            known = ", ".join([*self._namespace.queue_keys(), *self._namespace.topic_keys()])
-            raise ConfigError(f"there is no queue or topic {entity!r}; there are: {known or 'none'}")
+            names = ", ".join([*self._namespace.queue_keys(), *self._namespace.topic_keys()])
+            raise ConfigError(f"there is no queue or topic {entity!r}; there are: {names or 'none'}")
         return self._namespace.recorder.of(entity)
 
 
@@ -225,9 +225,9 @@ class BrokerThread:
         """Return one of the namespaces; None: the first. ConfigError lists the existing ones."""
         namespace = next(iter(self._namespaces.values()), None) if name is None else self._namespaces.get(name.lower())
         if namespace is None:
-            known = ", ".join(one.name for one in self._namespaces.values())
+            names = ", ".join(one.name for one in self._namespaces.values())
             raise ConfigError(
-                f"there is no namespace {name!r}; there are: {known or 'none, the broker is not running'}"
+                f"there is no namespace {name!r}; there are: {names or 'none, the broker is not running'}"
             )
         return namespace
 

@@ -22,14 +22,14 @@ def described_subscription(topic: str, name: str, settings: dict[str, Any]) -> S
 
 
 def _values(kind: type[Any], settings: dict[str, Any]) -> dict[str, Any]:
-    known = {setting.sdk: setting for setting in settings_of(kind.KIND)}
+    settings_by_name = {setting.sdk: setting for setting in settings_of(kind.KIND)}
     values: dict[str, Any] = {}
     for name, value in settings.items():
-        if name not in known:
-            names = sorted(known)
+        if name not in settings_by_name:
+            names = sorted(settings_by_name)
             hint = did_you_mean(name, names) or ";"
             raise TypeError(f"a {kind.KIND} has no setting {name!r}{hint} the settings are {', '.join(names)}")
-        setting = known[name]
+        setting = settings_by_name[name]
         try:
             values[setting.attribute] = setting.type.from_sdk(value)
         except TypeError as error:

@@ -23,7 +23,7 @@ from pairbus.proxy.counts import Counts
 from pairbus.proxy.joint import ProxyTarget
 from pairbus.proxy.passage import Passage
 from pairbus.proxy.port import HOST, THIN_BUFFER_BYTES, ProxyPort
-from pairbus.testing.switches import CUTS, CutHow, NemesisSwitches
+from pairbus.testing.network_switches import CUTS, CutHow, NemesisSwitches
 from pairbus.testing.threads import InThread, OnLoop, switch
 
 _AUTHORITY = re.compile(r"\b(Endpoint=\w+://|HostName=)[^;/]+", re.IGNORECASE)

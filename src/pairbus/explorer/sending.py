@@ -1,4 +1,4 @@
-"""Sending many messages to one entity: in order, hundreds in flight, again after trouble that passes.
+"""Sends many messages to one entity: in order, hundreds in flight, again after trouble that passes.
 
 Law of this file. `accepted` counts from the first message on without a gap: all messages before it are certainly
 stored, and all messages behind it may have to be sent again. At least once, never lost.

@@ -1,7 +1,8 @@
 """The questions of a passage to its rules, and the answers that it can carry out.
 
 A passage follows the frames of two peers and decides nothing. Its rules decide: those of the proxy
-(`pairbus.proxy.faults`) ask the table of faults, those of a test (`pairbus.testing.switches`) their own switches.
+(`pairbus.proxy.faults`) ask the table of faults, those of a test (`pairbus.testing.network_switches`) their own
+switches.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pairbus.amqp.performatives import Error
 from pairbus.faults import Active, Fault
 from pairbus.faults.play.cable import CableFaults
 from pairbus.proxy.conversation import FollowedLink, Unit, is_node, path_of
-from pairbus.proxy.rules import RESET, FrameAct, How
+from pairbus.proxy.verdicts import RESET, FrameAct, How
 
 CutHow = Literal["reset", "stall", "detach"]
 _HOLD = FrameAct(How.HOLD, "until it heals")
