@@ -39,5 +39,5 @@ def _provider(service_credential: str) -> object:
             f" service credentials ({error}); elsewhere give credential=default, or credential=MODULE:CALLABLE with a"
             " function of your own"
         ) from None
-    made: object = module.getServiceCredentialsProvider(service_credential)
-    return made
+    provider: object = module.getServiceCredentialsProvider(service_credential)
+    return provider

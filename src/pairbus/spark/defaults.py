@@ -40,9 +40,9 @@ def state_folder(kind: str, *names: str, environment: Mapping[str, str] = os.env
 def folder_name(*names: str) -> str:
     """Return the name of a folder for names; no folder is looked for, so it is the same on every host."""
     lowered = [name.lower() for name in names]
-    shown = re.sub(r"[^a-z0-9.]+", "-", "-".join(lowered)).strip("-.")[:READABLE_MAX]
+    readable = re.sub(r"[^a-z0-9.]+", "-", "-".join(lowered)).strip("-.")[:READABLE_MAX]
     digest = hashlib.sha256("\0".join(lowered).encode()).hexdigest()[:12]
-    return f"{shown}-{digest}"
+    return f"{readable}-{digest}"
 
 
 def is_local_master(master: str | None) -> bool:
@@ -62,13 +62,13 @@ def runs_on_local_master() -> bool:
 
 
 def _master_in(arguments: list[str]) -> str | None:
-    found = None
+    master = None
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
         if argument == "--master":
-            found = following
+            master = following
         elif argument.startswith(("spark.master=", "--master=", "-Dspark.master=")):
-            found = argument.partition("=")[2]
-    return found
+            master = argument.partition("=")[2]
+    return master
 
 
 def _commands_above(pid: int) -> Iterator[list[str]]:

@@ -68,11 +68,11 @@ class DriverSide:
         "True when the driver is another process: a call takes 50 ms, the first one a second."
         self._is_known = False
 
-    def call(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    def call(self, function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
         """Call a function where the driver is, and return its result or raise its error."""
         if not self.is_elsewhere:
-            return function(*arguments, **named)
-        assert not named, "a call over Connect has arguments without names"
+            return function(*arguments, **keywords)
+        assert not keywords, "a call over Connect has arguments without names"
         try:
             if not self._is_known:
                 register_format(self._spark, CallSource)
@@ -89,8 +89,8 @@ def options_of(function: Callable[..., object], *arguments: object) -> dict[str,
     """Return a call as options. It has a number, because a server caches the answers to equal requests."""
     owner = getattr(function, "__self__", None)  # a method is called with its object as the first argument
     plain: Any = getattr(function, "__func__", function)
-    given = arguments if owner is None else (owner, *arguments)
-    call = {"function": f"{plain.__module__}:{plain.__qualname__}", "arguments": [to_plain(one) for one in given]}
+    values = arguments if owner is None else (owner, *arguments)
+    call = {"function": f"{plain.__module__}:{plain.__qualname__}", "arguments": [to_plain(one) for one in values]}
     return {"call": json.dumps(call), "id": uuid.uuid4().hex}
 
 
@@ -107,15 +107,15 @@ def function_of(name: str) -> Callable[..., object]:
     module, _, path = name.partition(":")
     if module.partition(".")[0] != PACKAGE:
         raise ConfigError(f"{name} is not a function of {PACKAGE}")
-    found: Any = import_module(module)
+    function: Any = import_module(module)
     for part in path.split("."):
-        found = getattr(found, part, None)
-    if not inspect.isfunction(found) or found.__module__ != module:
+        function = getattr(function, part, None)
+    if not inspect.isfunction(function) or function.__module__ != module:
         raise ConfigError(f"{name} is not a function of {PACKAGE}")
-    return found
+    return function
 
 
-def _arguments(function: Callable[..., object], given: list[Any]) -> Iterator[Any]:
+def _arguments(function: Callable[..., object], values: list[Any]) -> Iterator[Any]:
     """Yield the arguments in the types that the function declares."""
     hints = get_type_hints(function)
     if "." in function.__qualname__:  # a method
@@ -124,8 +124,8 @@ def _arguments(function: Callable[..., object], given: list[Any]) -> Iterator[An
     kinds: list[Any] = []
     for name, parameter in inspect.signature(function).parameters.items():
         is_rest = parameter.kind is inspect.Parameter.VAR_POSITIONAL
-        kinds += [hints[name]] * (len(given) - len(kinds) if is_rest else 1)
-    for value, kind in zip(given, kinds, strict=False):
+        kinds += [hints[name]] * (len(values) - len(kinds) if is_rest else 1)
+    for value, kind in zip(values, kinds, strict=False):
         yield from_plain(value, kind)
 
 

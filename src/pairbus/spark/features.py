@@ -141,8 +141,8 @@ def is_gone(error: Exception) -> bool:
 
 def _loaded(module: str, name: str) -> tuple[type[Exception], ...]:
     """Return a class of a module that this process uses; empty when it does not: then it cannot be raised here."""
-    found = sys.modules.get(module)
-    return () if found is None else (getattr(found, name),)
+    loaded = sys.modules.get(module)
+    return () if loaded is None else (getattr(loaded, name),)
 
 
 _GONE = {"Py4JNetworkError", "SparkConnectGrpcException", "RetriesExceeded"}
@@ -153,5 +153,5 @@ _NO_SESSION = {"INVALID_HANDLE", "NO_ACTIVE_SESSION", "DATA_SOURCE_NOT_FOUND"}
 
 def _condition(error: Any) -> str | None:
     """Return the name of a Spark error, by the method of the installed version."""
-    told: str | None = (getattr(error, "getCondition", None) or error.getErrorClass)()
-    return told
+    condition: str | None = (getattr(error, "getCondition", None) or error.getErrorClass)()
+    return condition

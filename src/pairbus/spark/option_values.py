@@ -19,9 +19,9 @@ LOST_IN_TABLES = (
 )
 
 
-def refuse_tables(given: Mapping[str, str]) -> None:
+def refuse_tables(options: Mapping[str, str]) -> None:
     """Raise ConfigError when the options are those of CREATE TABLE, and the user has given some."""
-    names = {name.lower() for name in given}
+    names = {name.lower() for name in options}
     if _OF_A_TABLE in names and names - _TABLES_OWN:
         raise ConfigError(f"CREATE TABLE … USING servicebus: {LOST_IN_TABLES}")
 
@@ -29,19 +29,19 @@ def refuse_tables(given: Mapping[str, str]) -> None:
 class OptionValues:
     """Given options by their name in the table; an option that was not given has its default."""
 
-    def __init__(self, given: Mapping[str, str], use: str) -> None:
+    def __init__(self, options: Mapping[str, str], use: str) -> None:
         """Take the options that were given to `read`, `stream` or `write`; an option of another use is refused."""
-        refuse_tables(given)
+        refuse_tables(options)
         self._given: dict[str, str] = {}
-        said: dict[str, str] = {}
-        for name, value in given.items():
+        spellings: dict[str, str] = {}
+        for name, value in options.items():
             key = name.lower()
             if key in SPARKS_OWN:
                 continue
             option = _option(name)
             if value and not option.is_used_to(use):
                 raise ConfigError(f"option {name} is for {USES[option.used_by]}, not for {USES[use]}: leave it out")
-            before = said.setdefault(option.name, name)
+            before = spellings.setdefault(option.name, name)
             if self._given.setdefault(option.name, value) != value:
                 raise ConfigError(f"option {option.name} is given twice, as {before} and as {name}, and not the same")
 

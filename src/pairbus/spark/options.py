@@ -71,9 +71,9 @@ class Options:
     stage_retention_s: float
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], use: Use) -> Options:
+    def parse(cls, user_options: Mapping[str, str], use: Use) -> Options:
         """Read and check all options; ConfigError names the option, its value and what would be right."""
-        values = OptionValues(given, use)
+        values = OptionValues(user_options, use)
         secret = _secret(values)
         transport: TransportKind = "websocket" if values.text("transport") == "websocket" else "tcp"
         try:
@@ -131,8 +131,8 @@ class Options:
         earlier = self._default_location(*([self.entity_pattern] if self.entity_pattern else sorted(self.entities)))
         return replace(self, staging_location=earlier if Path(earlier).is_dir() else None, staging_is_default=True)
 
-    def _default_location(self, *what: str) -> str:
-        parts = [part for part in (*what, self.sub_queue, self.session) if part]
+    def _default_location(self, *names: str) -> str:
+        parts = [part for part in (*names, self.sub_queue, self.session) if part]
         return str(state_folder("staging", self.address, *parts))
 
     @property
@@ -171,9 +171,9 @@ class Options:
 
 
 def _entities(values: OptionValues, endpoint: Endpoint, use: Use) -> tuple[str, ...]:
-    named, topic, pattern = values.given("entity"), values.given("topic"), values.given("entityPattern")
+    entity, topic, pattern = values.given("entity"), values.given("topic"), values.given("entityPattern")
     subscription = values.given("subscription")
-    if sum(one is not None for one in (named, topic, pattern)) > 1:
+    if sum(one is not None for one in (entity, topic, pattern)) > 1:
         raise ConfigError("options entity, topic and entityPattern exclude each other: give one of them")
     if subscription is not None and topic is None:
         raise ConfigError("option subscription needs option topic, whose subscription it is")
@@ -182,8 +182,8 @@ def _entities(values: OptionValues, endpoint: Endpoint, use: Use) -> tuple[str, 
     if topic is not None:
         if use != "write" and subscription is None:
             raise ConfigError("option topic: a topic itself cannot be read; give option subscription too")
-        named = topic if use == "write" else f"{topic.strip('/')}/Subscriptions/{subscription}"
-    text = named or endpoint.entity_path or ""
+        entity = topic if use == "write" else f"{topic.strip('/')}/Subscriptions/{subscription}"
+    text = entity or endpoint.entity_path or ""
     paths = dict.fromkeys(path for path in (one.strip().strip("/") for one in text.split(",")) if path)
     if not paths and use != "write":
         raise ConfigError(
@@ -237,13 +237,13 @@ def _starting_numbers(text: str) -> tuple[tuple[str, int], ...]:
         f' {{"orders": 5000}}, not {text!r}'
     )
     try:
-        found = json.loads(text)
+        numbers = json.loads(text)
     except ValueError:
         raise problem from None
     row = BY_NAME["startingsequencenumber"]
-    if not isinstance(found, dict) or not all(type(one) is int and is_within(row, one) for one in found.values()):
+    if not isinstance(numbers, dict) or not all(type(one) is int and is_within(row, one) for one in numbers.values()):
         raise problem
-    return tuple(sorted(found.items()))
+    return tuple(sorted(numbers.items()))
 
 
 def _check_stream(values: OptionValues, options: Options) -> None:

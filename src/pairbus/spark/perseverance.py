@@ -43,12 +43,14 @@ async def persevere(call: Callable[[], Awaitable[T]], options: Options, entity: 
 def explained(error: TransportError, options: Options, entity: str) -> PairbusError:
     """Return the same error in terms of the options that the user has given."""
     kind = failure_of(error).kind
-    where = options.address
+    address = options.address
     if kind is Kind.NOT_FOUND:
-        return EntityNotFound(f"entity {entity!r} does not exist in {where}: {error}")
+        return EntityNotFound(f"entity {entity!r} does not exist in {address}: {error}")
     if kind is Kind.UNAUTHORIZED:
-        what = "key" if options.secret.credential is None else "token"
-        return ConfigError(f"{options.secret.option}: {where} refuses its {what} for entity {entity!r}: {error}")
+        credential = "key" if options.secret.credential is None else "token"
+        return ConfigError(
+            f"{options.secret.option}: {address} refuses its {credential} for entity {entity!r}: {error}"
+        )
     if kind is Kind.DISABLED:
-        return ConfigError(f"entity {entity!r} of {where} is disabled: {error}")
-    return TransportError(f"entity {entity!r} of {where}: {error}", outcome_unknown=error.outcome_unknown)
+        return ConfigError(f"entity {entity!r} of {address} is disabled: {error}")
+    return TransportError(f"entity {entity!r} of {address}: {error}", outcome_unknown=error.outcome_unknown)

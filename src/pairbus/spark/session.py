@@ -157,12 +157,12 @@ def _warehouse() -> str:
 
 def _check_reachable(remote: str) -> None:
     """Raise ConfigError unless somebody answers at the address: PySpark itself would try for ten minutes."""
-    where = urlsplit(remote)
+    url = urlsplit(remote)
     try:
-        host, port = where.hostname, where.port or CONNECT_PORT
+        host, port = url.hostname, url.port or CONNECT_PORT
     except ValueError:
         host, port = None, 0
-    if where.scheme != "sc" or host is None:
+    if url.scheme != "sc" or host is None:
         raise ConfigError(
             f"remote: {_shown(remote)!r} is not the address of a Spark Connect server, as sc://HOST:PORT is"
         )

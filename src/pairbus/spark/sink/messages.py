@@ -94,8 +94,8 @@ def to_messages(
     gets one made of `id_prefix`, its number and a digest of its content; without a prefix it has no id.
     """
     names = [name for name in batch.schema.names if name in _WRITTEN]
-    found = [_values(batch.column(batch.schema.get_field_index(name)), name) for name in names]
-    for number, values in enumerate(zip(*found, strict=True), first_row):
+    columns = [_values(batch.column(batch.schema.get_field_index(name)), name) for name in names]
+    for number, values in enumerate(zip(*columns, strict=True), first_row):
         row = dict(zip(names, values, strict=True))
         stem = f"{id_prefix}{number}-" if id_prefix is not None and row.get("message_id") is None else None
         try:

@@ -73,14 +73,14 @@ class Outbox:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Encode and add the rows; BadRow for a row that cannot be sent."""
-        found = list(to_messages(batch, first_row=self.count, where=self._where, id_prefix=self._id_prefix))
-        entities = [self._entity_of(message) for message in found]
+        messages = list(to_messages(batch, first_row=self.count, where=self._where, id_prefix=self._id_prefix))
+        entities = [self._entity_of(message) for message in messages]
         unknown = sorted(set(entities) - self._sizes.keys())
         if unknown:
             self._sizes |= {entity: size or SIZE_DEFAULT for entity, size in self._limits(unknown).items()}
-        for message, entity in zip(found, entities, strict=True):
+        for message, entity in zip(messages, entities, strict=True):
             self._put(message, entity)
-        self.count += len(found)
+        self.count += len(messages)
 
     def _entity_of(self, message: RoutedMessage) -> str:
         entity = self._entity or (message.entity or "").strip("/")

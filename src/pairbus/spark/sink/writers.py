@@ -137,8 +137,8 @@ async def _send(outbox: Outbox, options: Options) -> None:
             raise failures.exceptions[0] from None
 
 
-def _forget(under_way: dict[tuple[str, str], asyncio.Task[None]], key: tuple[str, str], done: object) -> None:
-    if under_way.get(key) is done:
+def _forget(under_way: dict[tuple[str, str], asyncio.Task[None]], key: tuple[str, str], task: object) -> None:
+    if under_way.get(key) is task:
         del under_way[key]
 
 

@@ -75,27 +75,27 @@ class PeekReader(DataSourceReader):
             return []
         entities = entities_of(self._options)
         parts = max(self._options.partitions // len(entities), 1)
-        found = run(self._extents(entities))
-        return [part for entity, ends in found.items() for part in split(entity, *ends, parts)]
+        extents = run(self._extents(entities))
+        return [part for entity, ends in extents.items() for part in split(entity, *ends, parts)]
 
     async def _extents(self, entities: Sequence[str]) -> dict[str, tuple[int, int]]:
-        found = {}
+        extents = {}
         for entity in entities:
             peeker = Peeker(self._options.for_entity(entity), patience_s=0.0)
             ends = await extent(peeker, self._bounds.first, self._bounds.last)
             if ends is not None:
-                found[entity] = ends
-        return found
+                extents[entity] = ends
+        return extents
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SequenceRange):
             return  # Spark asks for one empty partition when there are none
         for payloads in read_range(self._options, partition):
-            kept = payloads
+            rows = payloads
             if self._bounds.has_times:
-                kept = [payload for payload in payloads if self._bounds.keeps(payload)]
-            if kept:
-                yield rows_of(kept, self._options, partition.entity, self._column_names)
+                rows = [payload for payload in payloads if self._bounds.keeps(payload)]
+            if rows:
+                yield rows_of(rows, self._options, partition.entity, self._column_names)
 
 
 def read_range(options: Options, numbers: SequenceRange) -> Iterator[list[bytes]]:
@@ -140,16 +140,16 @@ class Peeker:
                 management = await connection.management(self._path, timeout_s=self._options.timeout_s)
                 if self._options.session is None:
                     return await management.peek(from_number, count)
-                asked = {"from-sequence-number": Long(from_number), "message-count": Int(count)}
-                answer = await management.request("peek-message", asked | {"session-id": self._options.session})
+                fields = {"from-sequence-number": Long(from_number), "message-count": Int(count)}
+                answer = await management.request("peek-message", fields | {"session-id": self._options.session})
                 return [entry["message"] for entry in answer.get("messages", [])]
 
         return await persevere(once, self._options, self._path, self._patience_s)
 
     async def first_from(self, from_number: int) -> int | None:
         """Return the lowest sequence number from this one on; None when there is none."""
-        found = await self.peek(from_number, 1)
-        return self._checked(found[0], from_number) if found else None
+        payloads = await self.peek(from_number, 1)
+        return self._checked(payloads[0], from_number) if payloads else None
 
     async def collect(self, from_number: int, last: int) -> tuple[list[bytes], int]:
         """Return (messages for one batch of rows, where to go on); the second is above `last` at the end."""
@@ -191,18 +191,18 @@ async def extent(peeker: Peeker, first: int, last: int) -> tuple[int, int] | Non
     low, high, step = lowest, last, GALLOP
     while low < high:
         probe = min(low + step, high)
-        found = await peeker.first_from(probe)
-        if found is None or found > high:
+        number = await peeker.first_from(probe)
+        if number is None or number > high:
             high = probe - 1
             break
-        low, step = found, 2 * step
+        low, step = number, 2 * step
     while low < high:
         middle = (low + high + 1) // 2
-        found = await peeker.first_from(middle)
-        if found is None or found > high:
+        number = await peeker.first_from(middle)
+        if number is None or number > high:
             high = middle - 1
         else:
-            low = found
+            low = number
     return lowest, low
 
 

@@ -36,33 +36,33 @@ class EntityListing:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._found: tuple[str, ...] = ()
+        self._listed: tuple[str, ...] = ()
         self._list_at = float("-inf")
         self._turn = 0
 
     def now(self) -> tuple[str, ...]:
         """Return the entities; a pattern is listed at the first call."""
-        return self._found or self.listed_anew()
+        return self._listed or self.listed_anew()
 
     def listed_anew(self) -> tuple[str, ...]:
         """Return the entities; those of a pattern are listed again once a minute."""
         at = time.monotonic()
-        if not self._found or (self._options.entity_pattern is not None and at >= self._list_at):
+        if not self._listed or (self._options.entity_pattern is not None and at >= self._list_at):
             try:
-                self._found = entities_of(self._options)
+                self._listed = entities_of(self._options)
             except TransportError as error:
-                if not self._found:
+                if not self._listed:
                     raise
                 logger.warning("%s; going on with those that are known", error)
             self._list_at = at + LIST_EVERY_S
-        return self._found
+        return self._listed
 
     def drop(self, entity: str) -> bool:
         """Forget an entity that was deleted; False when the user has named it, or none would be left."""
-        if self._options.entity_pattern is None or len(self._found) == 1:
+        if self._options.entity_pattern is None or len(self._listed) == 1:
             return False
         logger.warning("entity %r was deleted; going on without it", entity)
-        self._found = tuple(one for one in self._found if one != entity)
+        self._listed = tuple(one for one in self._listed if one != entity)
         return True
 
     def in_turn(self, ready: Iterable[str], count_max: int) -> list[str]:
@@ -73,15 +73,15 @@ class EntityListing:
         return (names[first:] + names[:first])[:count_max]
 
     @staticmethod
-    def check_offset(offset: Offset, what: str, key: str) -> None:
+    def check_offset(offset: Offset, reader: str, key: str) -> None:
         """Raise ConfigError for an offset of another kind of stream: that of an entity is a number, or has this key."""
         if isinstance(offset.get(ONE_ENTITY), int) and offset.keys() <= {ONE_ENTITY, LOCATION}:
-            whose = "a stream that receives from one entity"
+            owner = "a stream that receives from one entity"
         elif any(isinstance(one, dict) and key not in one for one in offset.values()):
-            whose = "a stream of another mode"
+            owner = "a stream of another mode"
         else:
             return
         raise ConfigError(
-            f"the checkpoint belongs to {whose}, and {what} counts otherwise: give this query a checkpointLocation of"
+            f"the checkpoint belongs to {owner}, and {reader} counts otherwise: give this query a checkpointLocation of"
             " its own"
         )

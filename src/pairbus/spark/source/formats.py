@@ -84,9 +84,9 @@ def read_columns(schema: StructType, options: Options) -> list[str]:
     """Return the columns to give: all, or those of a schema that the user has set, which may leave some out."""
     types = {column.name: column.type for column in columns(options.include_raw, options.plain_properties)}
     for field in schema.fields:
-        known = types.get(field.name)
-        if known is None:
+        type_name = types.get(field.name)
+        if type_name is None:
             raise ConfigError(f"column {field.name} is not one that format servicebus reads")
-        if field.dataType.simpleString() != known:
-            raise ConfigError(f"column {field.name} is {known}, not {field.dataType.simpleString()}")
+        if field.dataType.simpleString() != type_name:
+            raise ConfigError(f"column {field.name} is {type_name}, not {field.dataType.simpleString()}")
     return list(schema.names)

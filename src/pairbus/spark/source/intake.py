@@ -222,12 +222,12 @@ async def _fill(
         return
     loop, deadline, wait_s = asyncio.get_running_loop(), float("inf"), FIRST_WAIT_S
     while quota.left and len(intakes) < SESSIONS_MAX and loop.time() < deadline:
-        found = await _accepted(options, carrier, wait_s)
-        if found is None:
+        accepted = await _accepted(options, carrier, wait_s)
+        if accepted is None:
             return
-        intakes.append(_Intake(found, stage, tracker.known, quota, deadline))
+        intakes.append(_Intake(accepted, stage, tracker.known, quota, deadline))
         if options.session is None and (
-            await asyncio.to_thread(tracker.is_decided) or found.session_id in tracker.sessions_elsewhere
+            await asyncio.to_thread(tracker.is_decided) or accepted.session_id in tracker.sessions_elsewhere
         ):
             return  # the service would offer the same session again
         await intakes[-1].receive()

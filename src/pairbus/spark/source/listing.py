@@ -20,12 +20,12 @@ from pairbus.transport import TransportError
 
 def matching_entities(options: Options, pattern: str) -> tuple[str, ...]:
     """Return all queues and subscriptions that match now, in order; ConfigError when there are none."""
-    found = sorted(path for path in _paths(options) if matches(path, pattern))
-    if not found:
+    entities = sorted(path for path in _paths(options) if matches(path, pattern))
+    if not entities:
         raise ConfigError(
             f"option entityPattern: no queue and no subscription of {options.address} matches {pattern!r}"
         )
-    return tuple(found)
+    return tuple(entities)
 
 
 def matches(path: str, pattern: str) -> bool:

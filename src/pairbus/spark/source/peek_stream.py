@@ -69,11 +69,11 @@ class PeekStreamReader(BatchReader):
         return self._initial
 
     def _start_of(self, entity: str) -> Offset:
-        asked = self._options.start_of(entity)
+        first = self._options.start_of(entity)
         # Without patience: does the entity exist, may we read it?
-        ends = self._extent(entity, asked or 0, asked if asked is not None else LONG_MAX, patience_s=0.0)
-        if asked is not None:
-            return _offset(asked)
+        ends = self._extent(entity, first or 0, first if first is not None else LONG_MAX, patience_s=0.0)
+        if first is not None:
+            return _offset(first)
         return _offset(0) if ends is None else _offset(ends[1] + 1, run(self._arrival(entity, ends[1])))
 
     def max_rows(self) -> int:
@@ -160,17 +160,17 @@ class PeekStreamReader(BatchReader):
 
     def _ends(self, waiting: dict[str, int], before: dict[str, Offset], most: int) -> Offset:
         """Return the end of the next batch in each of these entities, which share its limits."""
-        chosen = self._entities.in_turn(waiting, most)
-        share, max_bytes = most // len(chosen), self._options.max_bytes_per_batch
+        entities = self._entities.in_turn(waiting, most)
+        share, max_bytes = most // len(entities), self._options.max_bytes_per_batch
         ends = {}
-        for entity in chosen:
+        for entity in entities:
             lowest = waiting[entity]
-            found = self._extent(entity, lowest, min(lowest + share - 1, self._limit(entity)))
-            if found is None:
+            extent = self._extent(entity, lowest, min(lowest + share - 1, self._limit(entity)))
+            if extent is None:
                 continue  # other receivers took the messages since the look
-            last = found[1]
+            last = extent[1]
             if max_bytes is not None:
-                last = run(self._last_within(entity, lowest, last, max_bytes // len(chosen)))
+                last = run(self._last_within(entity, lowest, last, max_bytes // len(entities)))
             times = (before[entity]["arrivedMs"], run(self._arrival(entity, last)))
             arrived_ms = max((one for one in times if one is not None), default=None)
             ends[entity] = {**before[entity], NEXT: last + 1, FIRST: lowest, "arrivedMs": arrived_ms}
@@ -181,13 +181,13 @@ class PeekStreamReader(BatchReader):
         self._entities.check_offset(start, "mode=peek", NEXT)
         ranges = {entity: (self._begin(start, end, entity), self._before(end, entity)[NEXT]) for entity in end}
         moved = {entity: ends for entity, ends in ranges.items() if ends[0] < ends[1]}
-        found: list[InputPartition] = []
+        partitions: list[InputPartition] = []
         for entity, (first, after) in moved.items():
             # A gap in the numbers may be longer than the batch: tasks share the range that has messages.
             lowest = run(self._first(entity, first))
             if lowest is not None and lowest < after:
-                found += split(entity, lowest, after - 1, max(self._options.partitions // len(moved), 1))
-        return found
+                partitions += split(entity, lowest, after - 1, max(self._options.partitions // len(moved), 1))
+        return partitions
 
     def _begin(self, start: Offset, end: Offset, entity: str) -> int:
         """Return where the batch begins in an entity: at its end when it has nothing of the entity."""
@@ -202,7 +202,7 @@ class PeekStreamReader(BatchReader):
         """Return the offset after the last message of each entity, for the progress; it is read once a minute."""
         if time.monotonic() - self._reported[0] >= REPORT_EVERY_S:
             ends = {entity: self._extent(entity, 0, LONG_MAX) for entity in self._entities.now()}
-            report = {entity: 0 if found is None else found[1] + 1 for entity, found in ends.items()}
+            report = {entity: 0 if extent is None else extent[1] + 1 for entity, extent in ends.items()}
             self._reported = (time.monotonic(), report)
         return self._reported[1]
 

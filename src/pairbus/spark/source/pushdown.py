@@ -27,35 +27,35 @@ class FilteringPeekReader(PeekReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take filters; called once, before `partitions`. Spark evaluates the filters that are given back."""
-        for given in filters:
-            bounds = narrowed(self._bounds, given)
+        for condition in filters:
+            bounds = narrowed(self._bounds, condition)
             if bounds is not None:
                 self._bounds = bounds
-            if bounds is None or isinstance(given, In):  # only the lowest and highest value of a list are used
-                yield given
+            if bounds is None or isinstance(condition, In):  # only the lowest and highest value of a list are used
+                yield condition
 
 
-def narrowed(bounds: Bounds, given: Filter) -> Bounds | None:
+def narrowed(bounds: Bounds, condition: Filter) -> Bounds | None:
     """Return the bounds narrowed by a filter on sequence_number or enqueued_time; None for every other filter."""
-    attribute: Any = getattr(given, "attribute", None)
+    attribute: Any = getattr(condition, "attribute", None)
     if attribute not in (("sequence_number",), ("enqueued_time",)):
         return None
     timed = attribute == ("enqueued_time",)
-    value: Any = getattr(given, "value", None)
-    values = [_number(one, timed) for one in (value if isinstance(given, In) else [value])]
+    value: Any = getattr(condition, "value", None)
+    values = [_number(one, timed) for one in (value if isinstance(condition, In) else [value])]
     numbers = [number for number in values if number is not None]
     if not numbers or len(numbers) < len(values):
         return None
     low, high = min(numbers), max(numbers)
-    if isinstance(given, GreaterThan):
+    if isinstance(condition, GreaterThan):
         low, high = low + 1, HIGHEST
-    elif isinstance(given, GreaterThanOrEqual):
+    elif isinstance(condition, GreaterThanOrEqual):
         high = HIGHEST
-    elif isinstance(given, LessThan):
+    elif isinstance(condition, LessThan):
         low, high = LOWEST, high - 1
-    elif isinstance(given, LessThanOrEqual):
+    elif isinstance(condition, LessThanOrEqual):
         low = LOWEST
-    elif not isinstance(given, EqualTo | In):
+    elif not isinstance(condition, EqualTo | In):
         return None
     if timed:
         return replace(

@@ -48,12 +48,12 @@ def to_columns(
     """
     rows = [_row(payload, entity) for payload in payloads]
     schema = arrow_schema(include_raw, plain)
-    found: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)
+    lists: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)
     if include_raw:
-        found.append(payloads)
+        lists.append(payloads)
     arrays = [
         _array(values, column.type, field.type)
-        for values, column, field in zip(found, columns(include_raw, plain), schema, strict=True)
+        for values, column, field in zip(lists, columns(include_raw, plain), schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -191,9 +191,9 @@ def _array(values: Sequence[Any], kind: str, arrow_type: pa.DataType) -> pa.Arra
 def _maps(values: Iterable[dict[Any, Any] | None], arrow_type: pa.DataType, *, plain: bool) -> pa.Array:
     offsets, names = [0], []
     kinds, texts = [], []
-    for found in values:
-        if found:
-            for name, value in found.items():
+    for entries in values:
+        if entries:
+            for name, value in entries.items():
                 kind, text = to_text(value)
                 names.append(_as_text(name))
                 kinds.append(kind)

@@ -86,8 +86,10 @@ _ARROW_TYPES = {
 
 def columns(include_raw: bool, plain: bool = False) -> tuple[Column, ...]:
     """Return the columns of a read; with `plain`, properties are maps of text to text."""
-    found = (*COLUMNS, RAW) if include_raw else COLUMNS
-    return tuple(replace(column, type=PLAIN_MAP) if plain and column.type == TYPED_MAP else column for column in found)
+    all_columns = (*COLUMNS, RAW) if include_raw else COLUMNS
+    return tuple(
+        replace(column, type=PLAIN_MAP) if plain and column.type == TYPED_MAP else column for column in all_columns
+    )
 
 
 def spark_schema(include_raw: bool = False, plain: bool = False) -> str:

@@ -100,33 +100,33 @@ class SeveralStreamReader(BatchReader):
         most = self.max_rows() if max_rows is None else min(max_rows, self.max_rows())
         self._entities.check_offset(start, "a stream of several entities", ONE_ENTITY)
         entities = self._entities.now() if self._once else self._entities.listed_anew()
-        found = {entity: self._before(start, entity) for entity in entities}
-        before = {entity: offset for entity, offset in found.items() if offset is not None}
+        offsets = {entity: self._before(start, entity) for entity in entities}
+        before = {entity: offset for entity, offset in offsets.items() if offset is not None}
         ready = self._ready(before)
         self._is_running = True
         if not ready:
             return start
-        chosen = self._entities.in_turn(ready, most)
+        served = self._entities.in_turn(ready, most)
         for entity in ready:
             driver = self._driver(entity)
-            if entity in chosen:
-                driver.allot(*self._share(most, len(chosen)))
+            if entity in served:
+                driver.allot(*self._share(most, len(served)))
                 driver.announce(before[entity]["batch"] + 1)
             else:
                 driver.postpone()
-        after = {entity: self._reader(entity).offset_of(before[entity]["batch"] + 1) for entity in chosen}
+        after = {entity: self._reader(entity).offset_of(before[entity]["batch"] + 1) for entity in served}
         return dict(sorted({**start, **after}.items()))
 
     def _ready(self, before: dict[str, Offset]) -> list[str]:
         """Return the entities that have a next batch; wait for the next look when there are none."""
-        asked = list(before)
+        undecided = list(before)
         while True:
-            found = {entity: self._look(entity, before[entity]) for entity in asked}
-            ready = [entity for entity, state in found.items() if state is Next.THERE]
-            asked = [entity for entity, state in found.items() if state is Next.NOT_YET]
-            if ready or not asked:
+            states = {entity: self._look(entity, before[entity]) for entity in undecided}
+            ready = [entity for entity, state in states.items() if state is Next.THERE]
+            undecided = [entity for entity, state in states.items() if state is Next.NOT_YET]
+            if ready or not undecided:
                 return ready
-            wait_s = min(self._driver(entity).wait_s for entity in asked)
+            wait_s = min(self._driver(entity).wait_s for entity in undecided)
             time.sleep(max(wait_s if self._once else min(wait_s, SLICE_S), 0.0))
             if wait_s > SLICE_S and not self._once:
                 return []
@@ -154,11 +154,11 @@ class SeveralStreamReader(BatchReader):
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the backlog of each entity, and of all together."""
-        found = {entity: reader.reportLatestOffset() for entity, reader in sorted(self._readers.items())}
-        counts = [one["waitingAtMost"] for one in found.values()]
-        oldest = [one["oldestEnqueuedMs"] for one in found.values() if one["oldestEnqueuedMs"] is not None]
+        reports = {entity: reader.reportLatestOffset() for entity, reader in sorted(self._readers.items())}
+        counts = [one["waitingAtMost"] for one in reports.values()]
+        oldest = [one["oldestEnqueuedMs"] for one in reports.values() if one["oldestEnqueuedMs"] is not None]
         return {
-            "entities": found,
+            "entities": reports,
             "oldestEnqueuedMs": min(oldest, default=None),
             "waitingAtMost": None if None in counts else sum(counts),
         }
@@ -166,14 +166,14 @@ class SeveralStreamReader(BatchReader):
     def tasks(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Plan the tasks; for a batch that a crash has interrupted they are those of that time."""
         self._entities.check_offset(start, "a stream of several entities", ONE_ENTITY)
-        found: list[InputPartition] = []
+        partitions: list[InputPartition] = []
         for entity, value in sorted(end.items()):
             after = _of_entity(value)
             before = _of_entity(start[entity]) if entity in start else {**after, "batch": after["batch"] - 1}
             if before["batch"] != after["batch"]:
                 self._driver(entity, before)
-                found += [EntityPartition(entity, one) for one in self._reader(entity).tasks(before, after)]
-        return found
+                partitions += [EntityPartition(entity, one) for one in self._reader(entity).tasks(before, after)]
+        return partitions
 
     def commit(self, end: Offset) -> None:
         for entity, reader in self._readers.items():

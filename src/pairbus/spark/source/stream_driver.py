@@ -65,8 +65,8 @@ class StreamDriver:
         if offset is not None:
             staging.check_offset(offset.get(LOCATION))  # before another query is stopped, to which the location belongs
         # Remains of one session cannot be judged by looking at another one.
-        what = options.read_path if options.session is None else f"{options.read_path}, session {options.session}"
-        self.book = StageBook(staging, f"{options.host}/{what}", options.stage_retention_s)
+        place = options.read_path if options.session is None else f"{options.read_path}, session {options.session}"
+        self.book = StageBook(staging, f"{options.host}/{place}", options.stage_retention_s)
         self._once = False
         self._last_number: int | None = None
         "Last message that was there at the start, with Trigger.AvailableNow. None: no limit."
@@ -83,13 +83,13 @@ class StreamDriver:
         "Batches in a row of which Spark has run no task."
         self._look_at = float("-inf")
         self._resolve_at = float("-inf")
-        self._found: FirstMessage | None = None
+        self._first: FirstMessage | None = None
         self._backlog: tuple[float, int | None] = (float("-inf"), None)
 
     def prepare_for_available_now(self) -> None:
         self._once = True
-        found = self._view.extent()
-        last = -1 if found is None else found[1]
+        extent = self._view.extent()
+        last = -1 if extent is None else extent[1]
         self._last_number = last if last < PARTITIONED else None
 
     # ── batches ──
@@ -124,11 +124,11 @@ class StreamDriver:
         if self.wait_s > 0:
             return Next.NOT_YET
         self._resolve()
-        self._found = self._view.first(self._options.patience_s)
+        self._first = self._view.first(self._options.patience_s)
         self._look_at = time.monotonic() + self._options.idle_poll_s
         if book.has_abandoned(start + 1):
             return Next.THERE
-        return Next.NONE if self._found is None or self._is_later(self._found) else Next.THERE
+        return Next.NONE if self._first is None or self._is_later(self._first) else Next.THERE
 
     def postpone(self) -> None:
         """Look again at once: the batch that was found is left out for now."""
@@ -147,8 +147,8 @@ class StreamDriver:
         book = self.book
         book.refresh()
         has_run, received = book.has_sealed(batch), book.received(batch)
-        taken = book.commit(batch)
-        if received or taken or is_of_another_process or (has_run and self._found is None):
+        has_taken = book.commit(batch)
+        if received or has_taken or is_of_another_process or (has_run and self._first is None):
             self._empty_rounds, self._skipped, self._look_at = 0, 0, float("-inf")
         elif has_run:
             self._empty_rounds += 1
@@ -163,8 +163,8 @@ class StreamDriver:
         time.sleep(wait_s if self._once else min(wait_s, SLICE_S))
         return wait_s <= SLICE_S or self._once
 
-    def _is_later(self, found: FirstMessage) -> bool:
-        return self._last_number is not None and found.sequence_number > self._last_number
+    def _is_later(self, message: FirstMessage) -> bool:
+        return self._last_number is not None and message.sequence_number > self._last_number
 
     def announce(self, batch: int) -> None:
         """Plan a batch before Spark gets its offset: so the location knows every batch that a checkpoint can name, also
@@ -228,19 +228,19 @@ class StreamDriver:
     def backlog(self) -> dict[str, int | None]:
         """Return the backlog for the progress of a query; reads the queue once a minute, and not while it is empty."""
         waiting: int | None = 0
-        if self._found is not None:
+        if self._first is not None:
             at, waiting = self._backlog
             if time.monotonic() - at >= BACKLOG_EVERY_S:
                 waiting = self._count()
                 self._backlog = (time.monotonic(), waiting)
-        oldest_ms = None if self._found is None else self._found.enqueued_ms
+        oldest_ms = None if self._first is None else self._first.enqueued_ms
         return {"batch": max(self._judged, 0), "oldestEnqueuedMs": oldest_ms, "waitingAtMost": waiting}
 
     def _count(self) -> int | None:
-        found = self._view.extent()
-        if found is None:
+        extent = self._view.extent()
+        if extent is None:
             return 0
-        return None if found[1] >= PARTITIONED else found[1] - found[0] + 1
+        return None if extent[1] >= PARTITIONED else extent[1] - extent[0] + 1
 
 
 def staging_of(options: Options) -> Staging:

@@ -69,14 +69,14 @@ class QueueView:
     async def _gone(self, identities: set[StagedIdentity]) -> set[StagedIdentity]:
         # For a partitioned entity a peek from a number on does not prove that a message is not there.
         left = {identity for identity in identities if identity[0] < PARTITIONED}
-        gone: set[StagedIdentity] = set()
+        absent: set[StagedIdentity] = set()
         peeker = self._peeker(self._options.patience_s)
         while left:
             page = await peeker.peek(min(number for number, _, _ in left), PEEK_COUNT)
             present = {identity for identity in map(identity_of, page) if identity is not None}
             # A page may be short because of its size: only an empty page says that no message comes after.
             last = max((number for number, _, _ in present), default=LONG_MAX)
-            seen = {identity for identity in left if identity[0] <= last}
-            gone |= seen - present
-            left -= seen
-        return gone
+            covered = {identity for identity in left if identity[0] <= last}
+            absent |= covered - present
+            left -= covered
+        return absent

@@ -114,15 +114,15 @@ class StagedStreamReader(BatchReader):
 
     def tasks(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Plan the tasks; for a batch that a crash has interrupted it is the plan of that time."""
-        found: list[InputPartition] = []
+        partitions: list[InputPartition] = []
         driver = self.on_driver(offset=start)
         driver.book.check_id(end.get(LOCATION, start.get(LOCATION)))
         # Spark does not store the first offset: it asks for it anew for the tasks of the very first batch, and whenever
         # it repeats it. That batch has been planned by then, and lies before the new start. Equal offsets are no batch.
         before = end["batch"] - 1 if end["batch"] < start["batch"] else start["batch"]
         for batch in range(before + 1, end["batch"] + 1):
-            found += self._tasks_of(batch)
-        return found
+            partitions += self._tasks_of(batch)
+        return partitions
 
     def _tasks_of(self, batch: int) -> list[InputPartition]:
         driver = self.on_driver()

@@ -133,30 +133,30 @@ class Staging:
     def _take(self, entity: str) -> Owner:
         while True:
             before = self._last_owner()
-            known = read(self.storage, _owner_key(before)) if before else None
-            if known is not None and known.get("version", VERSION) > VERSION:
+            previous = read(self.storage, _owner_key(before)) if before else None
+            if previous is not None and previous.get("version", VERSION) > VERSION:
                 raise ConfigError(
-                    f"{self.location} was written by a newer version of Pairbus (staging version {known['version']},"
+                    f"{self.location} was written by a newer version of Pairbus (staging version {previous['version']},"
                     f" this one knows {VERSION}); nothing in it was changed. Upgrade Pairbus, or give another location"
                 )
-            if known is not None and known["entity"] != entity:
+            if previous is not None and previous["entity"] != entity:
                 raise ConfigError(
-                    f"{self.location} belongs to a stream of {known['entity']}, not of {entity}: every stream needs a"
-                    " location of its own"
+                    f"{self.location} belongs to a stream of {previous['entity']}, not of {entity}: every stream needs"
+                    " a location of its own"
                 )
             publish(self.storage, _LOCATION, {"id": secrets.token_hex(8)})
             owner = Owner(before + 1, secrets.token_hex(8))
-            said = {
+            record = {
                 "token": owner.token,
                 "entity": entity,
                 "host": socket.gethostname(),
                 "version": VERSION,
-                "accepts_unnamed": _accepts_unnamed(known),
+                "accepts_unnamed": _accepts_unnamed(previous),
             }
-            if not publish(self.storage, _owner_key(owner.number), said):
+            if not publish(self.storage, _owner_key(owner.number), record):
                 continue
-            if known is not None:
-                self.storage.put(_owner_key(before), encode({**known, "taken": True}))
+            if previous is not None:
+                self.storage.put(_owner_key(before), encode({**previous, "taken": True}))
             for number in self.numbers("owners"):
                 if number < before:
                     self.storage.delete(_owner_key(number))
@@ -166,10 +166,10 @@ class Staging:
 
     def identity(self) -> LocationIdentity:
         """Read the identity; nothing is written, and no query is stopped by that."""
-        found = read(self.storage, _LOCATION)
+        record = read(self.storage, _LOCATION)
         number = self._last_owner()
         owner = read(self.storage, _owner_key(number)) if number else None
-        return LocationIdentity(None if found is None else found["id"], _accepts_unnamed(owner))
+        return LocationIdentity(None if record is None else record["id"], _accepts_unnamed(owner))
 
     def check_offset(self, offset_id: str | None) -> None:
         """Check, before the location is taken, that a checkpoint whose offset has this id may go on here."""

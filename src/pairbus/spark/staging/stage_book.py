@@ -59,9 +59,9 @@ class StageBook:
     def _load(self) -> None:
         commits = [_commit_of(name) for name in self.staging.storage.list("commits/")]
         self.head, self.committed = max(commits, default=(0, 0))
-        there = set(self.staging.numbers("log"))
+        written = set(self.staging.numbers("log"))
         settled = set(self.staging.numbers("confirmed")) | {number for number, _ in commits}
-        self.unconfirmed = {number for number in there - settled if number <= self.head}
+        self.unconfirmed = {number for number in written - settled if number <= self.head}
         self._last_batch = max([*self.staging.numbers("plans"), self.committed])
         last = self.staging.entry(self.head) if self.head else None
         for number in () if last is None else last.carried:
@@ -124,7 +124,7 @@ class StageBook:
             return 0
         before = len(self._waiting(batch))
         self._end("commit", batch, plan)
-        self._plans = {known: plan for known, plan in self._plans.items() if known > self.committed}
+        self._plans = {number: plan for number, plan in self._plans.items() if number > self.committed}
         self.clean(time.time())
         return before - len(self._waiting(batch))
 
@@ -134,8 +134,8 @@ class StageBook:
 
     def _plan_of(self, batch: int) -> dict[str, Any] | None:
         """Return a plan; the storage is read only when another driver may have made one."""
-        if batch not in self._plans and batch <= self._last_batch and (found := self.staging.plan(batch)) is not None:
-            self._plans[batch] = found
+        if batch not in self._plans and batch <= self._last_batch and (plan := self.staging.plan(batch)) is not None:
+            self._plans[batch] = plan
         return self._plans.get(batch)
 
     def has_abandoned(self, batch: int) -> bool:
@@ -147,30 +147,30 @@ class StageBook:
 
     def plan(self, batch: int, shares: list[int]) -> BatchPlan:
         """Return the plan of a batch; made now if there is none, and the same ever after."""
-        found = self._plan_of(batch)
-        if found is None and batch <= self.committed:
+        plan = self._plan_of(batch)
+        if plan is None and batch <= self.committed:
             raise ConfigError(
                 f"option stagingLocation: {self.staging.location} has no stage of batch {batch} any more, which was"
                 " committed: the checkpoint is older than what stageRetentionSeconds has kept"
             )
         is_new = False
-        if found is None:
-            found, is_new = self._new_plan(batch, shares)
+        if plan is None:
+            plan, is_new = self._new_plan(batch, shares)
         self._last_batch = max(self._last_batch, batch)
-        self._plans[batch] = found
-        return BatchPlan(batch, found["head"], tuple(found["shares"]), tuple(found["adopted"]), is_new)
+        self._plans[batch] = plan
+        return BatchPlan(batch, plan["head"], tuple(plan["shares"]), tuple(plan["adopted"]), is_new)
 
     def _new_plan(self, batch: int, shares: list[int]) -> tuple[dict[str, Any], bool]:
         """Return the plan, and whether it is ours."""
         if self.committed < self._last_batch < batch:
             self._end("fence", batch - 1)  # from now on no late task adds to a batch that was given up
         adopted = [seal.number for seal in self._seals if seal.batch < batch and seal.rows]
-        made = {"head": self.head, "shares": shares, "adopted": adopted, "notes_reads": True}
-        if self.staging.set_plan(batch, made):
-            return made, True
-        found = self.staging.plan(batch)  # the plan of another driver, which came first
-        assert found is not None
-        return found, False
+        plan = {"head": self.head, "shares": shares, "adopted": adopted, "notes_reads": True}
+        if self.staging.set_plan(batch, plan):
+            return plan, True
+        other_plan = self.staging.plan(batch)  # the plan of another driver, which came first
+        assert other_plan is not None
+        return other_plan, False
 
     def _end(self, kind: Literal["commit", "fence"], batch: int, plan: dict[str, Any] | None = None) -> None:
         while True:
@@ -206,9 +206,9 @@ class StageBook:
         commits = {_commit_of(name): now - self._committed_at(name) for name in names}
         _, batch = _last_of(commits, self._retention_s)
         waiting = {seal.number for seal in self._seals}
-        kept = {entry.stage for entry in map(staging.entry, self.unconfirmed) if entry is not None}
-        kept |= {seal.stage for seal in self._seals}
-        remove_stages(staging.storage, lambda name: int(name[:10]) <= batch and name not in kept)
+        needed = {entry.stage for entry in map(staging.entry, self.unconfirmed) if entry is not None}
+        needed |= {seal.stage for seal in self._seals}
+        remove_stages(staging.storage, lambda name: int(name[:10]) <= batch and name not in needed)
         edge, batch = _last_of(commits, max(self._retention_s, LOG_AGE_MIN_S))
         # Plans first: a task that finds its plan knows that the log is whole from there on.
         for folder in ("plans", "read"):

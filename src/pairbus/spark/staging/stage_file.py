@@ -114,13 +114,13 @@ class StageWriter:
 
     def spans(self) -> tuple[tuple[int, int], ...] | None:
         """Return the runs of sequence numbers, first and last of each; None when there are too many."""
-        found: list[list[int]] = []
+        spans: list[list[int]] = []
         for number in sorted({number for number, _, _ in self.identities}):
-            if found and number == found[-1][1] + 1:
-                found[-1][1] = number
+            if spans and number == spans[-1][1] + 1:
+                spans[-1][1] = number
             else:
-                found.append([number, number])
-        return tuple((first, last) for first, last in found) if len(found) <= SPANS_MAX else None
+                spans.append([number, number])
+        return tuple((first, last) for first, last in spans) if len(spans) <= SPANS_MAX else None
 
     def _flush(self) -> None:
         if self._pending:
@@ -180,17 +180,17 @@ def _opened(storage: LargeStorage, name: str) -> Iterator[pa.NativeFile]:
 
 def read_identities(storage: LargeStorage, name: str) -> set[StagedIdentity]:
     """Return the identities of a stage's messages; payloads are not read. FileNotFoundError when there is none."""
-    found: set[StagedIdentity] = set()
+    identities: set[StagedIdentity] = set()
     with _opened(storage, name) as file:
         reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=[0, 1, 2]))
         for index in range(reader.num_record_batches):
             columns = reader.get_batch(index).to_pydict()
-            found.update(
+            identities.update(
                 (number, enqueued_ms, message_id)
                 for number, enqueued_ms, message_id in zip(*columns.values(), strict=True)
                 if number is not None
             )
-    return found
+    return identities
 
 
 def read_payloads(storage: LargeStorage, name: str, without: Container[int] = ()) -> Iterator[list[bytes]]:
@@ -201,7 +201,7 @@ def read_payloads(storage: LargeStorage, name: str, without: Container[int] = ()
         reader = pa.ipc.open_file(file)
         for index in range(reader.num_record_batches):
             payloads = reader.get_batch(index).column(3).to_pylist()
-            kept = [payload for offset, payload in enumerate(payloads) if row + offset not in without]
+            rest = [payload for offset, payload in enumerate(payloads) if row + offset not in without]
             row += len(payloads)
-            if kept:
-                yield kept
+            if rest:
+                yield rest

@@ -49,8 +49,8 @@ class BlobStorage:
 
     look_s = 2.0
 
-    def __init__(self, where: BlobLocation, secret: StorageSecret, patience_s: float) -> None:
-        self._where = where
+    def __init__(self, location: BlobLocation, secret: StorageSecret, patience_s: float) -> None:
+        self._location = location
         self._secret = secret
         self._patience_s = patience_s
         self._container: ContainerClient | None = None
@@ -58,14 +58,14 @@ class BlobStorage:
         "Published drafts by their keys."
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened_again, (self._where.text, self._secret, self._patience_s)
+        return _opened_again, (self._location.text, self._secret, self._patience_s)
 
     def __repr__(self) -> str:
         return f"BlobStorage({self.location!r})"
 
     @property
     def location(self) -> str:
-        return self._where.text
+        return self._location.text
 
     # ── the contract ──
 
@@ -95,7 +95,7 @@ class BlobStorage:
         return self._ask(key, lambda blob: blob.download_blob().readall(), missing=None)
 
     def list(self, prefix: str) -> Names:
-        start = self._where.path + prefix
+        start = self._location.path + prefix
 
         def names(blob: BlobClient) -> Names:
             return [name[len(start) :] for name in self._client().list_blob_names(name_starts_with=start)]
@@ -103,9 +103,9 @@ class BlobStorage:
         return sorted(self._ask(prefix, names))
 
     def delete(self, key: str) -> None:
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            kept.close()
+        file = self._kept.pop(key, None)
+        if file is not None:
+            file.close()
         self._ask(key, lambda blob: blob.delete_blob(), missing=None)
 
     def exists(self, key: str) -> bool:
@@ -115,16 +115,16 @@ class BlobStorage:
         return BlobDraft(self, key)
 
     def open(self, key: str) -> BinaryIO | None:
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            kept.seek(0)
-            return kept
+        cached = self._kept.pop(key, None)
+        if cached is not None:
+            cached.seek(0)
+            return cached
 
         def download(blob: BlobClient) -> BinaryIO:
-            found = blob.download_blob(max_concurrency=PARALLEL)
-            file: BinaryIO = io.BytesIO() if found.size <= SMALL_BYTES else _temporary()
+            download = blob.download_blob(max_concurrency=PARALLEL)
+            file: BinaryIO = io.BytesIO() if download.size <= SMALL_BYTES else _temporary()
             try:
-                found.readinto(file)
+                download.readinto(file)
             except BaseException:
                 file.close()
                 raise
@@ -153,12 +153,12 @@ class BlobStorage:
 
     def _client(self) -> ContainerClient:
         if self._container is None:
-            where = self._where
+            location = self._location
             try:
                 self._container = ContainerClient(
-                    where.account_url,
-                    where.container,
-                    credential=self._secret.opens(where.account),
+                    location.account_url,
+                    location.container,
+                    credential=self._secret.opens(location.account),
                     retry_total=0,
                     connection_timeout=CONNECT_S,
                     read_timeout=READ_S,
@@ -172,7 +172,7 @@ class BlobStorage:
         began, pause_s = time.monotonic(), PAUSE_MIN_S
         while True:
             try:
-                return call(self._client().get_blob_client(self._where.path + key))
+                return call(self._client().get_blob_client(self._location.path + key))
             except ResourceNotFoundError as error:
                 if missing and _code(error) in _NOT_THERE:
                     return missing["missing"]
@@ -185,18 +185,20 @@ class BlobStorage:
 
     def _told(self, key: str, error: AzureError) -> Exception:
         """Return the error in terms of the location and credential that the user gave."""
-        where, secret = self._where, f"{self._secret.option} ({self._secret.source})"
+        location, secret = self._location, f"{self._secret.option} ({self._secret.source})"
         status = error.status_code if isinstance(error, HttpResponseError) else None
         code = _code(error) or str(status)
         text = str(error.message).partition("\n")[0]
         if code in ("ContainerNotFound", "FilesystemNotFound"):
-            return ConfigError(f"{where.text}: account {where.account} has no container {where.container!r}: create it")
+            return ConfigError(
+                f"{location.text}: account {location.account} has no container {location.container!r}: create it"
+            )
         if status in _FORBIDDEN or (isinstance(error, ClientAuthenticationError) and status is None):
             return ConfigError(
-                f"{where.text}: {secret} is refused, or lacks a right (it must read, write, delete and list):"
+                f"{location.text}: {secret} is refused, or lacks a right (it must read, write, delete and list):"
                 f" {code}: {text}"
             )
-        return StorageError(f"{where.text}: {key}: {code}: {text}")
+        return StorageError(f"{location.text}: {key}: {code}: {text}")
 
 
 class BlobDraft:

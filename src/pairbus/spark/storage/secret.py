@@ -61,13 +61,15 @@ class StorageSecret:
                 f"{self.option}: what stands in {self.source} is neither a connection string of a storage account nor"
                 " a SAS token"
             )
-        named = values.get("accountname") or _account_of(values.get("blobendpoint", ""))
-        if named and named != account:
-            raise ConfigError(f"{self.option}: {self.source} is for account {named}, the location is in {account}")
+        named_account = values.get("accountname") or _account_of(values.get("blobendpoint", ""))
+        if named_account and named_account != account:
+            raise ConfigError(
+                f"{self.option}: {self.source} is for account {named_account}, the location is in {account}"
+            )
         return signature.removeprefix("?") if signature else {"account_name": account, "account_key": str(key)}
 
 
 def _account_of(endpoint: str) -> str | None:
     """Return the account of an endpoint such as https://ACCOUNT.blob.core.windows.net; None for other endpoints."""
-    found = re.match(r"https://([a-z0-9]{3,24})\.blob\.", endpoint)
-    return None if found is None else found[1]
+    match = re.match(r"https://([a-z0-9]{3,24})\.blob\.", endpoint)
+    return None if match is None else match[1]

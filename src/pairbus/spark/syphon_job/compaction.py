@@ -83,9 +83,9 @@ def compact(
     place = locate(driver, location, storage_credential)
     to = _tables_of(driver, place, tables)
     names = [fspath(folder) for folder in ledgers]
-    written = driver.call(_with_rows, [name for name in names if not is_url(name)])
-    written += [name for name in names if is_url(name)]
-    ledger_rows = compact_ledgers(spark, written, f"{to}/{LEDGER}").rows if written else 0
+    ledger_names = driver.call(_with_rows, [name for name in names if not is_url(name)])
+    ledger_names += [name for name in names if is_url(name)]
+    ledger_rows = compact_ledgers(spark, ledger_names, f"{to}/{LEDGER}").rows if ledger_names else 0
     moves, days = _Moves(spark, driver, place, to, "" if tables is None else str(place.root)).write()
     if journal_kept_days is not None:
         before = datetime.now(UTC) - timedelta(days=max(journal_kept_days, 1))
@@ -130,8 +130,8 @@ class _Moves:
     def write(self) -> tuple[int, tuple[str, ...]]:
         """Write the days that have changed; return the number of their rows, and the days."""
         sizes = self._sizes()
-        known = {name: entry.size for name, entry in self._before.files.items()}
-        grown = {name.partition("/")[2] for name in sizes if sizes[name] != known.get(name)}
+        sizes_before = {name: entry.size for name, entry in self._before.files.items()}
+        grown = {name.partition("/")[2] for name in sizes if sizes[name] != sizes_before.get(name)}
         days = sorted({name.partition("/")[2] for name in sizes})
         changed = [day for day in days if day in grown or day in self._before.pending]
         if not changed:
@@ -181,8 +181,8 @@ class _Moves:
                 local = local.join(moves.select(*same).distinct(), same, "left_anti")
             moves = local if moves is None else moves.unionByName(local)
         assert moves is not None, "a day has changed"
-        found = [] if touched is None else [row["day"] for row in touched.distinct().collect()]
-        written = tuple(day for day in near if day in changed or day in found)
+        touched_days = [] if touched is None else [row["day"] for row in touched.distinct().collect()]
+        written = tuple(day for day in near if day in changed or day in touched_days)
         moves = moves.drop("touched").where(F.col("day").isin(list(written)))
         closed = self._found.closed[-DAYS_COMPARED:]
         table = self._spark.read.format(PARQUET).load(self._table) if closed and self._has_table() else None
@@ -200,12 +200,12 @@ def _is_folder(name: str) -> bool:
     return Path(name).is_dir()
 
 
-def around(days: list[str], chosen: Collection[str], before: int, after: int) -> list[str]:
+def around(days: list[str], centres: Collection[str], before: int, after: int) -> list[str]:
     """Return the chosen ones of sorted days, with as many days of the list before and after each."""
     places = {
         place
         for index, day in enumerate(days)
-        if day in chosen
+        if day in centres
         for place in range(max(index - before, 0), min(index + after + 1, len(days)))
     }
     return [days[place] for place in sorted(places)]

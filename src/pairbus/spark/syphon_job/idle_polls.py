@@ -38,9 +38,9 @@ class IdlePolls:
 
     def keep(self, queues: Iterable[str]) -> None:
         """Poll these queues and no others, except those with a reported message."""
-        wanted = set(queues)
-        if wanted - self._arrived != self._polls.keys():
-            run(self._keep(wanted))
+        names = set(queues)
+        if names - self._arrived != self._polls.keys():
+            run(self._keep(names))
 
     def arrived(self, wait_s: float) -> set[str]:
         """Return the queues in which messages have arrived, as soon as there are any; none after `wait_s`."""
@@ -59,19 +59,19 @@ class IdlePolls:
 
     # ── on the event loop ──
 
-    async def _keep(self, wanted: set[str]) -> None:
-        self.forget(self._arrived - wanted)
-        ending = [self._polls.pop(queue) for queue in self._polls.keys() - wanted]
+    async def _keep(self, names: set[str]) -> None:
+        self.forget(self._arrived - names)
+        ending = [self._polls.pop(queue) for queue in self._polls.keys() - names]
         for poll in ending:
             poll.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
-        for queue in wanted - self._polls.keys() - self._arrived:
+        for queue in names - self._polls.keys() - self._arrived:
             self._polls[queue] = asyncio.create_task(self._poll(queue))
 
     async def _poll(self, queue: str) -> None:
         """Poll again and again until a message arrives. A queue that cannot be polled is tried more and more rarely."""
         pause = GrowingPause(PAUSE_S, UNHEALTHY_MAX_S)
-        ends, told = None, ""
+        ends, last_error = None, ""
         async with Borrowed(self._job.secondary, self._job.ca_file) as secondary:
             while True:
                 began = time.monotonic()
@@ -84,9 +84,9 @@ class IdlePolls:
                         pause.reset()
                         continue
                     pause_s = pause.next()
-                    if str(error) != told:
+                    if str(error) != last_error:
                         logger.warning("%s cannot be polled, again in %.0f s: %s", queue, pause_s, error)
-                    told = str(error)
+                    last_error = str(error)
                     await asyncio.sleep(pause_s)
                 else:
                     pause.reset()
@@ -103,30 +103,30 @@ class IdlePolls:
             await asyncio.sleep(0)
             receiver.credit = 0  # no second message may follow
             try:
-                found = await receiving
+                messages = await receiving
             except asyncio.CancelledError:
                 if receiving.done() and not receiving.cancelled() and receiving.exception() is None:
                     await self._give_back(receiver, receiving.result(), secondary, queue)
                 raise
-            if not found:
+            if not messages:
                 await receiver.pause(END_S)
                 self._meter(secondary, queue, "empty receive", receiver.take_empty(), 0)
                 return False
-            self._meter(secondary, queue, "receive", 1, len(found[0].payload))
-            await self._give_back(receiver, found, secondary, queue)
+            self._meter(secondary, queue, "receive", 1, len(messages[0].payload))
+            await self._give_back(receiver, messages, secondary, queue)
             return True
         finally:
             await receiver.close(END_S)
 
     async def _give_back(
-        self, receiver: Receiver, found: list[ReceivedMessage], secondary: Carrier, queue: str
+        self, receiver: Receiver, messages: list[ReceivedMessage], secondary: Carrier, queue: str
     ) -> None:
         """Release the received message; if that fails, its lock expires, and its round finds the message then."""
         try:
-            await receiver.release(found, timeout_s=END_S)
+            await receiver.release(messages, timeout_s=END_S)
         except TransportError as error:
             logger.debug("%s: a message comes back when its lock runs out: %s", queue, error)
-        self._meter(secondary, queue, "complete", len(found), 0)
+        self._meter(secondary, queue, "complete", len(messages), 0)
 
     def _meter(self, secondary: Carrier, queue: str, kind: MeterKind, count: int, size_bytes: int) -> None:
         if self._job.ledger is not None and count:

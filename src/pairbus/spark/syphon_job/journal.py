@@ -226,10 +226,10 @@ class Journal:
         """Append lines and wait until they are durable. OSError when they may not be; then the journal is unusable."""
         if self._failure is not None:
             raise _told(self._failure)
-        done = asyncio.get_running_loop().create_future()
-        self._waiters.append(done)
+        written = asyncio.get_running_loop().create_future()
+        self._waiters.append(written)
         self.append_soon(lines)
-        await done
+        await written
 
     def append_soon(self, lines: list[bytes]) -> None:
         """Append lines without waiting for them to be durable."""

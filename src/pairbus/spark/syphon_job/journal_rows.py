@@ -64,11 +64,11 @@ def _size_of(path: Path) -> int:
         return 0  # a record without entries is removed when its task ends
 
 
-def read_rows(spark: SparkSession, place: Location, found: JournalParts, days: Collection[str]) -> DataFrame | None:
+def read_rows(spark: SparkSession, place: Location, parts: JournalParts, days: Collection[str]) -> DataFrame | None:
     """Return every whole line of some days that are not closed, with its day; None when there are none."""
     from pyspark.sql import functions as F
 
-    names = [name for name in found.names if _day_of(name) in days]
+    names = [name for name in parts.names if _day_of(name) in days]
     if not names:
         return None
     if place.folder is not None:

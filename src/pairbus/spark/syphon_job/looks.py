@@ -52,9 +52,9 @@ async def _check(job: SyphonJob, queues: list[str]) -> None:
                 continue
             except TransportError:
                 break  # unreachable for now: a syphon waits for that
-            found = opener(first[0]) if first else None
-            if isinstance(found, Home):
-                paths.add(found.path)
+            opened = opener(first[0]) if first else None
+            if isinstance(opened, Home):
+                paths.add(opened.path)
         for path in sorted(paths)[:1]:
             try:
                 await primary.sender(path, TIMEOUT_S)
@@ -78,7 +78,7 @@ def find_new(job: SyphonJob, primary_name: str, known: Container[str]) -> list[s
 
 
 async def _find_new(job: SyphonJob, primary_name: str, known: Container[str]) -> list[str]:
-    found: list[str] = []
+    new_queues: list[str] = []
     index = 0
     try:
         async with asyncio.timeout(FIND_S), Borrowed(job.secondary, job.ca_file) as secondary:
@@ -88,12 +88,12 @@ async def _find_new(job: SyphonJob, primary_name: str, known: Container[str]) ->
                 if path in known:
                     continue
                 if await _is_there(secondary, path):
-                    found.append(path)
+                    new_queues.append(path)
                 elif not any(queue_path(primary_name, later) in known for later in range(index, index + AHEAD)):
                     break
     except (TransportError, TimeoutError) as error:
         logger.info("new backlog queues cannot be looked for: %s", error)
-    return found
+    return new_queues
 
 
 async def _is_there(secondary: Carrier, path: str) -> bool:

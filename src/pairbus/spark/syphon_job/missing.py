@@ -58,10 +58,10 @@ class SharedDestinations(Destinations):
         if data is None:
             return 0.0, None
         try:
-            read = json.loads(data)
+            entry = json.loads(data)
         except ValueError:  # in a folder a power failure may leave a file without its content
             return 0.0, None
-        return float(read["since_s"]), float(read["seen_s"])
+        return float(entry["since_s"]), float(entry["seen_s"])
 
     def _write(self, path: str, since_s: float, seen_s: float) -> None:
         values = {"path": path, "since_s": since_s, "seen_s": seen_s}

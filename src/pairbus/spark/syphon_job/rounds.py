@@ -141,10 +141,10 @@ class Rounds:
 
     def _settle(self, reports: list[TaskReport], now: float) -> None:
         """Account for the messages that the round moved, and learn how many tasks ran at once."""
-        found = ran_at_once(reports)
+        at_once = ran_at_once(reports)
         self._learnt_for -= 1
-        if found is not None:
-            self._learnt, self._learnt_for = found, LEARNT_ROUNDS
+        if at_once is not None:
+            self._learnt, self._learnt_for = at_once, LEARNT_ROUNDS
         elif not self.more or self._learnt_for <= 0:
             self._learnt = None
         rate = self._budget.rate_per_s(now)

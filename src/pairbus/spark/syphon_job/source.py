@@ -144,22 +144,22 @@ class SyphonReader(BatchReader):
             elif rounds.more or idle_polls.arrived(left_s):
                 if not rounds.more:
                     time.sleep(GATHER_S)
-                there = rounds.more | idle_polls.arrived(0.0)
-                if self._begin(there):
-                    idle_polls.forget(there)
+                arrivals = rounds.more | idle_polls.arrived(0.0)
+                if self._begin(arrivals):
+                    idle_polls.forget(arrivals)
                     return True
             if not left_s:
                 break
         return False
 
-    def _begin(self, there: AbstractSet[str]) -> bool:
+    def _begin(self, arrivals: AbstractSet[str]) -> bool:
         """Return whether a round over these queues may begin. Circuit breaker: no tick while home is unreachable."""
         try:
             run(self._reach_primary())
         except TransportError as error:
             self._warn(error)
             return False
-        self._waiting = [queue for queue in self._job.queues if queue in there]
+        self._waiting = [queue for queue in self._job.queues if queue in arrivals]
         self._rounds.something_there(time.monotonic())
         return True
 
@@ -234,10 +234,10 @@ class SyphonReader(BatchReader):
             async def holds(queue: str) -> bool:
                 return queue in more or await self._peeked(queue, secondary, refused)
 
-            found = await asyncio.gather(*[holds(queue) for queue in self._job.queues])
-        if refused and not any(found):
+            answers = await asyncio.gather(*[holds(queue) for queue in self._job.queues])
+        if refused and not any(answers):
             raise next((error for error in refused if not isinstance(error, _Throttled)), refused[0])
-        return [queue for queue, there in zip(self._job.queues, found, strict=True) if there]
+        return [queue for queue, has_messages in zip(self._job.queues, answers, strict=True) if has_messages]
 
     async def _peeked(self, queue: str, secondary: Carrier, refused: list[Exception]) -> bool:
         """Return whether the queue has messages. A refusal is added to `refused`, unless there is no such queue."""
@@ -257,8 +257,8 @@ class SyphonReader(BatchReader):
         """Do all the work, then yield one batch of rows: no message is locked while Spark takes its time with them."""
         assert isinstance(partition, TaskPartition)
         context = TaskContext.get()
-        where = "0-0" if context is None else f"{context.partitionId()}-{context.attemptNumber()}"
-        attempt = f"{self._job.run}-{partition.plan.tick}-{where}-{secrets.token_hex(4)}"
+        task = "0-0" if context is None else f"{context.partitionId()}-{context.attemptNumber()}"
+        attempt = f"{self._job.run}-{partition.plan.tick}-{task}-{secrets.token_hex(4)}"
         rows = run(drain(self._job, partition.plan, attempt))
         if rows:
             columns = [

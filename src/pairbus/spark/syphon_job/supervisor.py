@@ -196,23 +196,23 @@ class SparkSyphon:
         """Follow one query to its end. No query is left running when this fails: nobody would know of it."""
         pause_s = max(POLL_S, math.ceil(self._driver.call(look_s_of, job.location)))
         query = self._start_query(job)
-        heard: set[str] = set()
+        report_names: set[str] = set()
         try:
-            self._attend(job, query, heard, pause_s)
+            self._attend(job, query, report_names, pause_s)
         except Exception as error:
             if not (self._driver.is_elsewhere and is_gone(error)):  # a server that is gone would be asked for minutes
                 try:
                     query.stop()
                 finally:
-                    self._hear(job, heard)
+                    self._hear(job, report_names)
             raise
-        self._hear(job, heard)
+        self._hear(job, report_names)
 
-    def _attend(self, job: SyphonJob, query: StreamingQuery, heard: set[str], pause_s: int) -> None:
+    def _attend(self, job: SyphonJob, query: StreamingQuery, report_names: set[str], pause_s: int) -> None:
         """Listen to a query until it has ended. A query that is to end is ended here."""
         looks_at = time.monotonic() + NEW_QUEUES_S
         while not query.awaitTermination(pause_s):
-            has_ended = self._hear(job, heard)
+            has_ended = self._hear(job, report_names)
             if time.monotonic() >= looks_at:
                 self._look_for_queues()
                 looks_at = time.monotonic() + NEW_QUEUES_S
@@ -242,11 +242,11 @@ class SparkSyphon:
             time.sleep(END_POLL_S)
         query.stop()
 
-    def _hear(self, job: SyphonJob, heard: set[str]) -> bool:
+    def _hear(self, job: SyphonJob, report_names: set[str]) -> bool:
         """Take in the new reports; True when the query has said that it is over."""
-        reports, has_ended = self._driver.call(look_at_reports, job.location, job.run, heard)
+        reports, has_ended = self._driver.call(look_at_reports, job.location, job.run, report_names)
         for name, report in reports:
-            heard.add(name)
+            report_names.add(name)
             self._moved += report.moved
             self._dead_lettered += report.dead_lettered
             self._errors += report.errors
@@ -299,8 +299,8 @@ def _slots(spark: SparkSession, driver: DriverSide) -> int | None:
     conf = spark.conf
     master = conf.get("spark.master", None)
     if master is not None and is_local_master(master):
-        found = re.match(r"local(?:\[(\d+|\*))?", master)
-        slots = found[1] if found is not None else None
+        match = re.match(r"local(?:\[(\d+|\*))?", master)
+        slots = match[1] if match is not None else None
         return driver.call(_cores) if slots == "*" else int(slots or 1)
     executors, cores = conf.get("spark.executor.instances", None), conf.get("spark.executor.cores", None)
     if executors and cores:
@@ -309,10 +309,10 @@ def _slots(spark: SparkSession, driver: DriverSide) -> int | None:
     return int(most) if most else None
 
 
-def look_at_reports(location: Location, run: str, heard: set[str]) -> tuple[list[tuple[str, TaskReport]], bool]:
+def look_at_reports(location: Location, run: str, report_names: set[str]) -> tuple[list[tuple[str, TaskReport]], bool]:
     """Return the new reports, and whether a single drain is over; called where the driver is."""
     look = location.look(run)
-    return list(look.read_reports(without=heard)), look.has_ended
+    return list(look.read_reports(without=report_names)), look.has_ended
 
 
 def look_s_of(location: Location) -> float:

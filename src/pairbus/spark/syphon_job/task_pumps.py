@@ -205,14 +205,14 @@ class _Draining:
         self._shared.pumps = pumps
 
     async def run(self) -> None:
-        told = asyncio.create_task(self._until_told())
+        orders = asyncio.create_task(self._until_told())
         try:
             await self._pump.run_once(self._task.plan.wait_s, later=True)
         except TransportError as error:
             self._errors += 1
             self._problems[f"{self._task_pump.queue}: {error}"] += 1
         finally:
-            told.cancel()
+            orders.cancel()
 
     async def _until_told(self) -> None:
         await self._task.stopping.wait()
@@ -302,8 +302,8 @@ class _Draining:
         self, side: Literal["primary", "secondary"], entity: str, kind: str, count: int, size_bytes: int, outcome: str
     ) -> None:
         if self._ledger is not None:
-            known = cast(MeterKind, kind)
-            self._ledger.meter(side, self._names[side], entity, known, size_bytes, count, outcome, cause="syphon")
+            meter_kind = cast(MeterKind, kind)
+            self._ledger.meter(side, self._names[side], entity, meter_kind, size_bytes, count, outcome, cause="syphon")
 
 
 # ── kept by a worker from one task to the next ──
@@ -317,11 +317,11 @@ _at_home: dict[str, AtHome] = {}
 def _destinations(job: SyphonJob, primary: Carrier) -> SharedDestinations:
     grace_s = job.settings.missing_destination_grace_s
     key = (primary.endpoint.authority, str(job.location.root), grace_s)
-    known = _all_destinations.get(key)
-    if known is None:
-        known = _all_destinations[key] = SharedDestinations(grace_s, job.location.storage, time.time)
-    known.look()
-    return known
+    destinations = _all_destinations.get(key)
+    if destinations is None:
+        destinations = _all_destinations[key] = SharedDestinations(grace_s, job.location.storage, time.time)
+    destinations.look()
+    return destinations
 
 
 def ledger_of(folder: str) -> Ledger:
