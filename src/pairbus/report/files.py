@@ -40,10 +40,12 @@ def write_json(report: Report, path: str | PathLike[str]) -> None:
 
 def read_json(path: str | PathLike[str]) -> Report:
     """Load a report that `write_json` wrote. LedgerNewer when a newer version wrote it."""
-    read = json.loads(Path(path).read_text(encoding="utf-8"))
-    if read["schema"] > SCHEMA:
-        raise LedgerNewer(f"{path} has schema {read['schema']}, and this version of Pairbus knows {SCHEMA}: upgrade it")
-    report = _made(Report, read)
+    document = json.loads(Path(path).read_text(encoding="utf-8"))
+    if document["schema"] > SCHEMA:
+        raise LedgerNewer(
+            f"{path} has schema {document['schema']}, and this version of Pairbus knows {SCHEMA}: upgrade it"
+        )
+    report = _made(Report, document)
     assert isinstance(report, Report)
     return report
 
@@ -69,8 +71,8 @@ def _made(hint: Any, value: Any) -> Any:
         return {name: _made(arguments[1], item) for name, item in value.items()}
     if is_dataclass(hint):
         hints = typing.get_type_hints(hint)
-        there = [field.name for field in fields(hint) if field.name in value or field.default is MISSING]
-        return hint(**{name: _made(hints[name], value[name]) for name in there})  # type: ignore[operator]
+        names = [field.name for field in fields(hint) if field.name in value or field.default is MISSING]
+        return hint(**{name: _made(hints[name], value[name]) for name in names})  # type: ignore[operator]
     return hint(value)
 
 

@@ -51,8 +51,8 @@ def journey(spark: SparkSession, ledgers: Sequence[str | PathLike[str]], message
     tables = [ledger_tables(spark, sources.tables)] if sources.tables else []
     tables += [spark.read.format(name).load(location) for location, name in sources.others]
     for table in tables:
-        found = table.where(F.col("message_id") == message_id).select(*NAMES).limit(HOPS_MAX)
-        for row in found.collect():
+        message_rows = table.where(F.col("message_id") == message_id).select(*NAMES).limit(HOPS_MAX)
+        for row in message_rows.collect():
             values = {name: value for name, value in row.asDict().items() if value is not None}
             rows.append(Row(**values | {"details": json.loads(values.get("details", "{}"))}))
     return hops(row for row in rows if row.message_id == message_id)
@@ -63,26 +63,26 @@ def hops(rows: Iterable[Row]) -> list[Hop]:
     steps = sorted({_step(row) for row in rows})
     first_s = datetime.fromisoformat(steps[0][0]).timestamp() if steps else 0.0
     return [
-        Hop(time, what, where, client, round(datetime.fromisoformat(time).timestamp() - first_s, 3), details)
-        for time, what, where, client, details in steps
+        Hop(time, event, place, client, round(datetime.fromisoformat(time).timestamp() - first_s, 3), details)
+        for time, event, place, client, details in steps
     ]
 
 
 def _step(row: Row) -> tuple[str, str, str, str, str]:
     event = row.event or row.kind
-    what = "spooled" if event == "Diverted" and row.queue == "spool" else WORDS.get(event, event)
-    told = dict(row.details or {})
+    event_words = "spooled" if event == "Diverted" and row.queue == "spool" else WORDS.get(event, event)
+    details_left = dict(row.details or {})
     # A moved message is in its entity, and so is one that was forwarded to the primary; any other one is in a queue.
-    to = told.pop("to", None) if event == "SpoolForwarded" else None
-    where: str | None
+    to = details_left.pop("to", None) if event == "SpoolForwarded" else None
+    place: str | None
     if to not in (None, "primary"):
-        where = str(to)
+        place = str(to)
     elif event in ("Moved", "SpoolForwarded", "MaybeDuplicated"):
-        where = row.entity or row.queue
+        place = row.entity or row.queue
     else:
-        where = row.queue or row.entity
-    details = ", ".join(f"{name}: {_plain(value)}" for name, value in told.items() if value not in ("", None))
-    return row.time, what, where or "", row.client, details
+        place = row.queue or row.entity
+    details = ", ".join(f"{name}: {_plain(value)}" for name, value in details_left.items() if value not in ("", None))
+    return row.time, event_words, place or "", row.client, details
 
 
 def _plain(value: object) -> str:

@@ -40,7 +40,7 @@ def render(report: Report, local: Local | None = None) -> str:
     calendar = Calendar.of(report.begins, report.ends, local)
     incidents = incidents_of(report.availability.outages, report.ends)
     style = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
-    made = f"Made by Pairbus {report.version} on {report.made_at}. All amounts of money are estimates."
+    origin = f"Made by Pairbus {report.version} on {report.made_at}. All amounts of money are estimates."
     page = tag(
         "html",
         tag(
@@ -68,7 +68,7 @@ def render(report: Report, local: Local | None = None) -> str:
                 entities(report),
                 ledger(report),
             ),
-            tag("footer", tag("p", made)),
+            tag("footer", tag("p", origin)),
         ),
         lang="en",
     )

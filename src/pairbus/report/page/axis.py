@@ -66,9 +66,9 @@ class ChartFrame:
     height: int
 
     def curves(
-        self, title: str, words: str, shown: Sequence[plots.Curve], axis: plots.YAxis, *hints: plots.Bar
+        self, title: str, words: str, curves: Sequence[plots.Curve], axis: plots.YAxis, *hints: plots.Bar
     ) -> Html:
-        return plots.curves(title, words, shown, axis, self.ticks, marks=self.marks, hints=hints, height=self.height)
+        return plots.curves(title, words, curves, axis, self.ticks, marks=self.marks, hints=hints, height=self.height)
 
 
 def happened(report: Report, calendar: Calendar, incidents: Sequence[Incident]) -> Html:
@@ -183,8 +183,8 @@ def _bars(report: Report, calendar: Calendar, window: Calendar) -> dict[str, lis
     def add(entity: str, begins: str, ends: str, colour: str, words: str) -> None:
         if moment(ends) >= window.begins and moment(begins) <= window.ends:
             length = duration((moment(ends) - moment(begins)).total_seconds())
-            said = f"{words} {calendar.time(begins)} – {calendar.time(ends)}, {length}"
-            bars[entity].append(plots.Bar(share_of(window, begins), share_of(window, ends), colour, said))
+            label = f"{words} {calendar.time(begins)} – {calendar.time(ends)}, {length}"
+            bars[entity].append(plots.Bar(share_of(window, begins), share_of(window, ends), colour, label))
 
     for span in report.availability.states:
         add(span.entity, span.begins, span.ends, *STATES.get(span.state, ("suspect", span.state)))
@@ -209,11 +209,11 @@ def _curves(report: Report, calendar: Calendar, frame: ChartFrame) -> Iterator[H
     depth = number_ticks(deepest, 2, whole=True)
     waiting = plots.Curve([(x, float(point.waiting)) for x, point in zip(shares, points, strict=True)], "backlog")
     ages = plots.Curve([(x, point.oldest_s) for x, point in zip(shares, points, strict=True)], "age", steps=False)
-    said, axis = f"At most {counted(deepest, 'message')} waited.", plots.YAxis(depth, count_labels(depth))
+    summary, axis = f"At most {counted(deepest, 'message')} waited.", plots.YAxis(depth, count_labels(depth))
     hints = _hints(points, shares, calendar)
-    yield _plot_row("Backlog", "messages that wait", frame.curves("Backlog", said, [waiting], axis, *hints))
-    said, axis = f"At most {duration(oldest_s)}.", plots.YAxis(*duration_ticks(oldest_s, 2))
-    yield _plot_row("Age", "of the oldest message", frame.curves("Age of the oldest message", said, [ages], axis))
+    yield _plot_row("Backlog", "messages that wait", frame.curves("Backlog", summary, [waiting], axis, *hints))
+    summary, axis = f"At most {duration(oldest_s)}.", plots.YAxis(*duration_ticks(oldest_s, 2))
+    yield _plot_row("Age", "of the oldest message", frame.curves("Age of the oldest message", summary, [ages], axis))
 
 
 def _plot_row(title: str, words: object, plot: Html) -> Html:
@@ -233,18 +233,18 @@ def _rate_row(points: Sequence[RatePoint], frame: ChartFrame) -> Html:
     steps = number_ticks(top, 2)
     colours = [(colour, words) for (colour, words), values in zip(SENDS, amounts, strict=True) if any(values)]
     amounts[-1] = [max(value, SEEN * steps[-1]) if value else 0.0 for value in amounts[-1]]
-    shown = [
+    curves = [
         plots.Curve(list(_steps(points, values, frame.window)), colour, is_solid=colour == "failed")
         for (colour, _), values in zip(SENDS, amounts, strict=True)
         if any(values)
     ]
-    said = f"At most {top:.3g} messages a second."
+    summary = f"At most {top:.3g} messages a second."
     legend = join(
         join([tag("span", class_=f"swatch {colour}", aria_hidden="true"), words, tag("br")])
         for colour, words in colours
     )
     axis = plots.YAxis(steps, [f"{step:g}/s" if step else "0" for step in steps])
-    return _plot_row("Sends", legend, frame.curves("Sends a second", said, shown, axis))
+    return _plot_row("Sends", legend, frame.curves("Sends a second", summary, curves, axis))
 
 
 def _steps(points: Sequence[RatePoint], values: Sequence[float], window: Calendar) -> Iterator[tuple[float, float]]:
@@ -269,10 +269,10 @@ def _hints(points: Sequence[BacklogPoint], shares: Sequence[float], calendar: Ca
     for number in range(HINTS):
         left, right = number / HINTS, (number + 1) / HINTS
         first, end = bisect_left(shares, left), bisect_left(shares, right)
-        there = points[max(first - 1, 0) : max(end, 1)]
-        worst = max(there, key=lambda point: point.waiting)
+        points_here = points[max(first - 1, 0) : max(end, 1)]
+        worst = max(points_here, key=lambda point: point.waiting)
         if worst.waiting:
-            oldest_s = max(point.oldest_s for point in there)
+            oldest_s = max(point.oldest_s for point in points_here)
             words = f"{calendar.time(worst.time)}: {counted(worst.waiting, 'message')}, the oldest {duration(oldest_s)}"
             yield plots.Bar(left, right, "", words)
 
@@ -284,11 +284,11 @@ def _sentence(entities: int, troubled: int) -> str:
     if not troubled:
         return f"{counted(entities, 'entity', 'entities').capitalize()}, healthy all the time."
     if troubled == entities:
-        who = "The only entity" if entities == 1 else f"All {count(entities)} entities"
+        subject = "The only entity" if entities == 1 else f"All {count(entities)} entities"
     else:
-        who = f"{count(troubled)} of {count(entities)} entities"
+        subject = f"{count(troubled)} of {count(entities)} entities"
     rest = "; the others stayed healthy" if entities > troubled else ""
-    return f"{who} had trouble{rest}. Each is shown in the worst state that any of its clients saw."
+    return f"{subject} had trouble{rest}. Each is shown in the worst state that any of its clients saw."
 
 
 def _backlog_sentence(report: Report, calendar: Calendar) -> str:

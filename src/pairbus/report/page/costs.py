@@ -63,9 +63,9 @@ def _kinds_table(report: Report, *, own: bool) -> Html:
     ]
     if not rows:
         return Html("")
-    whose = "pairing's own queues" if own else "the application's entities"
+    owner = "pairing's own queues" if own else "the application's entities"
     heads = ("entity", "namespace", "side", "kind", "part", "#operations", "#bytes", "#money")
-    return long_table(f"Operations of {whose}", f"Operations of {whose} in the whole period", heads, rows)
+    return long_table(f"Operations of {owner}", f"Operations of {owner} in the whole period", heads, rows)
 
 
 def _whole(report: Report) -> Html:
@@ -215,28 +215,28 @@ def _by_entity(report: Report) -> Html:
 
 
 def _lanes(ordered: Sequence[tuple[str, Parts]], most: float, currency: str) -> Html:
-    shown = list(ordered[:LANES_MAX])
+    bars = list(ordered[:LANES_MAX])
     if len(ordered) > LANES_MAX:
         rest: Parts = defaultdict(Decimal)
         for _, parts in ordered[LANES_MAX:]:
             for part, amount in parts.items():
                 rest[part] += amount
-        shown.append((f"{count(len(ordered) - LANES_MAX)} others", rest))
+        bars.append((f"{count(len(ordered) - LANES_MAX)} others", rest))
     lanes = (
         tag(
             "div",
             tag("span", name(shortened(entity or "not known")), title=entity),
-            plots.stacked_lane(entity, _stack(entity, parts, currency), max(most, _whole_of(shown)), height=14),
+            plots.stacked_lane(entity, _stack(entity, parts, currency), max(most, _whole_of(bars)), height=14),
             tag("span", money(sum(parts.values(), Decimal(0)), currency), class_="end"),
             class_="row",
         )
-        for entity, parts in shown
+        for entity, parts in bars
     )
     return tag("figure", *lanes, class_="lanes")
 
 
-def _whole_of(shown: Sequence[tuple[str, Parts]]) -> float:
-    return float(max(sum(parts.values(), Decimal(0)) for _, parts in shown))
+def _whole_of(lanes: Sequence[tuple[str, Parts]]) -> float:
+    return float(max(sum(parts.values(), Decimal(0)) for _, parts in lanes))
 
 
 BILL_HEADS = ("#first failure", "#operations during", "#during", "#operations after", "#after", "#together")
@@ -253,8 +253,8 @@ def _by_incident(report: Report, calendar: Calendar, incidents: Sequence[Inciden
     if not rows:
         return Html("")
     caption = "Cost that each incident added: pings and diverted sends during it, moving messages home after it"
-    shown = fitting_table("Cost by incident", caption, ("entities", *BILL_HEADS), rows)
-    return join([tag("h3", "Cost by incident"), shown])
+    table = fitting_table("Cost by incident", caption, ("entities", *BILL_HEADS), rows)
+    return join([tag("h3", "Cost by incident"), table])
 
 
 def _by_outage(report: Report, calendar: Calendar, incidents: Sequence[Incident]) -> Html:

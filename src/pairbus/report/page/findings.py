@@ -36,24 +36,24 @@ def headline(report: Report) -> str:
     """Return the report in a sentence: 2 outages of orders; 1 204 messages diverted, all home, none lost; pairing added
     …"""
     cost = f"pairing added {money(added(report), report.prices.currency)} (estimate)"
-    said = "; ".join([_outages(report), _messages(report), cost]) + "."
-    return said[0].upper() + said[1:]
+    sentence = "; ".join([_outages(report), _messages(report), cost]) + "."
+    return sentence[0].upper() + sentence[1:]
 
 
 def _outages(report: Report) -> str:
-    found = report.availability.outages
-    real = [outage for outage in found if outage.failed_over is not None]
+    outages = report.availability.outages
+    real = [outage for outage in outages if outage.failed_over is not None]
     ordered = sorted(real, key=lambda outage: (outage.begins, outage.entity))
     names = list(dict.fromkeys(outage.entity for outage in ordered))
-    groups = sum(not incident.is_suspicion for incident in incidents_of(found, report.ends))
-    said = f"{counted(groups, 'incident')} with " if 0 < groups < len(real) else ""
-    said += counted(len(real), "outage") + (f" of {listed(names)}" if names else "")
+    groups = sum(not incident.is_suspicion for incident in incidents_of(outages, report.ends))
+    clause = f"{counted(groups, 'incident')} with " if 0 < groups < len(real) else ""
+    clause += counted(len(real), "outage") + (f" of {listed(names)}" if names else "")
     unfinished = sum(outage.recovered is None for outage in real)
     if unfinished:
-        said += ", not over" if unfinished == len(real) == 1 else f", {count(unfinished)} not over"
-    if suspicions := len(found) - len(real):
-        said += f", {counted(suspicions, 'short suspicion')}"
-    return said
+        clause += ", not over" if unfinished == len(real) == 1 else f", {count(unfinished)} not over"
+    if suspicions := len(outages) - len(real):
+        clause += f", {counted(suspicions, 'short suspicion')}"
+    return clause
 
 
 def _messages(report: Report) -> str:
@@ -62,14 +62,14 @@ def _messages(report: Report) -> str:
     if not total.diverted:
         return f"no message diverted{failed}"
     left, dead = waiting(report), total.dead_lettered
-    said = counted(total.diverted, "message") + " diverted"
+    clause = counted(total.diverted, "message") + " diverted"
     if not left and not dead:
         # A row that was never written, or cannot be read, may be about a message that is not home.
-        return said + (", all home" if _missing(report) else ", all home, none lost") + failed
-    said += f", {count(total.moved)} home"
-    said += f", {count(left)} waiting" if left else ""
-    said += f", {count(dead)} dead-lettered" if dead else ""
-    return said + failed
+        return clause + (", all home" if _missing(report) else ", all home, none lost") + failed
+    clause += f", {count(total.moved)} home"
+    clause += f", {count(left)} waiting" if left else ""
+    clause += f", {count(dead)} dead-lettered" if dead else ""
+    return clause + failed
 
 
 def figures(report: Report) -> list[Figure]:
@@ -135,19 +135,19 @@ def lost(report: Report) -> Figure:
 def _missing(report: Report) -> str:
     """Say how many files and rows of the ledger are missing; an empty text when it is complete."""
     source = report.source
-    found = ((source.unread_files, "file"), (source.lost_rows + source.damaged, "row"))
-    return " and ".join(counted(number, what) for number, what in found if number)
+    counts = ((source.unread_files, "file"), (source.lost_rows + source.damaged, "row"))
+    return " and ".join(counted(number, noun) for number, noun in counts if number)
 
 
 def _time_to_divert(report: Report) -> Figure:
     name = "Time to divert"
-    found = [o.time_to_divert_s for o in report.availability.outages if o.time_to_divert_s is not None]
-    if not found:
+    seconds = [o.time_to_divert_s for o in report.availability.outages if o.time_to_divert_s is not None]
+    if not seconds:
         return Figure(name, "–", "nothing was diverted")
-    if len(found) == 1:
-        return Figure(name, duration(found[0]), "from the first failure to the failover")
+    if len(seconds) == 1:
+        return Figure(name, duration(seconds[0]), "from the first failure to the failover")
     return Figure(
-        name, duration(max(found)), f"the longest of {count(len(found))}; the shortest {duration(min(found))}"
+        name, duration(max(seconds)), f"the longest of {count(len(seconds))}; the shortest {duration(min(seconds))}"
     )
 
 
@@ -165,12 +165,12 @@ def comparison(report: Report) -> str:
     """Return a sentence that compares the cost with that of geo-replication, where both have the same currency."""
     bill, currency = report.bill, report.prices.currency
     ours, theirs = bill.with_pairing, bill.geo_replication
-    said = f"By estimate this period cost {money(ours, currency)} with the base charge of its namespaces"
+    sentence = f"By estimate this period cost {money(ours, currency)} with the base charge of its namespaces"
     if theirs is None:
-        return f"{said}."
-    said += f"; Azure's geo-replication would have cost {money(theirs, currency)} for the same period and traffic"
+        return f"{sentence}."
+    sentence += f"; Azure's geo-replication would have cost {money(theirs, currency)} for the same period and traffic"
     if ours > 0 and theirs > ours:
-        return f"{said}: {times(theirs, ours)} times as much."
+        return f"{sentence}: {times(theirs, ours)} times as much."
     if theirs > 0 and ours > theirs:
-        return f"{said}: pairing cost {times(ours, theirs)} times as much."
-    return f"{said}."
+        return f"{sentence}: pairing cost {times(ours, theirs)} times as much."
+    return f"{sentence}."

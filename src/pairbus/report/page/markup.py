@@ -30,14 +30,14 @@ def join(parts: Iterable[object], between: str = "") -> Html:
 
 def tag(name: str, /, *children: object, **attributes: object) -> Html:
     """Make an element: `tag("td", 5, class_="n")`. Attributes that are None or False are left out; `_` becomes `-`."""
-    written = "".join(
+    attribute_text = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{text(value)}"')
         for key, value in attributes.items()
         if value is not None and value is not False
     )
     if name in VOID:
-        return Html(f"<{name}{written}>")
-    return Html(f"<{name}{written}>{join(children)}</{name}>")
+        return Html(f"<{name}{attribute_text}>")
+    return Html(f"<{name}{attribute_text}>{join(children)}</{name}>")
 
 
 def name(value: str) -> Html:

@@ -39,7 +39,7 @@ def delays(report: Report) -> Html:
     plot = plots.columns(
         title,
         sentence,
-        [[plots.Stack(n, "backlog", said)] for (_, n), said in zip(bins, words, strict=True)],
+        [[plots.Stack(n, "backlog", label)] for (_, n), label in zip(bins, words, strict=True)],
         plots.YAxis(depth, count_labels(depth)),
         _bin_ticks(limits),
         marks=[Tick(_place(value, limits), f"{key} {duration(value)}") for key, value in percentiles],

@@ -126,7 +126,7 @@ class Curve:
 def curves(
     title: str,
     description: str,
-    shown: Sequence[Curve],
+    lines: Sequence[Curve],
     axis: YAxis,
     ticks: Sequence[Tick],
     *,
@@ -137,7 +137,7 @@ def curves(
     """Return curves over a time axis whose labels are elsewhere."""
     frame = tag(
         "svg",
-        *(piece for curve in shown for piece in _drawn(curve, axis, height)),
+        *(piece for curve in lines for piece in _drawn(curve, axis, height)),
         x=0,
         y=0,
         width="100%",
@@ -184,18 +184,18 @@ def marks_above(marks: Sequence[Tick]) -> Html:
 
 
 def _path(points: Sequence[tuple[float, float]], axis: YAxis, height: int, *, steps: bool) -> str:
-    written: list[str] = []
+    commands: list[str] = []
     last_y = ""
     for share, value in points:
         x, y = f"{share * WIDE:.4g}", f"{height * (1 - value / axis.top):.4g}"
-        if not written:
-            written.append(f"M0 {y}")
+        if not commands:
+            commands.append(f"M0 {y}")
         if steps:
-            written.append("" if y == last_y else f"H{x}V{y}")
+            commands.append("" if y == last_y else f"H{x}V{y}")
         else:
-            written.append(f"L{x} {y}")
+            commands.append(f"L{x} {y}")
         last_y = y
-    return "".join(written) + f"H{WIDE}"
+    return "".join(commands) + f"H{WIDE}"
 
 
 def columns(

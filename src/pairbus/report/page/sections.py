@@ -18,8 +18,8 @@ REASONS_MAX = 20
 
 
 def head(report: Report, calendar: Calendar) -> Html:
-    found = sum(not is_own(one.entity) for one in report.availability.entities)
-    entities, local = counted(found, "entity", "entities"), calendar.local_period()
+    number = sum(not is_own(one.entity) for one in report.availability.entities)
+    entities, local = counted(number, "entity", "entities"), calendar.local_period()
     return tag(
         "header",
         tag("p", "Pairbus report", class_="brand"),
@@ -46,16 +46,16 @@ def outages(report: Report, calendar: Calendar, incidents: Sequence[Incident]) -
     """Return a row for each incident, which unfolds to the outages of its entities."""
     if not incidents:
         return section("outages", "Incidents", nothing("No outage in this period."))
-    found = [outage for incident in incidents for outage in incident.outages]
-    real = sum(outage.failed_over is not None for outage in found)
+    seen = [outage for incident in incidents for outage in incident.outages]
+    real = sum(outage.failed_over is not None for outage in seen)
     counts = (
         (sum(not incident.is_suspicion for incident in incidents), "incident"),
         (real, "outage"),
-        (len(found) - real, "short suspicion"),
+        (len(seen) - real, "short suspicion"),
     )
     sentence = (
         f"{', '.join(counted(number, word) for number, word in counts if number)},"
-        f" {counted(len({outage.entity for outage in found}), 'entity', 'entities')}. An incident is what happened at"
+        f" {counted(len({outage.entity for outage in seen}), 'entity', 'entities')}. An incident is what happened at"
         " the same time; it unfolds to what the clients of each entity saw."
     )
     rows = (_incident(incident, calendar) for incident in incidents[:INCIDENTS_MAX])
@@ -80,17 +80,17 @@ def _incident(incident: Incident, calendar: Calendar) -> Html:
         *("#diverted", "#failed sends", "#waiting", "#clients"),
     )
     many = len(incident.entities)
-    who = join([name(listed(incident.entities)), tag("small", f"{count(many)} entities") if many > 1 else ""])
+    entities = join([name(listed(incident.entities)), tag("small", f"{count(many)} entities") if many > 1 else ""])
     summary = join(
         [
             tag("span", calendar.both(incident.begins), class_="when"),
-            tag("strong", who),
+            tag("strong", entities),
             tag("span", " · ".join(fact for fact in facts if fact), class_="facts"),
         ]
     )
     rows = [_outage_row(outage, calendar) for outage in incident.outages]
-    shown = cut_table("Outages, as the clients of an entity saw them; times are UTC", heads, rows)
-    return folded(summary, join([shown, _raw(incident)]), class_="incident")
+    table = cut_table("Outages, as the clients of an entity saw them; times are UTC", heads, rows)
+    return folded(summary, join([table, _raw(incident)]), class_="incident")
 
 
 def _diverted_after(incident: Incident) -> str:
@@ -105,10 +105,10 @@ def _diverted_after(incident: Incident) -> str:
 def _raw(incident: Incident) -> Html:
     """Return the reasons as the clients wrote them, each once."""
     texts = list(dict.fromkeys(outage.reason for outage in incident.outages))
-    shown = (tag("li", tag("span", reason, class_="reason")) for reason in texts[:REASONS_MAX])
+    items = (tag("li", tag("span", reason, class_="reason")) for reason in texts[:REASONS_MAX])
     left = len(texts) - REASONS_MAX
     rest = tag("li", f"and {count(left)} more") if left > 0 else ""
-    return folded("Reasons as the clients wrote them", tag("ul", *shown, rest, class_="raw"))
+    return folded("Reasons as the clients wrote them", tag("ul", *items, rest, class_="raw"))
 
 
 def _outage_row(outage: EntityOutage, calendar: Calendar) -> tuple[object, ...]:
@@ -136,25 +136,25 @@ def _outage_row(outage: EntityOutage, calendar: Calendar) -> tuple[object, ...]:
 
 
 def dead_letters(report: Report) -> Html:
-    found = report.availability.dead_letters
-    if not found:
+    letters = report.availability.dead_letters
+    if not letters:
         return section("dead-letters", "Dead letters", nothing("No diverted message was dead-lettered in this period."))
-    rows = [(name(one.entity), tag("span", one.reason, class_="reason"), count(one.messages)) for one in found]
+    rows = [(name(one.entity), tag("span", one.reason, class_="reason"), count(one.messages)) for one in letters]
     caption = "Diverted messages that could not go home; they are in dead-letter queues, or refused in the spool"
     heads = ("entity", "reason", "#messages")
     return section("dead-letters", "Dead letters", fitting_table("Dead letters by reason", caption, heads, rows))
 
 
 def entities(report: Report) -> Html:
-    found = report.availability.entities
-    if not found:
+    rows_of_entities = report.availability.entities
+    if not rows_of_entities:
         return section("entities", "Entities", nothing("No entity was used in this period."))
     heads = (
         *("entity", "#with pairing", "#without", "#sent", "#diverted", "#failed", "#moved", "#duplicated"),
         *("#maybe twice", "#dead letters", "#pings"),
     )
-    theirs, ours = ([one for one in found if is_own(one.entity) == own] for own in (False, True))
-    everything = [*theirs, report.availability.total] if len(found) > 1 else theirs
+    theirs, ours = ([one for one in rows_of_entities if is_own(one.entity) == own] for own in (False, True))
+    everything = [*theirs, report.availability.total] if len(rows_of_entities) > 1 else theirs
     delays = [(_title(one), *_delay_cells(one.delay)) for one in everything if one.delay is not None]
     delay_heads = ("entity", "#messages", "#p50", "#p95", "#p99", "#max")
     return section(
@@ -225,6 +225,6 @@ def ledger(report: Report) -> Html:
         rows = [(name(one.file), count(one.line) if one.line else "whole file", one.reason) for one in source.damage]
         caption = "Damage and clock jumps"
         caption += f", the first {count(len(rows))} of {count(source.damaged)}" if len(rows) < source.damaged else ""
-        shown = table(caption, ("file", "#line", "reason"), rows)
-        damage = shown if len(rows) <= 10 else folded("Damaged places", shown)
+        places = table(caption, ("file", "#line", "reason"), rows)
+        damage = places if len(rows) <= 10 else folded("Damaged places", places)
     return section("ledger", "The ledger", tag("p", sentence), facts, damage)

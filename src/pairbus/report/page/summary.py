@@ -23,30 +23,30 @@ def summary(report: Report, local: Local | None = None) -> Text:
     from rich.text import Text
 
     calendar = Calendar.of(report.begins, report.ends, local)
-    told = Text(no_wrap=False)
-    told.append(f"{plain(headline(report))}\n", "bold")
-    told.append(f"{plain(calendar.period())}, {plain(duration(report.seconds))}\n\n", "dim")
-    shown = figures(report)
-    names = max(len(figure.name) for figure in shown)
-    values = max(len(figure.value) for figure in shown)
-    for figure in shown:
-        told.append(f"{figure.name:>{names}}  ")
-        told.append(f"{plain(figure.value):>{values}}", COLOURS.get(figure.mood, "bold"))
-        told.append(f"  {plain(figure.words)}\n", "dim")
-    told.append("\n")
+    text = Text(no_wrap=False)
+    text.append(f"{plain(headline(report))}\n", "bold")
+    text.append(f"{plain(calendar.period())}, {plain(duration(report.seconds))}\n\n", "dim")
+    rows = figures(report)
+    names = max(len(figure.name) for figure in rows)
+    values = max(len(figure.value) for figure in rows)
+    for figure in rows:
+        text.append(f"{figure.name:>{names}}  ")
+        text.append(f"{plain(figure.value):>{values}}", COLOURS.get(figure.mood, "bold"))
+        text.append(f"  {plain(figure.words)}\n", "dim")
+    text.append("\n")
     incidents = incidents_of(report.availability.outages, report.ends)
     for incident in incidents[:INCIDENTS_MAX]:
-        told.append(f"{plain(_incident(incident, calendar))}\n")
+        text.append(f"{plain(_incident(incident, calendar))}\n")
     if len(incidents) > INCIDENTS_MAX:
-        told.append(f"and {count(len(incidents) - INCIDENTS_MAX)} more incidents\n")
+        text.append(f"and {count(len(incidents) - INCIDENTS_MAX)} more incidents\n")
     prices = report.prices
-    told.append(f"{plain(comparison(report))}\n")
+    text.append(f"{plain(comparison(report))}\n")
     by = f"Estimates by {prices.sheet}, {prices.currency}, {prices.date}, {prices.counting} counting."
-    told.append(f"{plain(by)}\n", "dim")
+    text.append(f"{plain(by)}\n", "dim")
     for line in _health(report):
-        told.append(f"{plain(line)}\n", "yellow")
-    told.rstrip()
-    return told
+        text.append(f"{plain(line)}\n", "yellow")
+    text.rstrip()
+    return text
 
 
 def _incident(incident: Incident, calendar: Calendar) -> str:
@@ -72,8 +72,8 @@ def _health(report: Report) -> list[str]:
         lines.append(f"{counted(len(files), 'file')} could not be used, the first {files[0].file}: {files[0].reason}")
     if source.damaged:
         first = next((one for one in source.damage if one.line), None)
-        where = "" if first is None else f", the first in {first.file}, line {first.line}: {first.reason}"
-        lines.append(f"{counted(source.damaged, 'damaged line')} left out{where}")
+        place = "" if first is None else f", the first in {first.file}, line {first.line}: {first.reason}"
+        lines.append(f"{counted(source.damaged, 'damaged line')} left out{place}")
     if source.lost_rows:
         lines.append(f"{counted(source.lost_rows, 'row')} could not be written; their operations are in the bill")
     if source.clock_jumps:

@@ -22,12 +22,12 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) 
     Columns of numbers that are zero in every row are left out, and named in the caption.
     """
     cells = [tuple(row) for row in rows]
-    kept = [number for number in range(len(heads)) if number == 0 or not _is_zero(heads, cells, number)]
-    hidden = [heads[number].removeprefix("#") for number in range(len(heads)) if number not in kept]
+    columns = [number for number in range(len(heads)) if number == 0 or not _is_zero(heads, cells, number)]
+    hidden = [heads[number].removeprefix("#") for number in range(len(heads)) if number not in columns]
     if hidden:
         caption += f" (in no row, and left out: {', '.join(hidden)})"
-    right = ["n" if heads[number].startswith("#") else None for number in kept]
-    titles = [heads[number].removeprefix("#") for number in kept]
+    right = ["n" if heads[number].startswith("#") else None for number in columns]
+    titles = [heads[number].removeprefix("#") for number in columns]
     return tag(
         "div",
         tag(
@@ -37,7 +37,7 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) 
                 "thead",
                 tag("tr", *(tag("th", t, scope="col", class_=side) for t, side in zip(titles, right, strict=True))),
             ),
-            tag("tbody", *(_row([row[number] for number in kept], right) for row in cells)),
+            tag("tbody", *(_row([row[number] for number in columns], right) for row in cells)),
         ),
         class_="scroll",
         tabindex=0,
@@ -76,11 +76,11 @@ def fitting_table(summary: str, caption: str, heads: Sequence[str], rows: Sequen
 
 def cut_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
     """Return a table of at most SHOWN_MAX rows, with a note when it has more."""
-    shown = table(caption, heads, rows[:SHOWN_MAX])
+    beginning = table(caption, heads, rows[:SHOWN_MAX])
     if len(rows) <= SHOWN_MAX:
-        return shown
+        return beginning
     note = f"The first {count(SHOWN_MAX)} of {count(len(rows))} rows; the JSON and Parquet files have all of them."
-    return join([shown, tag("p", note, class_="note")])
+    return join([beginning, tag("p", note, class_="note")])
 
 
 def folds(*parts: object) -> Html:

@@ -113,8 +113,8 @@ def shortened(name: str, length: int = 48) -> str:
     """Return a name without its middle when it is long: backlog queues differ at their end."""
     if len(name) <= length:
         return name
-    kept = (length - 1) // 2
-    return f"{name[:kept]}…{name[-kept:]}"
+    half = (length - 1) // 2
+    return f"{name[:half]}…{name[-half:]}"
 
 
 def plain(words: str) -> str:

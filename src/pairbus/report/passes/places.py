@@ -20,7 +20,7 @@ class DamagedPlaces:
     "The first places, sorted by file and line."
 
 
-def find_places(pieces: Iterable[FilePiece], found: Iterable[LinePlace]) -> DamagedPlaces:
+def find_places(pieces: Iterable[FilePiece], places: Iterable[LinePlace]) -> DamagedPlaces:
     """Put the pieces of each file together: number all lines, and compare the clock from piece to piece.
 
     A clock went back when the time of a row is more than a second before that of the usable row above it. In tables
@@ -28,7 +28,7 @@ def find_places(pieces: Iterable[FilePiece], found: Iterable[LinePlace]) -> Dama
     """
     by_place = attrgetter("path", "block")
     lines_before: dict[tuple[str, int], int] = {}
-    shown = list(found)
+    all_places = list(places)
     damaged = jumps = 0
     for path, group in groupby(sorted(pieces, key=by_place), attrgetter("path")):
         lines, below_ms = 0, None
@@ -37,11 +37,11 @@ def find_places(pieces: Iterable[FilePiece], found: Iterable[LinePlace]) -> Dama
             damaged, jumps = damaged + piece.damaged, jumps + piece.jumps
             if below_ms is not None and piece.above_ms is not None and below_ms - piece.above_ms > JUMP_MS:
                 jumps += 1
-                shown.append(LinePlace(path, None, piece.block, piece.first_line, below_ms - piece.above_ms))
+                all_places.append(LinePlace(path, None, piece.block, piece.first_line, below_ms - piece.above_ms))
             lines += piece.lines
             below_ms = below_ms if piece.below_ms is None else piece.below_ms
     numbered = sorted(
-        ((place.path, lines_before[place.path, place.block] + place.line, place) for place in shown),
+        ((place.path, lines_before[place.path, place.block] + place.line, place) for place in all_places),
         key=lambda each: each[:2],
     )
     first = (Damage(plain_path(path), line, _reason(place)) for path, line, place in numbered[:SHOWN_MAX])

@@ -221,9 +221,9 @@ def records_of(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[Any]:
 
     for batch in batches:
         kinds = batch.column("what")
-        for what in kinds.unique().to_pylist():
-            kind = _KIND_OF[what]
+        for kind_name in kinds.unique().to_pylist():
+            kind = _KIND_OF[kind_name]
             texts = _TEXTS_OF[kind]
             names = COLUMNS[1 : texts + 1] + COLUMNS[1 + TEXTS : 1 + TEXTS + len(kind._fields) - texts]
-            of_kind = batch.filter(pc.equal(kinds, what))
+            of_kind = batch.filter(pc.equal(kinds, kind_name))
             yield from map(kind._make, zip(*(of_kind.column(name).to_pylist() for name in names), strict=True))

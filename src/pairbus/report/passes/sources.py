@@ -95,22 +95,22 @@ def find_sources(ledgers: Sequence[str | PathLike[str]], spark: SparkSession | N
             for path in find_local(name):
                 _sort_in(str(path.resolve()), *_looked_at(path.absolute()), files, damage)
     taken = {key: entry.position for manifest in manifests for key, entry in manifest.files.items()}
-    known = ((key, entry.sums) for manifest in manifests for key, entry in manifest.files.items())
-    sums = {key: each for key, each in known if each is not None}
+    sums_by_file = ((key, entry.sums) for manifest in manifests for key, entry in manifest.files.items())
+    sums = {key: each for key, each in sums_by_file if each is not None}
     sums |= {key: each for manifest in manifests for key, each in manifest.ahead.items()}
     tables = [file for file in files.values() if file.path.endswith(TABLE_SUFFIX)]
     lines = [file for file in files.values() if not file.path.endswith(TABLE_SUFFIX)]
-    read = {source_key(file.path) for file in lines}
-    limits = {key: limit for manifest in manifests for key, limit in manifest.limits(read).items()}
-    left = [file for file in lines if taken.get(source_key(file.path), 0) < file.size]
+    line_files = {source_key(file.path) for file in lines}
+    limits = {key: limit for manifest in manifests for key, limit in manifest.limits(line_files).items()}
+    unread = [file for file in lines if taken.get(source_key(file.path), 0) < file.size]
     is_known = not tables or len({PurePosixPath(file.path).parent.parent for file in tables}) <= len(manifests)
     return Sources(
-        tuple(left),
+        tuple(unread),
         tuple(tables),
         tuple(damage.values()),
         tuple(manifests),
         tuple(others),
-        len(lines) - len(left),
+        len(lines) - len(unread),
         taken,
         sums,
         limits,
@@ -127,10 +127,10 @@ def _manifests(
     others: list[tuple[str, str]] = []
     plain: list[str] = []
     for name in dict.fromkeys(names):
-        found = [(place, read_manifest(spark, place)) for place in (name, f"{name}/{LEDGER}")]
-        known = [(place, manifest) for place, manifest in found if manifest is not None]
-        manifests += [manifest for _, manifest in known]
-        tables = [(place, manifest.format) for place, manifest in known if manifest.format != "parquet"]
+        candidates = [(place, read_manifest(spark, place)) for place in (name, f"{name}/{LEDGER}")]
+        present = [(place, manifest) for place, manifest in candidates if manifest is not None]
+        manifests += [manifest for _, manifest in present]
+        tables = [(place, manifest.format) for place, manifest in present if manifest.format != "parquet"]
         others += tables
         if not tables:
             plain.append(name)
@@ -140,8 +140,8 @@ def _manifests(
 def _left_out(manifests: Sequence[Manifest]) -> tuple[tuple[Damage, ...], int]:
     """Return files with damaged lines that are in no table, and the number of these lines."""
     files = [entry for manifest in manifests for entry in manifest.files.values() if entry.damaged]
-    shown = (Damage(entry.path, 0, f"{entry.damaged} damaged lines were {LEFT_OUT}") for entry in files)
-    return tuple(shown), sum(entry.damaged for entry in files)
+    damages = (Damage(entry.path, 0, f"{entry.damaged} damaged lines were {LEFT_OUT}") for entry in files)
+    return tuple(damages), sum(entry.damaged for entry in files)
 
 
 def _sort_in(key: str, file: LedgerFile, problem: str, files: dict[str, LedgerFile], damage: dict[str, Damage]) -> None:

@@ -57,10 +57,10 @@ def choose(spark: SparkSession, sources: Sources) -> RowsElsewhere:
         counts: dict[tuple[str, int], list[int]] = {}
         texts = json_lines(spark, sources.lines).selectExpr("cast(value as binary) as value")
         rows = ledger_tables(spark, sources.tables).select("run", "time")
-        counted = texts.mapInArrow(lambda batches: count_days(False, batches), DDL).unionAll(
+        days = texts.mapInArrow(lambda batches: count_days(False, batches), DDL).unionAll(
             rows.mapInArrow(lambda batches: count_days(True, batches), DDL)
         )
-        for record in _collected(counted):
+        for record in _collected(days):
             assert isinstance(record, DayCount)
             counts.setdefault((record.run, record.day), [0, 0])[record.is_table] += record.rows
         for (run, day), (in_lines, in_tables) in counts.items():
@@ -116,9 +116,9 @@ class SmallLedger:
 
     def rows(self) -> RowSums:
         with _no_search_for_cycles():
-            found: RowSums = gathered(() if self._records is None else _collected(self._records), RowSums())
-        self._steps = found.steps
-        return found
+            sums: RowSums = gathered(() if self._records is None else _collected(self._records), RowSums())
+        self._steps = sums.steps
+        return sums
 
     def messages(self, outages: Outages, into: MessageSums) -> MessageSums:
         with _no_search_for_cycles():
@@ -149,8 +149,8 @@ class LargeLedger:
         self._messages: DataFrame | None = None
 
     def rows(self) -> RowSums:
-        found: RowSums = gathered(_collected(self._records.where(f"what <> '{MessageStep.__name__}'")), RowSums())
-        return found
+        sums: RowSums = gathered(_collected(self._records.where(f"what <> '{MessageStep.__name__}'")), RowSums())
+        return sums
 
     def messages(self, outages: Outages, into: MessageSums) -> MessageSums:
         # Pings and failed sends have no id. All other steps without an id are kept together.
@@ -158,7 +158,7 @@ class LargeLedger:
         key = f"case when {trouble} then cast(n1 as string) else coalesce(t4, '') end as key"
         steps = self._records.where(f"what = '{MessageStep.__name__}'").selectExpr("*", key)
         apart = steps.repartition(int(self._parts), "key").drop("key")
-        self._messages = _kept(apart.mapInArrow(_stage(lambda found: sums_of(found, outages)), DDL))
+        self._messages = _kept(apart.mapInArrow(_stage(lambda records: sums_of(records, outages)), DDL))
         gathered(_collected(self._messages.where(f"what <> '{Wait.__name__}'")), into)
         return into
 
@@ -170,9 +170,9 @@ class LargeLedger:
         name = f"'{Sum.__name__}' as what", f"'{backlog.CHANGE}' as t1", "'' as t2"
         went = waits.selectExpr(*name, "n1 div 1000 as n1", "1 as n2", "cast(null as bigint) as n3")
         ended = waits.where("n3 is not null").selectExpr(*name, "n3 div 1000 as n1", "-1 as n2", "null as n3")
-        found = _added(sums.select(*_SUM_COLUMNS).unionAll(went).unionAll(ended))
-        is_change = pc.equal(found.column("t1"), backlog.CHANGE)
-        changes, rest = found.filter(is_change), found.filter(pc.invert(is_change))
+        table = _added(sums.select(*_SUM_COLUMNS).unionAll(went).unionAll(ended))
+        is_change = pc.equal(table.column("t1"), backlog.CHANGE)
+        changes, rest = table.filter(is_change), table.filter(pc.invert(is_change))
         seconds, steps = (changes.column(each).to_numpy() for each in ("n1", "n2"))
         return FirstLook(seconds, steps, list(_sums(rest)))
 
@@ -224,8 +224,8 @@ def _stage(work: Callable[[Iterable[Any]], Iterable[Any]]) -> Callable[[ArrowBat
 
     def run(batches: ArrowBatches) -> ArrowBatches:
         with _no_search_for_cycles():
-            made = iter(work(records_of(batches)))
-            while some := list(islice(made, BATCH_RECORDS)):
+            records = iter(work(records_of(batches)))
+            while some := list(islice(records, BATCH_RECORDS)):
                 yield to_batch(some)
 
     return run
@@ -249,8 +249,8 @@ def _look(work: Callable[[Block], Iterable[Sum]]) -> Callable[[ArrowBatches], Ar
     def run(batches: ArrowBatches) -> ArrowBatches:
         block = _block_of_batches(list(batches))
         if block is not None:
-            made = iter(work(block))
-            while some := list(islice(made, BATCH_RECORDS)):
+            sums = iter(work(block))
+            while some := list(islice(sums, BATCH_RECORDS)):
                 yield to_batch(some)
 
     return run

@@ -62,10 +62,10 @@ class RowsElsewhere:
     sums: Mapping[str, RemovedFile] = field(default_factory=dict)
     "Key of a file → sums of its rows that are in a table: those of a removed file are not counted again."
 
-    def of_removed(self, named: Mapping[str, RemovedFile]) -> dict[str, RemovedFile]:
+    def of_removed(self, files: Mapping[str, RemovedFile]) -> dict[str, RemovedFile]:
         """Return the sums of removed files that are in a table: of the whole file, or of a part."""
-        whole = {name: sums for name, sums in named.items() if self.taken.get(name, 0) >= sums.size}
-        return {name: self.sums[name] for name in named if name in self.sums} | whole
+        whole = {name: sums for name, sums in files.items() if self.taken.get(name, 0) >= sums.size}
+        return {name: self.sums[name] for name in files if name in self.sums} | whole
 
 
 class TaskSums:
@@ -92,8 +92,8 @@ class TaskSums:
         self._above_ms: int | None = None
         self._below_ms: int | None = None
         self._shown = 0
-        taken = self._choice.taken
-        self._skip_below = taken.get(source_key(plain_path(path)), 0) if taken and block == 0 else 0
+        positions = self._choice.taken
+        self._skip_below = positions.get(source_key(plain_path(path)), 0) if positions and block == 0 else 0
 
     def end(self) -> None:
         if self._path:
@@ -116,23 +116,23 @@ class TaskSums:
         if self._offset <= self._skip_below:
             return
         try:
-            read = fields_of(line)
+            row = fields_of(line)
         except ValueError as error:
             self._damage(self._lines, str(error)[:REASON_MAX])
             return
-        time_ms = time_ms_of(read["time"])
+        time_ms = time_ms_of(row["time"])
         if self._below_ms is None:
             self._above_ms, self._first_line = time_ms, self._lines
         elif self._below_ms - time_ms > JUMP_MS:
             self._jumps += 1
             self._show(self._lines, None, self._below_ms - time_ms)
         self._below_ms = time_ms
-        if read["kind"] == LOST_ROWS and self._choice.taken:
-            left = without(read, self._choice.of_removed(files_named(read)))
-            if left is None:
+        if row["kind"] == LOST_ROWS and self._choice.taken:
+            remainder = without(row, self._choice.of_removed(files_named(row)))
+            if remainder is None:
                 return
-            read = left
-        self._add(read, time_ms, self._path, self._offset)
+            row = remainder
+        self._add(row, time_ms, self._path, self._offset)
 
     def row(self, values: dict[str, Any], number: int) -> None:
         """Count a row of a table; `number` is its number within the file."""
@@ -162,8 +162,8 @@ class TaskSums:
             self._shown += 1
             self.out.append(LinePlace(self._path, reason, self._block, line, back_ms))
 
-    def _add(self, read: dict[str, Any], time_ms: int, path: str, line: int) -> None:
-        get, run, kind = read.get, read["run"], read["kind"]
+    def _add(self, row: dict[str, Any], time_ms: int, path: str, line: int) -> None:
+        get, run, kind = row.get, row["run"], row["kind"]
         if self._choice.worse and (run, time_ms // DAY_MS, self._is_table) in self._choice.worse:
             return
         self._rows += 1
@@ -174,28 +174,28 @@ class TaskSums:
             self._last_ms = time_ms
         if time_ms > self._runs.get(run, -(2**63)):
             self._runs[run] = time_ms
-        self._rates.row(read, time_ms)
+        self._rates.row(row, time_ms)
         operations = get("billable_operations")
         if operations is not None:
             count, place = get("count") or 0, (get("namespace"), get("side"), get("entity"))
             why = get("cause"), get("outcome") == "ok", _hour(self._cells, time_ms)
-            if kind == LOST_ROWS and (settled := settlements_of(read)):
+            if kind == LOST_ROWS and (settled := settlements_of(row)):
                 self._cells.add((*place, SETTLED, *why), settled, settled, 0)
                 count, operations = max(count - settled, 0), operations - settled
             self._cells.add((*place, kind, *why), count, operations, get("bytes") or 0)
         if kind in _STEPS_BY_KIND:
-            self._step(kind, read, time_ms)
+            self._step(kind, row, time_ms)
         event = get("event")
         if event in _STEPS_BY_EVENT:
-            self._step(event, read, time_ms)
+            self._step(event, row, time_ms)
         elif event in _TRANSITIONS:
-            told = read.get("details") or {}
-            entity, reason = (get("entity") or "").lower(), text_of_detail(told.get("reason")) or ""
-            forced = int(told.get("forced") in (True, "true"))
+            details = row.get("details") or {}
+            entity, reason = (get("entity") or "").lower(), text_of_detail(details.get("reason")) or ""
+            forced = int(details.get("forced") in (True, "true"))
             self.out.append(StateChange(run, entity, event, reason, path, time_ms, forced, self._block, line))
 
-    def _step(self, name: str, read: dict[str, Any], time_ms: int) -> None:
-        get = read.get
+    def _step(self, name: str, row: dict[str, Any], time_ms: int) -> None:
+        get = row.get
         entity, queue, message_id = get("entity"), get("queue"), get("message_id")
         entity = entity.lower() if entity else entity
         queue = queue.lower() if queue else queue
@@ -257,11 +257,11 @@ def tally_lines(choice: RowsElsewhere, batches: Iterator[pyarrow.RecordBatch]) -
             continue
         texts = batch.column("value").to_pylist()
         begin = 0
-        for end, here in _runs_of(batch):
-            if here != place:
+        for end, line_place in _runs_of(batch):
+            if line_place != place:
                 tally.end()
-                tally.begin(*here)
-                place = here
+                tally.begin(*line_place)
+                place = line_place
             for text in texts[begin:end]:
                 tally.line(text)
             begin = end
@@ -277,11 +277,11 @@ def tally_rows(choice: RowsElsewhere, batches: Iterator[pyarrow.RecordBatch]) ->
         names = [*NAMES, *(name for name in ("source", "position") if name in batch.schema.names)]
         values = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
         places = zip(batch.column("path").to_pylist(), batch.column("id").to_pylist(), strict=True)
-        for (here, number), row in zip(places, values, strict=True):
-            if here != path:
+        for (row_path, number), row in zip(places, values, strict=True):
+            if row_path != path:
                 tally.end()
-                tally.begin(here, 0)
-                path = here
+                tally.begin(row_path, 0)
+                path = row_path
             tally.row(dict(zip(names, row, strict=True)), number or 0)
         yield from _full(tally)
     tally.finish()
@@ -292,12 +292,12 @@ def count_days(is_table: bool, batches: Iterator[pyarrow.RecordBatch]) -> Iterat
     """Count usable rows by run and day: texts in the column `value`, or the columns run, time of tables."""
     counts: dict[tuple[str, int], int] = {}
     for batch in batches:
-        found: Iterable[tuple[str, str]]
+        runs: Iterable[tuple[str, str]]
         if is_table:
-            found = zip(batch.column("run").to_pylist(), batch.column("time").to_pylist(), strict=True)
+            runs = zip(batch.column("run").to_pylist(), batch.column("time").to_pylist(), strict=True)
         else:
-            found = filter(None, map(_run_and_time, batch.column("value").to_pylist()))
-        for run, time in found:
+            runs = filter(None, map(_run_and_time, batch.column("value").to_pylist()))
+        for run, time in runs:
             try:
                 key = run, time_ms_of(time or "") // DAY_MS
             except ValueError:
@@ -308,10 +308,10 @@ def count_days(is_table: bool, batches: Iterator[pyarrow.RecordBatch]) -> Iterat
 
 def _run_and_time(line: bytes) -> tuple[str, str] | None:
     try:
-        read = fields_of(line)
+        row = fields_of(line)
     except ValueError:
         return None
-    return read["run"], read["time"]
+    return row["run"], row["time"]
 
 
 def _runs_of(batch: pyarrow.RecordBatch) -> Iterator[tuple[int, tuple[str, int]]]:
@@ -322,12 +322,12 @@ def _runs_of(batch: pyarrow.RecordBatch) -> Iterator[tuple[int, tuple[str, int]]
     if first_place == last_place:  # pieces come one after the other, so all rows between belong to this one
         yield last + 1, last_place
         return
-    here = first_place
+    current = first_place
     for number, place in enumerate(zip(paths.to_pylist(), blocks.to_pylist(), strict=True)):
-        if place != here:
-            yield number, here
-            here = place
-    yield last + 1, here
+        if place != current:
+            yield number, current
+            current = place
+    yield last + 1, current
 
 
 def _full(tally: TaskSums) -> Iterator[pyarrow.RecordBatch]:

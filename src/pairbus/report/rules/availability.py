@@ -107,12 +107,12 @@ def _together(one: UnhealthyTime, other: UnhealthyTime) -> UnhealthyTime:
 
 def states(views: Sequence[UnhealthyTime]) -> list[StateSpan]:
     """Return the worst state of each entity that any process saw, as time spans that do not overlap."""
-    found: list[StateSpan] = []
+    spans: list[StateSpan] = []
     by_entity = attrgetter("entity")
     for entity, group in groupby(sorted(views, key=by_entity), by_entity):
         for state, begins_ms, ends_ms in _worst(list(group)):
-            found.append(StateSpan(entity, state, text_of(begins_ms), text_of(ends_ms)))
-    return found
+            spans.append(StateSpan(entity, state, text_of(begins_ms), text_of(ends_ms)))
+    return spans
 
 
 def _worst(views: Sequence[UnhealthyTime]) -> Iterator[tuple[str, int, int]]:

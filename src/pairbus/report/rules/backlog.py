@@ -134,9 +134,9 @@ def look_again(block: Block, question: Question) -> Iterator[Sum]:
         yield from (Sum(BAR, "", number, count, None) for number, count in _counted(bars))
         classes = _classes(delays)
         for of in (name, ALL):
-            wanted = [number for entity, number in question.classes if entity == of]
-            chosen = delays[np.isin(classes, np.array(wanted, np.int64))]
-            yield from (Sum(DELAY, of, delay_ms, count, None) for delay_ms, count in _counted(chosen))
+            open_numbers = [number for entity, number in question.classes if entity == of]
+            in_classes = delays[np.isin(classes, np.array(open_numbers, np.int64))]
+            yield from (Sum(DELAY, of, delay_ms, count, None) for delay_ms, count in _counted(in_classes))
     points = np.array(question.seconds, np.int64)
     first = np.searchsorted(points, block.diverted_ms // 1000)
     last = np.where(
@@ -153,8 +153,8 @@ def _delays(block: Block) -> Iterator[tuple[str, Int64Array]]:
     """Yield the delays of the messages that came home, by entity."""
     is_home = block.home_ms != NEVER
     for index, name in enumerate(block.entities):
-        chosen = is_home & (block.entity == index)
-        yield name, block.home_ms[chosen] - block.diverted_ms[chosen]
+        of_entity = is_home & (block.entity == index)
+        yield name, block.home_ms[of_entity] - block.diverted_ms[of_entity]
 
 
 def _classes(delays: Int64Array) -> Int64Array:
@@ -169,8 +169,8 @@ def _classes(delays: Int64Array) -> Int64Array:
 def _counted(values: Int64Array) -> Iterator[tuple[int, int]]:
     import numpy as np
 
-    found, counts = np.unique(values, return_counts=True)
-    return ((int(value), int(count)) for value, count in zip(found, counts, strict=True))
+    distinct, counts = np.unique(values, return_counts=True)
+    return ((int(value), int(count)) for value, count in zip(distinct, counts, strict=True))
 
 
 # ── figures ──
@@ -195,14 +195,14 @@ def backlog_and_delays(
                 of[each.number] = of.get(each.number, 0) + each.counted
         else:
             ends[each.number] = each.counted, each.least_ms
-    kept = _kept(look.seconds, look.steps)
-    wanted = {name: _classes_of_percentiles(counts) for name, counts in classes.items()}
-    open_classes = frozenset((name, number) for name, numbers in wanted.items() for number in numbers)
+    points = _kept(look.seconds, look.steps)
+    classes_to_open = {name: _classes_of_percentiles(counts) for name, counts in classes.items()}
+    open_classes = frozenset((name, number) for name, numbers in classes_to_open.items() for number in numbers)
     limits_ms = bar_limits(classes[ALL]) if ALL in classes else ()
-    question = Question(tuple(second for second, _ in kept), open_classes, limits_ms)
+    question = Question(tuple(second for second, _ in points), open_classes, limits_ms)
     exact: dict[str, dict[int, int]] = {}
     spans: list[tuple[int, int, int]] = []
-    for each in waits.second_look(question) if kept else ():
+    for each in waits.second_look(question) if points else ():
         if each.name == DELAY:
             exact.setdefault(each.entity, {})[each.number] = each.counted
         elif each.name == BAR:
@@ -210,8 +210,8 @@ def backlog_and_delays(
         elif each.least_ms is not None:
             spans.append((*divmod(each.number, SPAN), each.least_ms))
     delays = {name: _delay(counts, exact[name]) for name, counts in classes.items()}
-    oldest = _walk(spans, len(kept))
-    return _points(kept, oldest, ends, begins_ms, ends_ms), delays, _bars(bars, limits_ms)
+    oldest = _walk(spans, len(points))
+    return _points(points, oldest, ends, begins_ms, ends_ms), delays, _bars(bars, limits_ms)
 
 
 def _kept(seconds: Int64Array, steps: Int64Array) -> list[tuple[int, int]]:
@@ -224,18 +224,18 @@ def _kept(seconds: Int64Array, steps: Int64Array) -> list[tuple[int, int]]:
 
     order = np.argsort(seconds)
     depths = np.cumsum(steps[order])
-    chosen = list(range(len(order)))
+    indexes = list(range(len(order)))
     if len(order) > 2 * BUCKETS:
         groups = np.arange(len(order)) * BUCKETS // len(order)
         ends = [*np.flatnonzero(np.diff(groups)) + 1, len(order)]
         begins = [0, *ends[:-1]]
         highest = [begin + int(np.argmax(depths[begin:end])) for begin, end in zip(begins, ends, strict=True)]
-        chosen = sorted({*highest, *(int(end) - 1 for end in ends)})
-    return [(int(seconds[order[index]]), int(depths[index])) for index in chosen]
+        indexes = sorted({*highest, *(int(end) - 1 for end in ends)})
+    return [(int(seconds[order[index]]), int(depths[index])) for index in indexes]
 
 
 def _points(
-    kept: Sequence[tuple[int, int]],
+    depths_by_second: Sequence[tuple[int, int]],
     oldest: Mapping[int, int],
     ends: Mapping[int, tuple[int, int | None]],
     begins_ms: int,
@@ -248,10 +248,10 @@ def _points(
     """
     waiting, left = ends.get(AT_BEGIN, (0, None)), ends.get(AT_END, (0, None))
     points = [BacklogPoint(text_of(begins_ms), waiting[0], 0.0)]
-    is_all = len(kept) <= BUCKETS  # otherwise there is no room for further points
-    for index, (second, depth) in enumerate(kept):
+    is_all = len(depths_by_second) <= BUCKETS  # otherwise there is no room for further points
+    for index, (second, depth) in enumerate(depths_by_second):
         quiet_ms, time_ms = second * 1000 - 1, min(second * 1000 + 999, ends_ms)
-        before = kept[index - 1] if index and is_all else None
+        before = depths_by_second[index - 1] if index and is_all else None
         if before is not None and before[0] < second - 1 and begins_ms < quiet_ms < ends_ms:
             points.append(BacklogPoint(text_of(quiet_ms), before[1], _age_s(quiet_ms, oldest.get(index - 1))))
         if begins_ms < time_ms < ends_ms:
@@ -294,11 +294,11 @@ def _delay(classes: Mapping[int, int], exact: Mapping[int, int]) -> Delay:
     by_class: dict[int, dict[int, int]] = {}
     for delay_ms, count in exact.items():
         by_class.setdefault(class_of(delay_ms), {})[delay_ms] = count
-    found = []
+    percentiles = []
     for rank in _ranks(classes):
         number, before = _at_rank(classes, rank)
-        found.append(_at_rank(by_class[number], rank - before)[0] / 1000)
-    return Delay(sum(classes.values()), *found)
+        percentiles.append(_at_rank(by_class[number], rank - before)[0] / 1000)
+    return Delay(sum(classes.values()), *percentiles)
 
 
 def _ranks(counts: Mapping[int, int]) -> list[int]:
@@ -353,10 +353,10 @@ def _bars(messages: Mapping[int, int], limits_ms: Sequence[int]) -> tuple[tuple[
 
 def added(sums: Iterable[Sum]) -> list[Sum]:
     """Sum the sums of the same name, entity and number."""
-    found: dict[tuple[str, str, int], tuple[int, int | None]] = {}
+    sums_by_key: dict[tuple[str, str, int], tuple[int, int | None]] = {}
     for each in sums:
         key = each.name, each.entity, each.number
-        count, least_ms = found.get(key, (0, None))
+        count, least_ms = sums_by_key.get(key, (0, None))
         times = [time for time in (least_ms, each.least_ms) if time is not None]
-        found[key] = count + each.counted, min(times, default=None)
-    return [Sum(*key, *value) for key, value in found.items()]
+        sums_by_key[key] = count + each.counted, min(times, default=None)
+    return [Sum(*key, *value) for key, value in sums_by_key.items()]

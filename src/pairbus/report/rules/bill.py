@@ -156,13 +156,13 @@ def _charge(paid: Iterable[Cell], tariffs: Tariffs) -> Decimal:
     Earlier operations that the user names belong to the first month. When none are named, the included operations are
     taken to be used up in every month.
     """
-    prices, named = tariffs.prices, tariffs.operations_before
+    prices, operations_before = tariffs.prices, tariffs.operations_before
     months: dict[int, int] = defaultdict(int)
     for cell in paid:
         months[begin_of(MONTHLY, cell.hour)] += cell.operations
     charge = Decimal(0)
     for number, month in enumerate(sorted(months)):
-        before = prices.included_operations if named is None else named if number == 0 else 0
+        before = prices.included_operations if operations_before is None else operations_before if number == 0 else 0
         charge = _PRECISE.add(charge, prices.charge(before, months[month]))
     return charge
 
@@ -196,8 +196,8 @@ def _is_own_send(cell: Cell) -> bool:
 
 
 def _sum(cells: Iterable[Cell]) -> tuple[int, int]:
-    found = [(cell.operations, cell.bytes) for cell in cells]
-    return sum(operations for operations, _ in found), sum(bytes_ for _, bytes_ in found)
+    amounts = [(cell.operations, cell.bytes) for cell in cells]
+    return sum(operations for operations, _ in amounts), sum(bytes_ for _, bytes_ in amounts)
 
 
 def _parts(paid: Sequence[Cell], tariff: Tariff) -> dict[str, Amount]:

@@ -67,7 +67,7 @@ def _entity(
     name: str, metered: Sequence[int], counts: MessageCounts, dead_lettered: int, delays: Mapping[str, Delay]
 ) -> EntityAvailability:
     sent, failed, pings = metered
-    wanted = sent + counts.diverted + failed
+    attempted = sent + counts.diverted + failed
     return EntityAvailability(
         entity=name,
         sent=sent,
@@ -78,8 +78,8 @@ def _entity(
         maybe_duplicated=counts.maybe_duplicated,
         dead_lettered=dead_lettered,
         pings=pings,
-        with_pairing_percent=100 * (sent + counts.diverted) / wanted if wanted else 100.0,
-        without_pairing_percent=100 * sent / wanted if wanted else 100.0,
+        with_pairing_percent=100 * (sent + counts.diverted) / attempted if attempted else 100.0,
+        without_pairing_percent=100 * sent / attempted if attempted else 100.0,
         delay=delays.get(name),
     )
 

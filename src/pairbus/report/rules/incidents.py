@@ -75,16 +75,16 @@ def incidents_of(outages: Iterable[EntityOutage], report_ends: str) -> list[Inci
 
     Times are texts of the ledger, which sort as the times do.
     """
-    found: list[Incident] = []
+    incidents: list[Incident] = []
     group: list[EntityOutage] = []
     ends = ""
     for outage in sorted(outages, key=lambda each: (each.begins, each.entity)):
         if group and outage.begins > ends:
-            found.append(Incident(tuple(group), ends))
+            incidents.append(Incident(tuple(group), ends))
             group, ends = [], ""
         group.append(outage)
         ends = max(ends, end_of(outage, report_ends))
-    return [*found, Incident(tuple(group), ends)] if group else found
+    return [*incidents, Incident(tuple(group), ends)] if group else incidents
 
 
 def end_of(outage: EntityOutage, report_ends: str) -> str:

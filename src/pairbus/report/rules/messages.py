@@ -117,8 +117,8 @@ class _Steps:
         """
         for (queue, message_id, reason), time_ms in self._letters.items():
             sent = self._sent.get(message_id, ())
-            here = [entity for to, entity in sent if to == queue] or [entity for to, entity in sent if to == SPOOL]
-            entity = min(here, key=lambda each: each or "") if here else None
+            entities = [entity for to, entity in sent if to == queue] or [entity for to, entity in sent if to == SPOOL]
+            entity = min(entities, key=lambda each: each or "") if entities else None
             yield entity if entity is not None else queue, message_id, reason, time_ms
         for (entity, message_id_), time_ms in self._refused.items():
             yield entity, message_id_, REFUSED_REASON, time_ms
@@ -126,21 +126,21 @@ class _Steps:
 
 def sums_of(steps: Iterable[MessageStep], outages: Outages) -> Iterator[Any]:
     """Put steps together: MessagesSum, LettersSum, TroubleSum and WaySum, and a Wait for each diverted message."""
-    known = _Steps(steps, outages)
+    grouped = _Steps(steps, outages)
     letters: dict[tuple[str, str], int] = {}
-    for entity, message_id, reason, time_ms in known.dead():
+    for entity, message_id, reason, time_ms in grouped.dead():
         key = entity or "", reason or ""
         letters[key] = letters.get(key, 0) + 1
-        message = known.messages.get((entity, message_id or ""))
+        message = grouped.messages.get((entity, message_id or ""))
         if message is not None:
             message.dead_ms = _least(message.dead_ms, time_ms)
     yield from (LettersSum(*key, count) for key, count in letters.items())
-    yield from (TroubleSum(kind, number, *sums) for (kind, number), sums in known.troubles.items())
+    yield from (TroubleSum(kind, number, *sums) for (kind, number), sums in grouped.troubles.items())
     counts: dict[str, list[int]] = {}
-    for entity, _ in known.maybe:
+    for entity, _ in grouped.maybe:
         counts.setdefault(entity, [0, 0, 0, 0])[3] += 1
     ways: dict[tuple[Any, ...], list[Any]] = {}
-    for (entity_, _), message in known.messages.items():
+    for (entity_, _), message in grouped.messages.items():
         count = counts.setdefault(entity_ or "", [0, 0, 0, 0])
         wait = _wait(entity_ or "", message)
         count[1] += wait.home_ms is not None

@@ -26,9 +26,9 @@ class Rates:
         "Exponent: a span has 2 to this power seconds."
         self._sums: dict[int, list[int]] = {}
 
-    def row(self, read: dict[str, Any], time_ms: int) -> None:
+    def row(self, fields: dict[str, Any], time_ms: int) -> None:
         """Count a row of a ledger, if it tells of a send."""
-        get, kind = read.get, read["kind"]
+        get, kind = fields.get, fields["kind"]
         if kind == "send":
             if get("side") == "primary" and get("cause") == "application" and get("outcome") == "ok":
                 self._add(time_ms // 1000, DIRECT, get("count") or 0)
