@@ -174,10 +174,10 @@ class Ledger:
         """Return the tally of an entity and kind: a fast way to `meter` frequent, successful operations."""
         key: CountKey = (side, namespace, entity, kind, "ok", "application")
         with self._lock:
-            known = self._tallies.get(key)
-            if known is None:
-                known = self._tallies[key] = Tally(self, key)
-            return known
+            tally = self._tallies.get(key)
+            if tally is None:
+                tally = self._tallies[key] = Tally(self, key)
+            return tally
 
     def record(self, event: object, at_s: float | None = None) -> None:
         """Write a row for an event, or a row for each of its `message_ids`. Any frozen dataclass is an event.
@@ -200,14 +200,14 @@ class Ledger:
             self._queue_tallies()
             if self._sums:
                 self._begin_second(self._second)
-            wanted, failed_before = self._accepted_rows, self._failed_writes
-            if self._written_rows < wanted:
+            target, failed_before = self._accepted_rows, self._failed_writes
+            if self._written_rows < target:
                 self._hurry = True
                 self._work.notify()
             self._done.wait_for(
-                lambda: self._written_rows >= wanted or self._failed_writes > failed_before, timeout=timeout_s
+                lambda: self._written_rows >= target or self._failed_writes > failed_before, timeout=timeout_s
             )
-            return self._written_rows >= wanted
+            return self._written_rows >= target
 
     def close(self, timeout_s: float) -> bool:
         """Flush, then end the thread. Later calls are ignored. Return the same as `flush`."""

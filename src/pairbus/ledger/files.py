@@ -75,12 +75,12 @@ class Files:
         if self._fd < 0:
             return
         try:
-            named = os.stat(self._path)
+            at_path = os.stat(self._path)
         except FileNotFoundError:
             self.close()
             return
         opened = os.fstat(self._fd)
-        if (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
+        if (at_path.st_dev, at_path.st_ino) != (opened.st_dev, opened.st_ino):
             self.close()
 
     def _make_room(self, day: str, line_bytes: int) -> None:
@@ -107,11 +107,11 @@ class Files:
 
     def _write(self, data: bytes) -> int:
         """Write bytes; return how many the disk took, because a full disk often takes a part."""
-        done = 0
+        written = 0
         try:
-            while done < len(data):
-                done += os.write(self._fd, data[done:])
+            while written < len(data):
+                written += os.write(self._fd, data[written:])
         except OSError as error:
             self.error = error
-        self._size += done
-        return done
+        self._size += written
+        return written

@@ -137,11 +137,11 @@ def _folder() -> Traversable:
 
 def _price(count: int, included: int, tiers: Sequence[Tier]) -> Decimal:
     """Return the price of the first `count` operations or connections of a month, in the unit of the tiers' prices."""
-    money, done = Decimal(0), included
+    money, priced = Decimal(0), included
     for tier in tiers:
         end = count if tier.up_to is None else min(count, tier.up_to)
-        money += tier.price * max(end - done, 0)
-        done = max(done, end)
+        money += tier.price * max(end - priced, 0)
+        priced = max(priced, end)
     return money
 
 
@@ -164,40 +164,40 @@ def _exact(value: Decimal | int) -> Decimal:
 # ── files ──
 
 
-def _parsed(file: Traversable, shown: str) -> PriceSheet:
+def _parsed(file: Traversable, name: str) -> PriceSheet:
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise _unreadable(shown, error) from None
+        raise _unreadable(name, error) from None
     except UnicodeDecodeError:
-        raise ConfigError(f"The price sheet {shown} is not text in UTF-8.") from None
+        raise ConfigError(f"The price sheet {name} is not text in UTF-8.") from None
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, a number of thousands of digits, deep nesting
-        raise ConfigError(f"The price sheet {shown} is not TOML: {error}") from None
+        raise ConfigError(f"The price sheet {name} is not TOML: {error}") from None
     try:
         sheet = PriceSheet(**_values(table, _FIELDS))
         _check_together(sheet)
     except ValueError as error:
-        raise ConfigError(f"The price sheet {shown}: {error}") from None
+        raise ConfigError(f"The price sheet {name}: {error}") from None
     return sheet
 
 
-def _unreadable(shown: str, error: OSError) -> ConfigError:
-    return ConfigError(f"The price sheet {shown} cannot be read: {error.strerror or error}")
+def _unreadable(name: str, error: OSError) -> ConfigError:
+    return ConfigError(f"The price sheet {name} cannot be read: {error.strerror or error}")
 
 
-def _values(table: dict[str, Any], readers: Mapping[str, Callable[[Any], Any]], where: str = "") -> dict[str, Any]:
+def _values(table: dict[str, Any], readers: Mapping[str, Callable[[Any], Any]], place: str = "") -> dict[str, Any]:
     """Read every field. A missing or unknown field is a ValueError: a misspelt price must not become 0."""
     for name in table:
         if name not in readers:
-            raise ValueError(f"{where}{name} is not a field of a price sheet; known are {', '.join(readers)}")
+            raise ValueError(f"{place}{name} is not a field of a price sheet; known are {', '.join(readers)}")
     values = {}
     for name, reader in readers.items():
         if name not in table and reader is not _up_to:
-            raise ValueError(f"{where}{name} is missing")
+            raise ValueError(f"{place}{name} is missing")
         try:
             values[name] = reader(table.get(name))
         except ValueError as error:
-            raise ValueError(f"{where}{name} {error}") from None
+            raise ValueError(f"{place}{name} {error}") from None
     return values
 
 

@@ -114,9 +114,9 @@ class RemovedFile(NamedTuple):
 
 def removed_files(details: Mapping[str, Any] | None) -> dict[str, RemovedFile]:
     """Return the removed files that a row of lost rows stands for, by name. Rows of releases before 0.4 name none."""
-    named = (details or {}).get("removed")
+    files_removed = (details or {}).get("removed")
     files = {}
-    for name, sums in named.items() if isinstance(named, dict) else ():
+    for name, sums in files_removed.items() if isinstance(files_removed, dict) else ():
         if isinstance(sums, list) and 5 <= len(sums) <= 6 and all(type(number) is int for number in sums):
             files[name] = RemovedFile(*sums)
     return files
@@ -162,13 +162,13 @@ def event_lines(author: Author, event: object, at_s: float) -> list[bytes]:
     name = type(event).__name__
     details = {field: _plain(getattr(event, field)) for field in getattr(event, "__dataclass_fields__", ())}
     details.pop("at_s", None)
-    known = {"entity": details.pop("path", None)}
-    known.update((field, details.pop(field, None)) for field in ("queue", "side", "message_id"))
+    columns = {"entity": details.pop("path", None)}
+    columns.update((field, details.pop(field, None)) for field in ("queue", "side", "message_id"))
     ids = details.pop("message_ids", None)
     if ids:
         details.pop("count", None)  # a count on each row of the event would be added up
-        known["message_id"] = _ANY_ID
-    row = author.row(at_s, KIND_OF_EVENT.get(name, EVENT), event=name, details=details or None, **known)
+        columns["message_id"] = _ANY_ID
+    row = author.row(at_s, KIND_OF_EVENT.get(name, EVENT), event=name, details=details or None, **columns)
     line = encode(row)
     if not ids:
         return [line]

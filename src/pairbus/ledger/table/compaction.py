@@ -102,19 +102,19 @@ def compact_ledgers(
                 _close(spark, place, before, {})
         return CompactedLedgers(0, 0, unchanged, 0, shrunk_paths)
     with whole_files(spark, grown.values()):
-        read = _read(spark, grown, before)
-        marks, lost = _marks(read)
+        lines = _read(spark, grown, before)
+        marks, lost = _marks(lines)
     try:
         entries = {key: _entry(grown[key], before.files.get(key), mark) for key, mark in marks.items()}
         with _only_run(spark, place, before):
             pending = tuple(sorted({*grown, *before.pending}))
             opened = replace(before, round=before.round + 1, pending=pending)
             write_manifest(spark, place, opened)
-            rows = add_rows(spark, read.where("end is null"), place, before, entries, lost)
+            rows = add_rows(spark, lines.where("end is null"), place, before, entries, lost)
             removed = {name: ManifestEntry(name, sums.size, sums.size) for name, sums in named(lost).items()}
             _close(spark, place, opened, {**entries, **removed})
     finally:
-        read.unpersist()
+        lines.unpersist()
     damaged = sum(mark["damaged"] for mark in marks.values())
     return CompactedLedgers(rows, len(grown), unchanged, damaged, shrunk_paths)
 
@@ -162,10 +162,10 @@ def _find(spark: SparkSession, ledgers: Sequence[str]) -> dict[str, LedgerFile]:
     for name in ledgers:
         if is_local(spark, name):
             paths = [path for path in find_local(name) if path.is_file()]
-            listed = [LedgerFile(str(path.absolute()), path.stat().st_size) for path in paths]
+            ledger_files = [LedgerFile(str(path.absolute()), path.stat().st_size) for path in paths]
         else:
-            listed = find_with_spark(spark, name)
-        files |= {source_key(file.path): file for file in listed if file.path.endswith(SUFFIX)}
+            ledger_files = find_with_spark(spark, name)
+        files |= {source_key(file.path): file for file in ledger_files if file.path.endswith(SUFFIX)}
     if not files:
         raise ConfigError(f"There is no file of a ledger in {', '.join(ledgers)}: they end in {SUFFIX}")
     return files
@@ -207,13 +207,13 @@ def _new_manifest(spark: SparkSession, place: str, format: str) -> Manifest:
 def _read(spark: SparkSession, files: Mapping[str, LedgerFile], before: Manifest) -> DataFrame:
     from pyspark import StorageLevel
 
-    known = {key: (before.position(key), file.size) for key, file in files.items()}
+    extents = {key: (before.position(key), file.size) for key, file in files.items()}
     texts = spark.read.option("lineSep", "\n").text([literally(file.path) for file in files.values()])
     lines = texts.selectExpr("_metadata.file_path as path", "cast(value as binary) as value")
-    return lines.mapInArrow(_rows_of(known), READ_DDL).persist(StorageLevel.DISK_ONLY)
+    return lines.mapInArrow(_rows_of(extents), READ_DDL).persist(StorageLevel.DISK_ONLY)
 
 
-def _rows_of(known: Mapping[str, tuple[int, int]]) -> Callable[[Batches], Batches]:
+def _rows_of(extents: Mapping[str, tuple[int, int]]) -> Callable[[Batches], Batches]:
     """Return a function for mapInArrow: from lines to rows, and a mark behind the last line of each file."""
 
     def run(batches: Batches) -> Batches:
@@ -225,7 +225,7 @@ def _rows_of(known: Mapping[str, tuple[int, int]]) -> Callable[[Batches], Batche
                 if file is None or line_path != path:
                     rows += [] if file is None else [file.mark()]
                     key = source_key(address(line_path))
-                    path, file = line_path, _File(key, *known[key])
+                    path, file = line_path, _File(key, *extents[key])
                 rows += file.rows(line)
             yield _batch(rows)
         yield _batch([] if file is None else [file.mark()])
@@ -273,12 +273,12 @@ def _batch(rows: Sequence[Mapping[str, Any]]) -> pyarrow.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def _marks(read: DataFrame) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _marks(lines: DataFrame) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return end and damage of each file, and the rows that name removed files.
 
     LedgerNewer when a line has a later version: it must not be left out.
     """
-    rows = [row.asDict() for row in read.where(f"end is not null or ({NAMES_FILES})").collect()]
+    rows = [row.asDict() for row in lines.where(f"end is not null or ({NAMES_FILES})").collect()]
     marks = {row["source"]: row for row in rows if row["end"] is not None}
     for row in marks.values():
         if row["newer"]:

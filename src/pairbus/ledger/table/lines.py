@@ -82,14 +82,14 @@ def fields_of(line: bytes) -> dict[str, Any]:
     """Parse a usable line into its fields, absent ones left out; ValueError as in `usable`."""
     try:
         text = line.decode()
-        read, end = _scan(text, 0)
+        fields, end = _scan(text, 0)
     except (StopIteration, ValueError, RecursionError):
         return _slowly(line)
     if b"\\ud" in line or b"\\uD" in line:  # an escaped surrogate
         return _slowly(line)
-    if end != len(text) or type(read) is not dict or not _is_valid(read):
+    if end != len(text) or type(fields) is not dict or not _is_valid(fields):
         return _slowly(line)
-    return read
+    return fields
 
 
 def _slowly(line: bytes) -> dict[str, Any]:
@@ -97,18 +97,18 @@ def _slowly(line: bytes) -> dict[str, Any]:
     return {name: value for name in NAMES if (value := getattr(row, name)) is not None}
 
 
-def _is_valid(read: dict[str, Any]) -> bool:
+def _is_valid(fields: dict[str, Any]) -> bool:
     """Return True when fields are certainly valid; otherwise `usable` must decide."""
-    for name, value in read.items():
+    for name, value in fields.items():
         kind = _TYPES.get(name)
         if type(value) is not kind and kind is not None:
             return False
         if kind is int and not 0 <= value <= AMOUNT_MAX:
             return False
-    if not read.keys() >= REQUIRED or read["schema"] > SCHEMA:
+    if not fields.keys() >= REQUIRED or fields["schema"] > SCHEMA:
         return False
     try:
-        time_ms_of(read["time"])
+        time_ms_of(fields["time"])
     except ValueError:
         return False
     return True

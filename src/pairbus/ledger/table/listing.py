@@ -73,8 +73,8 @@ def find_with_spark(spark: SparkSession, name: str) -> list[LedgerFile]:
         rows = files.load(name).select("path", "length").collect()
     except AnalysisException as error:
         raise ConfigError(f"There is no ledger {name}: {str(error).splitlines()[0]}") from None
-    listed = [LedgerFile(address(row["path"]), row["length"]) for row in rows]
-    of_ledger = [file for file in listed if has_magic(name) or _is_of_ledger(file.path, name)]
+    all_files = [LedgerFile(address(row["path"]), row["length"]) for row in rows]
+    of_ledger = [file for file in all_files if has_magic(name) or _is_of_ledger(file.path, name)]
     return sorted(_not_empty(of_ledger, name), key=lambda file: file.path)
 
 

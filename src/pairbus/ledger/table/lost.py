@@ -34,8 +34,8 @@ def sums_of_row(values: Mapping[str, Any]) -> RemovedFile:
     sums = sums._replace(rows=sums.rows or 1)
     if values["kind"] == SETTLED:
         sums = sums._replace(settlements=sums.billable_operations)
-    for named in files_named(values).values():
-        sums = sums.minus(named)
+    for removed in files_named(values).values():
+        sums = sums.minus(removed)
     return sums
 
 
@@ -53,8 +53,8 @@ def _details(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def without(values: Mapping[str, Any], in_table: Mapping[str, RemovedFile]) -> dict[str, Any] | None:
     """Return a row of lost rows without the sums of files that are in a table; None when nothing is left of the row."""
-    named = files_named(values)
-    both = {name: in_table[name] for name in named if name in in_table}
+    removed = files_named(values)
+    both = {name: in_table[name] for name in removed if name in in_table}
     if not both:
         return dict(values)
     left = _sums(values)
@@ -62,9 +62,9 @@ def without(values: Mapping[str, Any], in_table: Mapping[str, RemovedFile]) -> d
         left = left.minus(sums)
     if not any(left[1:5]):
         return None
-    files = {name: sums.minus(both[name]) if name in both else sums for name, sums in named.items()}
+    files = {name: sums.minus(both[name]) if name in both else sums for name, sums in removed.items()}
     files = {name: sums for name, sums in files.items() if any(sums[1:])}
     details = lost_details(files, left.settlements)
     is_text = isinstance(values["details"], str)
-    shown = json.dumps(details, separators=(",", ":")) if details is not None and is_text else details
-    return {**values, **dict(zip(AMOUNTS, left[1:5], strict=True)), "details": shown}
+    details_text = json.dumps(details, separators=(",", ":")) if details is not None and is_text else details
+    return {**values, **dict(zip(AMOUNTS, left[1:5], strict=True)), "details": details_text}

@@ -102,10 +102,10 @@ def _without_adopted(rows: DataFrame, table: DataFrame, fresh: Sequence[str]) ->
     alike = Window.partitionBy("text")
     mine = rows.where(F.col("source").isin(list(fresh))).withColumn("text", text)
     days = mine.select(F.to_date("day").alias("day")).distinct()
-    known = table.where("source is null").join(days, "day", "left_semi").select(text.alias("text"))
-    known = known.withColumn("turn", F.row_number().over(alike.orderBy("text")))
+    stored = table.where("source is null").join(days, "day", "left_semi").select(text.alias("text"))
+    stored = stored.withColumn("turn", F.row_number().over(alike.orderBy("text")))
     numbered = mine.withColumn("turn", F.row_number().over(alike.orderBy("source", "position")))
-    present = numbered.join(known, ["text", "turn"], "left_semi").select("source", "position")
+    present = numbered.join(stored, ["text", "turn"], "left_semi").select("source", "position")
     return rows.join(present, ["source", "position"], "left_anti")
 
 
@@ -129,16 +129,16 @@ def _without_known(
     files = {**before.files, **reached}
     removed = named(lost)
     in_table = {name: sums for name, sums in removed.items() if name in files and files[name].position >= sums.size}
-    known = {*files, *before.pending, *before.ahead}
-    in_parts = [name for name in removed if name not in in_table and name in known]
+    seen_files = {*files, *before.pending, *before.ahead}
+    in_parts = [name for name in removed if name not in in_table and name in seen_files]
     if in_parts:
         in_table |= _sums_of(rows if table is None else rows.unionByName(table), in_parts)
     changed = [(row["source"], row["position"], without(row, in_table)) for row in lost]
     places = spark.createDataFrame([place[:2] for place in changed], "source string, position bigint")
-    kept = [new for *_, new in changed if new is not None]
-    if not kept:
+    rows_left = [new for *_, new in changed if new is not None]
+    if not rows_left:
         return rows.join(places, ["source", "position"], "left_anti").select(*TABLE_NAMES)
-    again = spark.createDataFrame([[row.get(name) for name in TABLE_NAMES] for row in kept], TABLE_DDL)
+    again = spark.createDataFrame([[row.get(name) for name in TABLE_NAMES] for row in rows_left], TABLE_DDL)
     added = again.join(rows.select("source", "position"), ["source", "position"], "left_semi")
     others = rows.join(places, ["source", "position"], "left_anti")
     return others.select(*TABLE_NAMES).unionByName(added.select(*TABLE_NAMES))

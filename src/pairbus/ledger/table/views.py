@@ -141,8 +141,8 @@ def register_views(spark: SparkSession, location: str | PathLike[str]) -> dict[s
     place = fspath(location)
     manifest = read_manifest(spark, place)
     if manifest is None:
-        where = "on this machine" if is_local(spark, place) else "where the session is"
-        raise ConfigError(f"There is no table of a ledger in {place} {where}: `pairbus ledger compact` makes one")
+        whereabouts = "on this machine" if is_local(spark, place) else "where the session is"
+        raise ConfigError(f"There is no table of a ledger in {place} {whereabouts}: `pairbus ledger compact` makes one")
     table = read_table(spark, place, manifest.format)
     if table is None:
         raise ConfigError(f"The table in {place} has no rows yet")
