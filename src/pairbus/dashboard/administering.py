@@ -54,14 +54,14 @@ def form_of_settings() -> dict[str, Any]:
 async def settings(page: Page, request: web.Request, names: Names) -> Any:
     """Answer GET settings?path=…: the settings of an entity, by name."""
     kind, name = _named(await page.entity(names["name"], text_of(request, "path")), text_of(request, "path"))
-    found = await administer(page, names, lambda admin: getattr(admin, f"get_{kind}")(*name))
-    return {name: _shown(each, getattr(found, name)) for name, each in SETTINGS.items() if kind in each.kinds}
+    entity = await administer(page, names, lambda admin: getattr(admin, f"get_{kind}")(*name))
+    return {name: _shown(each, getattr(entity, name)) for name, each in SETTINGS.items() if kind in each.kinds}
 
 
 async def create(page: Page, request: web.Request, names: Names) -> Any:
     """Answer POST create: {"kind", "path", "settings"}."""
-    asked = await read_object(request)
-    kind, path = asked.get("kind"), asked.get("path")
+    body = await read_object(request)
+    kind, path = body.get("kind"), body.get("path")
     if kind not in KINDS:
         raise ConfigError(f"kind is {kind!r:.60}; {', '.join(KINDS)} are known")
     if not isinstance(path, str) or not path.strip("/ "):
@@ -69,24 +69,24 @@ async def create(page: Page, request: web.Request, names: Names) -> Any:
             "path is missing: it names the queue, the topic, or the subscription as TOPIC/Subscriptions/NAME"
         )
     name = topic_and_name(path.strip()) if kind == "subscription" else (path.strip(),)
-    given = _read(kind, asked.get("settings", {}), is_new=True)
-    await administer(page, names, lambda admin: getattr(admin, f"create_{kind}")(*name, **given))
+    values = _read(kind, body.get("settings", {}), is_new=True)
+    await administer(page, names, lambda admin: getattr(admin, f"create_{kind}")(*name, **values))
     await page.watch.refresh(names["name"])
     return {"created": path.strip()}
 
 
 async def change(page: Page, request: web.Request, names: Names) -> Any:
     """Answer POST change: {"path", "settings"}: these settings change, the others stay."""
-    asked = await read_object(request)
-    path = str(asked.get("path") or "")
+    body = await read_object(request)
+    path = str(body.get("path") or "")
     kind, name = _named(await page.entity(names["name"], path), path)
-    given = _read(kind, asked.get("settings", {}), is_new=False)
+    values = _read(kind, body.get("settings", {}), is_new=False)
 
     def work(admin: Any) -> None:
-        found = getattr(admin, f"get_{kind}")(*name)
-        for each, value in given.items():
-            setattr(found, each, value)
-        getattr(admin, f"update_{kind}")(*name[:-1], found)
+        entity = getattr(admin, f"get_{kind}")(*name)
+        for each, value in values.items():
+            setattr(entity, each, value)
+        getattr(admin, f"update_{kind}")(*name[:-1], entity)
 
     await administer(page, names, work)
     await page.watch.refresh(names["name"])
@@ -95,8 +95,8 @@ async def change(page: Page, request: web.Request, names: Names) -> Any:
 
 async def delete(page: Page, request: web.Request, names: Names) -> Any:
     """Answer POST delete: {"path"}: the entity is gone for good, with all its messages."""
-    asked = await read_object(request)
-    path = str(asked.get("path") or "")
+    body = await read_object(request)
+    path = str(body.get("path") or "")
     kind, name = _named(await page.entity(names["name"], path), path)
     await administer(page, names, lambda admin: getattr(admin, f"delete_{kind}")(*name))
     await page.watch.refresh(names["name"])
@@ -119,16 +119,16 @@ def topic_and_name(path: str) -> tuple[str, str]:
     return path[:at], path[at + len(SUBSCRIPTIONS) :]
 
 
-def _read(kind: str, given: Any, *, is_new: bool) -> dict[str, Any]:
+def _read(kind: str, settings: Any, *, is_new: bool) -> dict[str, Any]:
     """Read the settings of a request; ConfigError names the one that is wrong."""
-    if not isinstance(given, dict):
+    if not isinstance(settings, dict):
         raise ConfigError("settings must be an object")
     values = {}
-    for name, value in given.items():
+    for name, value in settings.items():
         setting = SETTINGS.get(name)
         if setting is None or kind not in setting.kinds:
-            known = ", ".join(each for each, one in SETTINGS.items() if kind in one.kinds)
-            raise ConfigError(f"a {kind} has no setting {name!r:.60}; known are {known}")
+            names = ", ".join(each for each, one in SETTINGS.items() if kind in one.kinds)
+            raise ConfigError(f"a {kind} has no setting {name!r:.60}; known are {names}")
         if setting.is_fixed and not is_new:
             raise ConfigError(f"{name} cannot be changed: it is chosen when the {kind} is created")
         values[name] = _value(setting, value)

@@ -47,18 +47,18 @@ async def _ages(carrier: Carrier, paths: list[str], now_s: float) -> list[dict[s
     # Imported when needed: a page without a backlog does not pay for the explorer.
     from pairbus.explorer import Address, described, peek
 
-    found: list[dict[str, Any]] = []
+    ages: list[dict[str, Any]] = []
     try:
         async with asyncio.timeout(ANSWER_S):
             for path in paths:
-                shown = [described(one) for one in await peek(carrier, Address(path), 0, PEEKED, bodies=False)]
+                messages = [described(one) for one in await peek(carrier, Address(path), 0, PEEKED, bodies=False)]
                 times = [
                     datetime.fromisoformat(one["enqueued_time"]).timestamp()
-                    for one in shown
+                    for one in messages
                     if one.get("enqueued_time") and one.get("state") == "active"
                 ]
                 if times:
-                    found.append({"path": path, "oldest_s": max(now_s - min(times), 0.0)})
+                    ages.append({"path": path, "oldest_s": max(now_s - min(times), 0.0)})
     except (TimeoutError, PairbusError):  # unreachable or busy: depths are shown without ages, as far as they are known
-        return found
-    return found
+        return ages
+    return ages

@@ -70,10 +70,10 @@ class Page:
         "True when the page is on the port of a namespace: an outage of that port takes the page with it."
 
     def target(self, name: str) -> WatchedNamespace:
-        found = self.watch.targets.get(name)
-        if found is None:
+        target = self.watch.targets.get(name)
+        if target is None:
             raise EntityNotFound(f"there is no namespace {name!r:.80}; there are: {', '.join(self.watch.targets)}")
-        return found
+        return target
 
     async def carrier(self, name: str) -> Carrier:
         """Return the carrier for messages of a namespace."""
@@ -83,8 +83,8 @@ class Page:
         """Return an entity as of the last look; empty when the look does not have it."""
         look = await self.watch.look()
         entities: dict[str, Any] = look["namespaces"][name].get("entities", {})
-        found: dict[str, Any] = entities.get(path) or {}
-        return found
+        entity: dict[str, Any] = entities.get(path) or {}
+        return entity
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer any request to the page."""
@@ -116,8 +116,8 @@ class Page:
             if match is None:
                 continue
             if request.method == method:
-                said = await handler(self, request, match.groupdict())
-                return said if isinstance(said, web.StreamResponse) else web.json_response(said, headers=HEADERS)
+                answer = await handler(self, request, match.groupdict())
+                return answer if isinstance(answer, web.StreamResponse) else web.json_response(answer, headers=HEADERS)
             allowed.append(method)
         if allowed:
             raise web.HTTPMethodNotAllowed(request.method, allowed)
@@ -204,10 +204,10 @@ def _switch(route: str) -> Handler:
         target = page.target(names["name"])
         body = None if request.method in (*READING, "DELETE") else await read_object(request)
         rest = f"/{names['number']}" if names.get("number") else ""
-        said = await target.switch(request.method, f"{route}{rest}", body)
+        reply = await target.switch(request.method, f"{route}{rest}", body)
         if request.method not in READING:
             await page.watch.refresh(target.name)
-        return said
+        return reply
 
     return pass_on
 

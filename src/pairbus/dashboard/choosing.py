@@ -18,43 +18,43 @@ _TEXTS = {"where": "where", "grep": "text", "session": "session"}
 _NUMBERS = {"first": "first", "last": "last"}
 
 
-def choice_of(asked: Mapping[str, Any]) -> Choice:
+def choice_of(body: Mapping[str, Any]) -> Choice:
     """Read a choice: where (SQL filter), grep (text), session, reasons, numbers, first and last; ConfigError.
 
     Without any condition every message is chosen. A condition that is empty is an error, not a condition less.
     """
-    given: dict[str, Any] = {}
+    conditions: dict[str, Any] = {}
     for name, field in _TEXTS.items():
-        value = asked.get(name)
+        value = body.get(name)
         if value is None:
             continue
         if not isinstance(value, str):
             raise ConfigError(f"{name} is {value!r:.60}; a text is needed")
         if not value:
             raise ConfigError(f"{name} is empty: leave it out, or say what to look for")
-        given[field] = value
+        conditions[field] = value
     for name, field in _NUMBERS.items():
-        value = asked.get(name)
+        value = body.get(name)
         if value is not None:
-            given[field] = sequence_number(name, value)
-    numbers, reasons = asked.get("numbers"), asked.get("reasons")
+            conditions[field] = sequence_number(name, value)
+    numbers, reasons = body.get("numbers"), body.get("reasons")
     if numbers is not None:
         if not isinstance(numbers, list) or not numbers:
             raise ConfigError("numbers must be a list of sequence numbers")
-        given["numbers"] = [sequence_number("numbers", number) for number in numbers]
+        conditions["numbers"] = [sequence_number("numbers", number) for number in numbers]
     if reasons is not None:
-        given["reasons"] = reasons_of(reasons)
-    return Choice(**given)
+        conditions["reasons"] = reasons_of(reasons)
+    return Choice(**conditions)
 
 
-def named_choice(asked: Mapping[str, Any]) -> Choice:
+def named_choice(body: Mapping[str, Any]) -> Choice:
     """Read the choice of a verb that takes messages away: conditions, numbers, or {"all": true}; ConfigError for none.
 
     `last` limits each of them and is no choice by itself.
     """
-    choice = choice_of(asked)
+    choice = choice_of(body)
     has_conditions = not choice.without_end()[0].is_all
-    if has_conditions == (asked.get("all") is True) or asked.get("all") not in (None, True):
+    if has_conditions == (body.get("all") is True) or body.get("all") not in (None, True):
         names = ", ".join((*_TEXTS, "first", "numbers"))
         raise ConfigError(f'say which messages: by {names}, or "all": true for every message')
     return choice
@@ -78,14 +78,14 @@ def sequence_number(name: str, value: Any) -> int:
 
 def row_of(payload: bytes, *, has_body: bool) -> dict[str, Any]:
     """Describe a message for a list, with the beginning of its body."""
-    shown = described(payload)
-    row = {name: shown.get(name) for name in LISTED} | {name: shown[name] for name in EXTRA if name in shown}
-    row["sequence_number"] = _text(shown.get("sequence_number"))
+    message = described(payload)
+    row = {name: message.get(name) for name in LISTED} | {name: message[name] for name in EXTRA if name in message}
+    row["sequence_number"] = _text(message.get("sequence_number"))
     if not has_body:
         row.pop("size")
         return row
-    body = shown.get("body")
-    row["body_type"] = shown.get("body_type")
+    body = message.get("body")
+    row["body_type"] = message.get("body_type")
     row["body"] = body if body is None else body[:PREFIX]
     row["is_cut"] = body is not None and len(body) > PREFIX
     return row
@@ -93,12 +93,12 @@ def row_of(payload: bytes, *, has_body: bool) -> dict[str, Any]:
 
 def whole_of(payload: bytes) -> dict[str, Any]:
     """Describe a message in full; of a large body only the beginning."""
-    shown = described(payload)
-    shown["sequence_number"] = _text(shown.get("sequence_number"))
-    body = shown.get("body")
+    message = described(payload)
+    message["sequence_number"] = _text(message.get("sequence_number"))
+    body = message.get("body")
     if body is not None and len(body) > BODY_SHOWN:
-        shown |= {"body": body[:BODY_SHOWN], "is_cut": True}
-    return shown
+        message |= {"body": body[:BODY_SHOWN], "is_cut": True}
+    return message
 
 
 def _text(number: Any) -> str | None:

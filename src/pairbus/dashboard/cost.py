@@ -30,14 +30,14 @@ def visible_operations(pair: Mapping[str, Any], unmetered: Mapping[str | None, i
 
     A namespace alone has the role None: the page does not know whether clients use it as primary or secondary.
     """
-    found = {"administration by this page": sum(unmetered.values())}
+    operations = {"administration by this page": sum(unmetered.values())}
     for name, role, words in _OF_CLIENTS:
         if role in unmetered:
-            found[words] = sum(one.get(name, 0) for one in pair.get("entities", {}).values())
+            operations[words] = sum(one.get(name, 0) for one in pair.get("entities", {}).values())
     for role, words in _OF_SYPHONS:
         if role in unmetered:
-            found[words] = sum(one.get("moved", 0) for one in pair.get("syphons", []))
-    return {words: count for words, count in found.items() if count}
+            operations[words] = sum(one.get("moved", 0) for one in pair.get("syphons", []))
+    return {words: count for words, count in operations.items() if count}
 
 
 def running_cost(
@@ -61,7 +61,7 @@ def running_cost(
     total = sum(billable.values())
     # The month's free operations are left out: most accounts have used them, and otherwise the cost would always be 0.
     money = sheet.charge(sheet.included_operations, total)
-    found = {
+    cost = {
         "billable_operations": total,
         "by_kind": dict(sorted(billable.items(), key=lambda item: -item[1])),
         "amount": f"{money:.4f}",
@@ -71,5 +71,5 @@ def running_cost(
     }
     if namespaces:
         base = sheet.base(MONTH_HOURS, namespaces).quantize(CENT, ROUND_HALF_EVEN)
-        found["base_per_month"] = str(base)
-    return found
+        cost["base_per_month"] = str(base)
+    return cost

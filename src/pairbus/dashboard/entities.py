@@ -37,12 +37,12 @@ async def show(page: Page, request: web.Request, names: Names) -> Any:
     path = text_of(request, "path")
     look = await page.watch.look()
     entities = look["namespaces"][page.target(names["name"]).name].get("entities", {})
-    found = next(((each, one) for each, one in entities.items() if each.lower() == path.lower()), None)
-    if found is None:
+    entry = next(((each, one) for each, one in entities.items() if each.lower() == path.lower()), None)
+    if entry is None:
         raise EntityNotFound(f"{names['name']} has no entity {path!r:.200}")
-    prefix = f"{found[0]}/Subscriptions/".lower()
+    prefix = f"{entry[0]}/Subscriptions/".lower()
     below = {each: one for each, one in entities.items() if each.lower().startswith(prefix)}
-    return {"path": found[0], **found[1], **({"entities": below} if below else {})}
+    return {"path": entry[0], **entry[1], **({"entities": below} if below else {})}
 
 
 async def sessions(page: Page, request: web.Request, names: Names) -> Any:
@@ -50,13 +50,13 @@ async def sessions(page: Page, request: web.Request, names: Names) -> Any:
     address = Address.parse(text_of(request, "path"))
     carrier = await page.carrier(page.target(names["name"]).name)
     first = number_of(request, "from", 0, 1 << 31)
-    found = await session_ids(carrier, address)
-    shown = found[first : first + SESSIONS_MAX]
-    states = [await session_state(carrier, address, session) for session in shown]
+    ids = await session_ids(carrier, address)
+    page_ids = ids[first : first + SESSIONS_MAX]
+    states = [await session_state(carrier, address, session) for session in page_ids]
     return {
-        "sessions": [{"session_id": session, **state} for session, state in zip(shown, states, strict=True)],
-        "total": len(found),
-        "next": first + SESSIONS_MAX if first + SESSIONS_MAX < len(found) else None,
+        "sessions": [{"session_id": session, **state} for session, state in zip(page_ids, states, strict=True)],
+        "total": len(ids),
+        "next": first + SESSIONS_MAX if first + SESSIONS_MAX < len(ids) else None,
     }
 
 
@@ -88,8 +88,8 @@ async def show_rules(page: Page, request: web.Request, names: Names) -> Any:
 
 async def match(page: Page, request: web.Request, names: Names) -> Any:
     """Answer POST match: {"path", "message"} or {"path", "from_path", "number"}: do the rules select this message?"""
-    asked = await read_object(request)
-    path, message = asked.get("path"), asked.get("message")
+    body = await read_object(request)
+    path, message = body.get("path"), body.get("message")
     if not isinstance(path, str):
         raise ConfigError("path is missing: it names the subscription")
     address = Address.parse(path)
@@ -98,7 +98,7 @@ async def match(page: Page, request: web.Request, names: Names) -> Any:
     if isinstance(message, dict):
         payload = encoded(message)
     else:
-        payload = await _stored(carrier, asked)
+        payload = await _stored(carrier, body)
     answers = []
     for rule in await rules(carrier, address):
         matches, problem = would_match(rule, payload)
@@ -106,15 +106,15 @@ async def match(page: Page, request: web.Request, names: Names) -> Any:
     return {"matches": any(answer["matches"] for answer in answers), "rules": answers}
 
 
-async def _stored(carrier: Any, asked: dict[str, Any]) -> bytes:
-    place = asked.get("from_path")
-    if not isinstance(place, str) or asked.get("number") is None:
+async def _stored(carrier: Any, body: dict[str, Any]) -> bytes:
+    place = body.get("from_path")
+    if not isinstance(place, str) or body.get("number") is None:
         raise ConfigError('say which message: {"message": {…}}, or {"from_path": PATH, "number": N}')
-    number = sequence_number("number", asked["number"])
-    found = await peek(carrier, Address.parse(place), number, 1)
-    if not found or sequence_number_of(found[0]) != number:
+    number = sequence_number("number", body["number"])
+    payloads = await peek(carrier, Address.parse(place), number, 1)
+    if not payloads or sequence_number_of(payloads[0]) != number:
         raise EntityNotFound(f"{place} has no message with the sequence number {number}")
-    return found[0]
+    return payloads[0]
 
 
 def _check_subscription(address: Address) -> None:

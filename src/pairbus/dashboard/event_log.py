@@ -33,7 +33,7 @@ class EventLog:
     def note(self, happening: Happening) -> dict[str, Any]:
         """Add an event; return it as JSON."""
         self._number += 1
-        noted = {
+        entry = {
             "number": self._number,
             "time_ms": int(time.time() * 1000),
             **without_nulls(
@@ -46,8 +46,8 @@ class EventLog:
                 }
             ),
         }
-        self.events.append(noted)
-        return noted
+        self.events.append(entry)
+        return entry
 
 
 class EventRecorder:

@@ -27,7 +27,9 @@ def described() -> list[dict[str, Any]]:
     paths = served()
     answers = zip(paths, describe_all(paths, CONTROL_S), strict=True)
     return [
-        {**said, "client_id": path.stem, "socket": path} for path, said in answers if not isinstance(said, PairbusError)
+        {**facts, "client_id": path.stem, "socket": path}
+        for path, facts in answers
+        if not isinstance(facts, PairbusError)
     ]
 
 
@@ -72,18 +74,18 @@ def pair_facts(ours: Sequence[dict[str, Any]], now_s: float) -> dict[str, Any]:
 
 def _join(entities: dict[str, dict[str, Any]], entity: dict[str, Any], now_s: float) -> None:
     since_s = int(now_s - entity["for_s"])
-    known = entities.setdefault(
+    total = entities.setdefault(
         entity["path"], {"state": "HEALTHY", "since_s": since_s, "clients": 0, **dict.fromkeys(COUNTS, 0)}
     )
-    known["clients"] += 1
+    total["clients"] += 1
     for name in COUNTS:
-        known[name] += int(entity.get(name, 0))
-    if WORST.index(entity["state"]) > WORST.index(known["state"]):
-        known.update(state=entity["state"], since_s=since_s)
+        total[name] += int(entity.get(name, 0))
+    if WORST.index(entity["state"]) > WORST.index(total["state"]):
+        total.update(state=entity["state"], since_s=since_s)
         if entity.get("cause"):
-            known["cause"] = entity["cause"]
-    elif entity["state"] == known["state"]:
-        known["since_s"] = min(known["since_s"], since_s)
+            total["cause"] = entity["cause"]
+    elif entity["state"] == total["state"]:
+        total["since_s"] = min(total["since_s"], since_s)
 
 
 def _syphon(one: dict[str, Any]) -> dict[str, Any]:

@@ -15,18 +15,18 @@ _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg"
 
 @cache
 def _files() -> dict[str, tuple[bytes, str]]:
-    found = {}
+    by_name = {}
     for file in files(__package__).joinpath("static").iterdir():
         kind = _TYPES.get(file.name.rpartition(".")[2])
         if kind is not None:
-            found[file.name] = file.read_bytes(), kind
-    return found
+            by_name[file.name] = file.read_bytes(), kind
+    return by_name
 
 
 def file_answer(name: str) -> web.Response:
     """Answer with a file of the page; 404 for any other name."""
-    known = _files().get(name)
-    if known is None:
+    file = _files().get(name)
+    if file is None:
         raise web.HTTPNotFound(text="there is no such file")
-    body, kind = known
+    body, kind = file
     return web.Response(body=body, content_type=kind, charset="utf-8", headers=HEADERS)

@@ -15,29 +15,29 @@ CONNECT_S = 2.0
 class Following:
     """One connection to each control socket that is known."""
 
-    def __init__(self, heard: Callable[[], None]) -> None:
+    def __init__(self, on_event: Callable[[], None]) -> None:
         """Take the function that is called for each event."""
-        self._heard = heard
+        self._on_event = on_event
         self._tasks: dict[Path, asyncio.Task[None]] = {}
         self._watched = Tasks()
 
     def keep(self, paths: Iterable[Path]) -> None:
         """Follow exactly these sockets."""
-        wanted = set(paths)
-        for path in self._tasks.keys() - wanted:
+        sockets = set(paths)
+        for path in self._tasks.keys() - sockets:
             self._tasks.pop(path).cancel()
-        for path in wanted - self._tasks.keys():
+        for path in sockets - self._tasks.keys():
             self._tasks[path] = self._watched.start(self._follow(path), f"following {path}")
 
     async def _follow(self, path: Path) -> None:
         """Follow one process until it is gone, or says that it has no events: a syphon has none."""
-        while await _hear(path, self._heard):
-            self._heard()
+        while await _hear(path, self._on_event):
+            self._on_event()
             await asyncio.sleep(AGAIN_S)
 
 
-async def _hear(path: Path, heard: Callable[[], None]) -> bool:
-    """Call `heard` for each event, until the connection ends; False when there is no connection, or no events."""
+async def _hear(path: Path, on_event: Callable[[], None]) -> bool:
+    """Call `on_event` for each event, until the connection ends; False when there is no connection, or no events."""
     try:
         async with asyncio.timeout(CONNECT_S):
             reader, writer = await asyncio.open_unix_connection(str(path))
@@ -50,7 +50,7 @@ async def _hear(path: Path, heard: Callable[[], None]) -> bool:
         while (await reader.readline()).strip():
             pass  # headers
         while await reader.readline():
-            heard()
+            on_event()
     except (OSError, ValueError):  # the process ended in the middle, or a line has no end
         pass
     finally:

@@ -91,4 +91,4 @@ def _authority(origin: str) -> str:
 
 def same_token(expected: str) -> Opens:
     """Return the check for one token."""
-    return lambda given: hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
+    return lambda token: hmac.compare_digest(token.encode("utf-8", "replace"), expected.encode())

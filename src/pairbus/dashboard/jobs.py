@@ -83,10 +83,10 @@ class Jobs:
         return [job.as_json() for job in self._jobs.values()]
 
     def get(self, number: int) -> VerbRun:
-        found = self._jobs.get(number)
-        if found is None:
+        job = self._jobs.get(number)
+        if job is None:
             raise EntityNotFound(f"there is no job {number}")
-        return found
+        return job
 
     def cancel(self, number: int) -> VerbRun:
         job = self.get(number)

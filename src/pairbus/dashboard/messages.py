@@ -52,11 +52,11 @@ async def browse(page: Page, request: web.Request, names: Names) -> Any:
     if choice.text is not None or choice.where is not None:
         return await _searched(carrier, address, choice, first)
     is_large = _average_size(await page.entity(target.name, address.owner)) > LARGE
-    found = await peek(carrier, address, first, count, session=choice.session, bodies=False)
-    rows = {sequence_number_of(payload): row_of(payload, has_body=False) for payload in found}
-    if found and not is_large:
+    payloads = await peek(carrier, address, first, count, session=choice.session, bodies=False)
+    rows = {sequence_number_of(payload): row_of(payload, has_body=False) for payload in payloads}
+    if payloads and not is_large:
         await _add_bodies(carrier, address, choice.session, rows, first)
-    return {"messages": list(rows.values()), "next": _next(found, count), "scanned": len(found)}
+    return {"messages": list(rows.values()), "next": _next(payloads, count), "scanned": len(payloads)}
 
 
 def _average_size(entity: dict[str, Any]) -> float:
@@ -79,15 +79,15 @@ async def _add_bodies(carrier: Any, address: Address, session: str | None, rows:
 async def _searched(carrier: Any, address: Address, choice: Any, first: int) -> dict[str, Any]:
     """Search for a moment; `next` says where the search goes on."""
     loop = asyncio.get_running_loop()
-    until_s, found, scanned, next_number = loop.time() + SEARCH_S, [], 0, None
+    until_s, rows, scanned, next_number = loop.time() + SEARCH_S, [], 0, None
     async for payloads in walk(carrier, address, first=first, session=choice.session):
         scanned += len(payloads)
-        found += [row_of(payload, has_body=True) for payload in payloads if choice.takes(payload)]
-        if loop.time() > until_s or len(found) >= FOUND_MAX:
+        rows += [row_of(payload, has_body=True) for payload in payloads if choice.takes(payload)]
+        if loop.time() > until_s or len(rows) >= FOUND_MAX:
             next_number = _next(payloads, 1)
             break
         await asyncio.sleep(0)
-    return {"messages": found, "next": next_number, "scanned": scanned, "unevaluable": choice.unevaluable}
+    return {"messages": rows, "next": next_number, "scanned": scanned, "unevaluable": choice.unevaluable}
 
 
 def _next(payloads: list[bytes], count: int) -> str | None:
@@ -100,10 +100,10 @@ def _next(payloads: list[bytes], count: int) -> str | None:
 async def _one(page: Page, request: web.Request, names: Names) -> bytes:
     address = Address.parse(text_of(request, "path"))
     number = number_of(request, "number", -1, (1 << 63) - 1)
-    found = await peek(await page.carrier(page.target(names["name"]).name), address, max(number, 0), 1)
-    if not found or sequence_number_of(found[0]) != number:
+    payloads = await peek(await page.carrier(page.target(names["name"]).name), address, max(number, 0), 1)
+    if not payloads or sequence_number_of(payloads[0]) != number:
         raise EntityNotFound(f"{address} has no message with the sequence number {number}; it may be gone")
-    return found[0]
+    return payloads[0]
 
 
 async def read(page: Page, request: web.Request, names: Names) -> Any:
@@ -127,12 +127,12 @@ async def body(page: Page, request: web.Request, names: Names) -> web.Response:
 
 async def send_messages(page: Page, request: web.Request, names: Names) -> Any:
     """Answer POST send: {"path", "message"} or {"path", "messages"}; the messages are stored when it answers."""
-    asked = await read_object(request, SEND_BYTES_MAX)
-    path = path_of(asked)
-    given = asked.get("messages", [asked.get("message")])
-    if not isinstance(given, list) or not given or not all(isinstance(one, dict) for one in given):
+    body = await read_object(request, SEND_BYTES_MAX)
+    path = path_of(body)
+    messages = body.get("messages", [body.get("message")])
+    if not isinstance(messages, list) or not messages or not all(isinstance(one, dict) for one in messages):
         raise ConfigError("message must be an object, or messages a list of them")
-    payloads = [encoded(one) for one in given]
+    payloads = [encoded(one) for one in messages]
     carrier = await page.carrier(page.target(names["name"]).name)
     progress = await send(carrier, Address.parse(path).destination, payloads)
     await page.watch.refresh(names["name"])
@@ -141,30 +141,30 @@ async def send_messages(page: Page, request: web.Request, names: Names) -> Any:
 
 async def send_again(page: Page, request: web.Request, names: Names) -> Any:
     """Answer POST resend: {"path", "number", "changes", "to", "keep_original"}. The copy is stored first."""
-    asked = await read_object(request, SEND_BYTES_MAX)
-    changes, to = asked.get("changes", {}), asked.get("to")
+    body = await read_object(request, SEND_BYTES_MAX)
+    changes, to = body.get("changes", {}), body.get("to")
     if not isinstance(changes, dict) or not (to is None or isinstance(to, str)):
         raise ConfigError("changes must be an object of fields, and to a path")
-    [number] = choice_of({"numbers": [asked.get("number")]}).numbers or ()
+    [number] = choice_of({"numbers": [body.get("number")]}).numbers or ()
     carrier = await page.carrier(page.target(names["name"]).name)
-    keeps = asked.get("keep_original") is True
-    await resend(carrier, Address.parse(path_of(asked)), number, changes, path=to or None, keep_original=keeps)
+    keeps = body.get("keep_original") is True
+    await resend(carrier, Address.parse(path_of(body)), number, changes, path=to or None, keep_original=keeps)
     await page.watch.refresh(names["name"])
     return {"sent": 1}
 
 
 async def cancel_scheduled(page: Page, request: web.Request, names: Names) -> Any:
     """Answer POST cancel: {"path", "numbers"}: scheduled messages are deleted."""
-    asked = await read_object(request)
-    numbers = choice_of({"numbers": asked.get("numbers", [])}).numbers or ()
-    await cancel(await page.carrier(page.target(names["name"]).name), Address.parse(path_of(asked)), list(numbers))
+    body = await read_object(request)
+    numbers = choice_of({"numbers": body.get("numbers", [])}).numbers or ()
+    await cancel(await page.carrier(page.target(names["name"]).name), Address.parse(path_of(body)), list(numbers))
     await page.watch.refresh(names["name"])
     return {"cancelled": len(numbers)}
 
 
-def path_of(asked: dict[str, Any]) -> str:
+def path_of(body: dict[str, Any]) -> str:
     """Return the entity of a request; ConfigError when it is missing."""
-    path = asked.get("path")
+    path = body.get("path")
     if not isinstance(path, str) or not path:
         raise ConfigError("path is missing: it names the queue, topic or subscription")
     return path

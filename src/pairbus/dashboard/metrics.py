@@ -62,13 +62,13 @@ class PageMetrics:
 
 def look_families(look: dict[str, Any], clients: Sequence[dict[str, Any]]) -> Iterator[Family]:
     """Yield every family. `clients`: descriptions by the control sockets of paired clients."""
-    known = {name: one for name, one in look["namespaces"].items() if one.get("reachable")}
-    yield up_family({name: name in known for name in look["namespaces"]})
+    reachable = {name: one for name, one in look["namespaces"].items() if one.get("reachable")}
+    yield up_family({name: name in reachable for name in look["namespaces"]})
     for kind in KINDS:
-        yield from entity_families(kind, [row for name, one in known.items() for row in _entities(name, one, kind)])
+        yield from entity_families(kind, [row for name, one in reachable.items() for row in _entities(name, one, kind)])
     deferred: list[Sample] = [
         ("", labels(entity=path, namespace_name=name), entity["deferred"])
-        for name, one in known.items()
+        for name, one in reachable.items()
         for path, entity in one.get("entities", {}).items()
         if "deferred" in entity
     ]
@@ -114,20 +114,20 @@ def _faults(current: dict[str, Any]) -> Iterator[Family]:
         yield Family("pairbus_faults", "gauge", "Faults that are switched on, by kind.", samples)
 
 
-def _snapshot(said: dict[str, Any]) -> Snapshot:
+def _snapshot(client: dict[str, Any]) -> Snapshot:
     """Return the counters of a client as its control socket told them, without those of single queues."""
     return {
         "entities": {
             one["path"]: {"state": one["state"], **{name: int(one.get(name, 0)) for name in ENTITY_FIELDS}}
-            for one in said["entities"]
+            for one in client["entities"]
         },
         "queues": {},
         "total": {},
-        "spool_depth": int(said.get("spool_depth", 0)),
-        "out_of_rotation": int(said.get("out_of_rotation", 0)),
+        "spool_depth": int(client.get("spool_depth", 0)),
+        "out_of_rotation": int(client.get("out_of_rotation", 0)),
         "processors": {
             path: {name: int(numbers.get(name, 0)) for name in PROCESSOR_FIELDS}
-            for path, numbers in said.get("processor_counts", {}).items()
+            for path, numbers in client.get("processor_counts", {}).items()
         },
     }
 

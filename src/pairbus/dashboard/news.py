@@ -32,11 +32,11 @@ def patch_of(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     """Return the merge patch that makes `after` of `before`; empty when they are equal."""
     patch: dict[str, Any] = {key: None for key in before if key not in after}
     for key, value in after.items():
-        known = before.get(key)
-        if known == value and type(known) is type(value):
+        old = before.get(key)
+        if old == value and type(old) is type(value):
             continue
-        if isinstance(known, dict) and isinstance(value, dict):
-            patch[key] = patch_of(known, value)
+        if isinstance(old, dict) and isinstance(value, dict):
+            patch[key] = patch_of(old, value)
         else:
             patch[key] = value
     return patch
@@ -49,8 +49,8 @@ def patched(before: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
         if value is None:
             after.pop(key, None)
         elif isinstance(value, dict):
-            known = after.get(key)
-            after[key] = patched(known if isinstance(known, dict) else {}, value)
+            old = after.get(key)
+            after[key] = patched(old if isinstance(old, dict) else {}, value)
         else:
             after[key] = value
     return after
@@ -71,15 +71,15 @@ class Happening:
 
 def happenings(before: dict[str, Any], after: dict[str, Any]) -> list[Happening]:
     """Return the events between two looks, in a good order for reading."""
-    found: list[Happening] = []
+    news: list[Happening] = []
     earlier = before.get("namespaces", {})
     for name, namespace in after.get("namespaces", {}).items():
-        known = earlier.get(name)
-        if known is not None:
-            found += _of_namespace(name, known, namespace)
-    found += _of_states(_states(before), _states(after))
-    found += _of_backlog(before.get("pair", {}).get("backlog", {}), after.get("pair", {}).get("backlog", {}))
-    return found
+        old = earlier.get(name)
+        if old is not None:
+            news += _of_namespace(name, old, namespace)
+    news += _of_states(_states(before), _states(after))
+    news += _of_backlog(before.get("pair", {}).get("backlog", {}), after.get("pair", {}).get("backlog", {}))
+    return news
 
 
 def _of_namespace(name: str, before: dict[str, Any], after: dict[str, Any]) -> Iterator[Happening]:
@@ -120,14 +120,14 @@ def _of_entities(name: str, before: dict[str, Any], after: dict[str, Any]) -> It
 
 def fault_words(fault: dict[str, Any]) -> str:
     """Describe a fault in a few words."""
-    where = f" of {fault['entity']}" if fault.get("entity") else ""
+    place = f" of {fault['entity']}" if fault.get("entity") else ""
     direction = f", {fault['direction']}" if fault.get("direction") else ""
-    return f"{fault['kind']}{where}{direction}"
+    return f"{fault['kind']}{place}{direction}"
 
 
 def _states(look: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = look.get("pair", {}).get("entities", {})
-    return found
+    entities: dict[str, Any] = look.get("pair", {}).get("entities", {})
+    return entities
 
 
 def _of_states(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Happening]:
@@ -169,12 +169,12 @@ def backlog_of(
         for path, queue in queues.items()
         if queue.get("active") or queue.get("dead")
     }
-    found = {
+    sums = {
         "queues": len(queues),
         "messages": sum(queue.get("active", 0) for queue in queues.values()),
         "dead": sum(queue.get("dead", 0) for queue in queues.values()),
     }
     oldest = [one["oldest_s"] for one in full.values() if "oldest_s" in one]
     if oldest:
-        found["oldest_s"] = max(oldest)
-    return {**found, "by_queue": full}
+        sums["oldest_s"] = max(oldest)
+    return {**sums, "by_queue": full}

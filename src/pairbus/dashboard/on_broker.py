@@ -41,8 +41,8 @@ class OwnTarget:
 
     def __init__(self, namespace: Namespace, connection_string: str) -> None:
         self.name = namespace.name
-        given = ConnectionString.parse(connection_string)
-        self.address = f"{in_url(given.host)}:{given.port}"
+        parsed = ConnectionString.parse(connection_string)
+        self.address = f"{in_url(parsed.host)}:{parsed.port}"
         self._namespace = namespace
         self._connection_string = connection_string
         self._side: Side | None = None
@@ -61,31 +61,31 @@ class OwnTarget:
         name, _, number = route.partition("/")
         if name == "faults":
             return self._faults(method, body or {}, number)
-        status, said = await answer_kit(self._namespace, method, name, json.dumps(body or {}).encode())
+        status, reply = await answer_kit(self._namespace, method, name, json.dumps(body or {}).encode())
         if status >= 400:
-            raise (ConfigError if status < 500 else PairbusError)(said["error"])
-        return said
+            raise (ConfigError if status < 500 else PairbusError)(reply["error"])
+        return reply
 
     def _faults(self, method: str, body: dict[str, Any], number: str) -> Any:
         faults = self._namespace.faults
         if method == "POST":
             added = faults.add_fault(Fault.read(body))
-            return next(shown for shown in faults.list() if shown["id"] == added.id)
+            return next(fault for fault in faults.list() if fault["id"] == added.id)
         if method == "DELETE":
             return {"cleared": faults.clear(int(number) if number else None)}
         return faults.list()
 
     async def changes(self) -> AsyncGenerator[None, None]:
-        changes, heard = self._namespace.changes, asyncio.Event()
-        changes.follow(heard.set)
-        heard.set()
+        changes, has_changed = self._namespace.changes, asyncio.Event()
+        changes.follow(has_changed.set)
+        has_changed.set()
         try:
             while not changes.is_over:
-                await heard.wait()
-                heard.clear()
+                await has_changed.wait()
+                has_changed.clear()
                 yield
         finally:
-            changes.leave(heard.set)
+            changes.leave(has_changed.set)
 
     async def close(self) -> None:
         """Do nothing: there is no connection to close."""
@@ -115,8 +115,8 @@ def page_of(namespace: Namespace, connection_string: str, host: str, hosts: froz
     opens = None if is_loopback(host) and well_known is not None else opens_with_manage(namespace.keys)
     authority = target.address
 
-    def is_ours(said: dict[str, Any]) -> bool:
-        return any(same_namespace(said[side], authority) for side in ("primary", "secondary"))
+    def is_ours(client: dict[str, Any]) -> bool:
+        return any(same_namespace(client[side], authority) for side in ("primary", "secondary"))
 
     pairing = Pairing(is_ours)
     watch = Watch(namespace.name, [target], pairing, load("standard"), log)

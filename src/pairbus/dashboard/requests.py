@@ -16,31 +16,31 @@ BODY_WAIT_S = 20.0
 
 async def read_bytes(request: web.Request, size_max: int = BODY_SIZE_MAX, wait_s: float = BODY_WAIT_S) -> bytes:
     """Read the body of a request. ConfigError when it is too large or too slow."""
-    found = bytearray()
+    body = bytearray()
     try:
         async with asyncio.timeout(wait_s):
             async for chunk in request.content.iter_chunked(1 << 16):
-                found += chunk
-                if len(found) > size_max:
+                body += chunk
+                if len(body) > size_max:
                     raise ConfigError(f"the body has more than {size_max} bytes")
     except TimeoutError:
         raise ConfigError(f"the body did not arrive within {wait_s:g} s") from None
-    return bytes(found)
+    return bytes(body)
 
 
 async def read_object(request: web.Request, size_max: int = BODY_SIZE_MAX) -> dict[str, Any]:
     """Read a JSON object; an empty body is an empty object."""
     text = await read_bytes(request, size_max)
     try:
-        found = json.loads(text) if text.strip() else {}
-        json.dumps(found, ensure_ascii=False).encode()
+        value = json.loads(text) if text.strip() else {}
+        json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:  # JSON may escape it, but no path and no field of a message can have it
         raise ConfigError("the body has half of a surrogate pair, which is not a character") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the body is no JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ConfigError("the body must be a JSON object")
-    return found
+    return value
 
 
 def text_of(request: web.Request, name: str) -> str:

@@ -32,24 +32,24 @@ Names = dict[str, str]
 
 async def create(page: Page, request: web.Request, names: Names) -> Any:
     """Answer POST create-rule: {"path", "name", "filter", …}."""
-    asked = await read_object(request)
-    subscription, name = _place(asked)
-    given = _read(asked)
-    await administer(page, names, lambda admin: admin.create_rule(*subscription, name, **given))
+    body = await read_object(request)
+    subscription, name = _place(body)
+    values = _read(body)
+    await administer(page, names, lambda admin: admin.create_rule(*subscription, name, **values))
     return {"created": name}
 
 
 async def change(page: Page, request: web.Request, names: Names) -> Any:
     """Answer POST change-rule, which has the same fields: filter and action of the rule are replaced."""
-    asked = await read_object(request)
-    subscription, name = _place(asked)
-    given = _read(asked)
+    body = await read_object(request)
+    subscription, name = _place(body)
+    values = _read(body)
 
     def work(admin: Any) -> None:
-        found = admin.get_rule(*subscription, name)
-        for field, value in given.items():
-            setattr(found, field, value)
-        admin.update_rule(*subscription, found)
+        rule = admin.get_rule(*subscription, name)
+        for field, value in values.items():
+            setattr(rule, field, value)
+        admin.update_rule(*subscription, rule)
 
     await administer(page, names, work)
     return {"changed": name}
@@ -57,18 +57,18 @@ async def change(page: Page, request: web.Request, names: Names) -> Any:
 
 async def delete(page: Page, request: web.Request, names: Names) -> Any:
     """Answer POST delete-rule: {"path", "name"}."""
-    asked = await read_object(request)
-    subscription, name = _place(asked)
+    body = await read_object(request)
+    subscription, name = _place(body)
     await administer(page, names, lambda admin: admin.delete_rule(*subscription, name))
     return {"deleted": name}
 
 
-def _place(asked: dict[str, Any]) -> tuple[tuple[str, str], str]:
+def _place(body: dict[str, Any]) -> tuple[tuple[str, str], str]:
     """Return the subscription, as topic and name, and the name of the rule."""
-    return topic_and_name(_text(asked, "path")), _text(asked, "name")
+    return topic_and_name(_text(body, "path")), _text(body, "name")
 
 
-def _read(asked: dict[str, Any]) -> dict[str, Any]:
+def _read(body: dict[str, Any]) -> dict[str, Any]:
     """Read filter and action as the SDK takes them; ConfigError names the field that is wrong."""
     from azure.servicebus.management import (
         CorrelationRuleFilter,
@@ -78,30 +78,30 @@ def _read(asked: dict[str, Any]) -> dict[str, Any]:
         TrueRuleFilter,
     )
 
-    kind = asked.get("filter")
+    kind = body.get("filter")
     if kind == "sql":
-        made: Any = SqlRuleFilter(_text(asked, "expression"))
+        rule_filter: Any = SqlRuleFilter(_text(body, "expression"))
     elif kind == "correlation":
-        made = CorrelationRuleFilter(**_fields(asked), properties=_properties(asked))
+        rule_filter = CorrelationRuleFilter(**_fields(body), properties=_properties(body))
     elif kind in ("true", "false"):
-        made = TrueRuleFilter() if kind == "true" else FalseRuleFilter()
+        rule_filter = TrueRuleFilter() if kind == "true" else FalseRuleFilter()
     else:
         raise ConfigError(f"filter is {kind!r:.60}; {', '.join(FILTERS)} are known")
-    return {"filter": made, "action": SqlRuleAction(_text(asked, "action")) if asked.get("action") else None}
+    return {"filter": rule_filter, "action": SqlRuleAction(_text(body, "action")) if body.get("action") else None}
 
 
-def _fields(asked: dict[str, Any]) -> dict[str, str]:
-    given = asked.get("fields") or {}
-    if not isinstance(given, dict):
+def _fields(body: dict[str, Any]) -> dict[str, str]:
+    fields = body.get("fields") or {}
+    if not isinstance(fields, dict):
         raise ConfigError("fields must be an object")
-    if unknown := [name for name in given if name not in CORRELATION]:
+    if unknown := [name for name in fields if name not in CORRELATION]:
         raise ConfigError(f"a correlation filter has no field {unknown[0]!r:.60}; known are {', '.join(CORRELATION)}")
-    return {name: _text(given, name, strips=False) for name in given}  # a filter compares every blank
+    return {name: _text(fields, name, strips=False) for name in fields}  # a filter compares every blank
 
 
-def _properties(asked: dict[str, Any]) -> dict[str, Any]:
-    read = typed_map(asked, "properties", "string")
-    return {name: _as_date(value) if isinstance(value, Timestamp) else value for name, value in read.items()}
+def _properties(body: dict[str, Any]) -> dict[str, Any]:
+    properties = typed_map(body, "properties", "string")
+    return {name: _as_date(value) if isinstance(value, Timestamp) else value for name, value in properties.items()}
 
 
 def _as_date(value: Timestamp) -> datetime:
@@ -111,8 +111,8 @@ def _as_date(value: Timestamp) -> datetime:
         raise ConfigError(f"the time {int(value)} ms is outside the years 1 to 9999") from None
 
 
-def _text(asked: dict[str, Any], name: str, *, strips: bool = True) -> str:
-    value = asked.get(name)
+def _text(body: dict[str, Any], name: str, *, strips: bool = True) -> str:
+    value = body.get(name)
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(f"{name} is {value!r:.60}; a text is needed")
     return value.strip() if strips else value

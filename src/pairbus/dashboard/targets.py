@@ -98,20 +98,20 @@ class BrokerTarget:
         self.role = role
         self.address = side.name
         self._side = side
-        self._given = ConnectionString.parse(connection_string)
+        self._connection = ConnectionString.parse(connection_string)
         self._control = control / SOCKET_NAME if control is not None and control.is_dir() else control
         self._ca_file = ca_file
-        self._authority = f"{in_url(self._given.host)}:{self._given.port or DEFAULT_PORT}"
+        self._authority = f"{in_url(self._connection.host)}:{self._connection.port or DEFAULT_PORT}"
         self._session: aiohttp.ClientSession | None = None
 
     async def side(self) -> Side:
         return self._side
 
     async def overview(self) -> dict[str, Any]:
-        found = await self._ask("GET", "overview", None, ANSWER_S)
-        if not isinstance(found, dict) or "entities" not in found:
+        overview = await self._ask("GET", "overview", None, ANSWER_S)
+        if not isinstance(overview, dict) or "entities" not in overview:
             raise PairbusError(f"{self.name} does not answer as a broker of this version does")
-        return found
+        return overview
 
     async def switch(self, method: str, route: str, body: dict[str, Any] | None) -> Any:
         return await self._ask(method, route, body, CHANGE_S)
@@ -141,8 +141,8 @@ class BrokerTarget:
                 session = await self._opened()
                 url = f"{self._base()}/$pairbus/{route}"
                 async with session.request(method, url, json=body, headers=self._headers()) as answer:
-                    said = await answer.content.read(ANSWER_SIZE_MAX)
-                    return _read(answer.status, said, place)
+                    data = await answer.content.read(ANSWER_SIZE_MAX)
+                    return _read(answer.status, data, place)
         except TimeoutError:
             raise PairbusError(f"{place} gave no answer within {wait_s:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
@@ -162,21 +162,23 @@ class BrokerTarget:
     def _trust(self) -> ssl.SSLContext:
         if self._ca_file is not None:
             return ssl.create_default_context(cafile=self._ca_file)
-        if not is_loopback(self._given.host):
-            raise ConfigError(f"{self._given.host} is not this machine: copy the broker's ca.pem, give it by --ca-file")
+        if not is_loopback(self._connection.host):
+            raise ConfigError(
+                f"{self._connection.host} is not this machine: copy the broker's ca.pem, give it by --ca-file"
+            )
         return ssl.create_default_context(cadata=fetch_ca(self._authority, ANSWER_S).decode("ascii"))
 
     def _base(self) -> str:
         return f"http://localhost/{self.name}" if self._control is not None else f"https://{self._authority}"
 
     def _headers(self) -> dict[str, str]:
-        given = self._given
+        connection = self._connection
         if self._control is not None:
             return {}
-        if given.key_name is None or given.key is None:
-            return {"Authorization": given.signature or ""}
+        if connection.key_name is None or connection.key is None:
+            return {"Authorization": connection.signature or ""}
         expires_s = int(time.time()) + TOKEN_S
-        return {"Authorization": sign(f"https://{self._authority}", given.key_name, given.key, expires_s)}
+        return {"Authorization": sign(f"https://{self._authority}", connection.key_name, connection.key, expires_s)}
 
 
 class AzureTarget:
@@ -221,18 +223,20 @@ class AzureTarget:
             admin = self._side.new_admin()
             assert isinstance(admin, ServiceBusAdministrationClient)
             self._admin = admin
-        admin, found, queues = self._admin, {}, 0
+        admin, entities, queues = self._admin, {}, 0
         settings: dict[str, Any] = {queue.name: queue for queue in admin.list_queues()}
         for queue in admin.list_queues_runtime_properties():
             queues += 1
-            known = settings.get(queue.name)
-            found[queue.name] = _counts("queue", queue, known) | {"scheduled": queue.scheduled_message_count or 0}
+            queue_settings = settings.get(queue.name)
+            entities[queue.name] = _counts("queue", queue, queue_settings) | {
+                "scheduled": queue.scheduled_message_count or 0
+            }
         self.operations += 2 * _pages(queues)
         topics = 0
         of_topics: dict[str, Any] = {topic.name: topic for topic in admin.list_topics()}
         for topic in admin.list_topics_runtime_properties():
             topics += 1
-            found[topic.name] = {
+            entities[topic.name] = {
                 "kind": "topic",
                 "scheduled": topic.scheduled_message_count or 0,
                 "size_bytes": topic.size_in_bytes or 0,
@@ -241,12 +245,12 @@ class AzureTarget:
             }
             settings = {each.name: each for each in admin.list_subscriptions(topic.name)}
             for each in admin.list_subscriptions_runtime_properties(topic.name):
-                found[f"{topic.name}/Subscriptions/{each.name}"] = _counts(
+                entities[f"{topic.name}/Subscriptions/{each.name}"] = _counts(
                     "subscription", each, settings.get(each.name)
                 )
             self.operations += 2 * _pages(len(settings))
         self.operations += 2 * _pages(topics)
-        return found
+        return entities
 
 
 def _pages(count: int) -> int:
@@ -255,44 +259,44 @@ def _pages(count: int) -> int:
 
 
 def _counts(kind: str, counts: Any, settings: Any) -> dict[str, Any]:
-    found = {
+    counted = {
         "kind": kind,
         "active": counts.active_message_count or 0,
         "dead": counts.dead_letter_message_count or 0,
         "size_bytes": getattr(counts, "size_in_bytes", 0) or 0,
     }
     if counts.transfer_message_count:
-        found["transfer"] = counts.transfer_message_count
+        counted["transfer"] = counts.transfer_message_count
     if counts.transfer_dead_letter_message_count:
-        found["transfer_dead"] = counts.transfer_dead_letter_message_count
+        counted["transfer_dead"] = counts.transfer_dead_letter_message_count
     if settings is not None:
-        found |= {"sessions": bool(settings.requires_session), **_settings(settings)}
+        counted |= {"sessions": bool(settings.requires_session), **_settings(settings)}
         if settings.forward_to:
-            found["forward_to"] = settings.forward_to.rpartition("/")[2]
-    return found
+            counted["forward_to"] = settings.forward_to.rpartition("/")[2]
+    return counted
 
 
 def _settings(settings: Any) -> dict[str, Any]:
     """Return the settings that all kinds of entities have; empty when they were not listed: `status` tells that."""
     if settings is None:
         return {}
-    found: dict[str, Any] = {"status": str(settings.status)}
+    fields: dict[str, Any] = {"status": str(settings.status)}
     size_mb = getattr(settings, "max_size_in_megabytes", None)
     if size_mb:
-        found["max_bytes"] = size_mb << 20
+        fields["max_bytes"] = size_mb << 20
     if getattr(settings, "requires_duplicate_detection", False):
         window = settings.duplicate_detection_history_time_window
-        found["duplicate_window_s"] = WINDOW_MAX_S if window is None else window.total_seconds()
-    return found
+        fields["duplicate_window_s"] = WINDOW_MAX_S if window is None else window.total_seconds()
+    return fields
 
 
-def _read(status: int, said: bytes, place: str) -> Any:
+def _read(status: int, data: bytes, place: str) -> Any:
     try:
-        found = json.loads(said)
+        reply = json.loads(data)
     except ValueError:
-        found = {"error": f"status {status}: {said[:200].decode('utf-8', 'replace')}"}
+        reply = {"error": f"status {status}: {data[:200].decode('utf-8', 'replace')}"}
     if status < 300:
-        return found
-    reason = found.get("error") if isinstance(found, dict) else found
+        return reply
+    reason = reply.get("error") if isinstance(reply, dict) else reply
     kind = FaultNotFound if status == 404 and "fault" in str(reason) else _STATUSES.get(status, PairbusError)
     raise kind(f"refused by {place}: {reason}")

@@ -62,10 +62,10 @@ async def count(page: Page, request: web.Request, names: Names) -> Any:
     choice = choice_of({name: request.query[name] for name in CONDITIONS if name in request.query})
     target = page.target(names["name"])
     carrier = await page.carrier(target.name)
-    found = await extent(carrier, address)
-    if found is None:
+    ends = await extent(carrier, address)
+    if ends is None:
         return {"count": 0, "is_all": True, "last": None}
-    last = found[1] if choice.last is None else min(found[1], choice.last)
+    last = ends[1] if choice.last is None else min(ends[1], choice.last)
     if choice.is_all:
         await page.watch.refresh(target.name)
         entity = await page.entity(target.name, address.owner)
@@ -74,12 +74,12 @@ async def count(page: Page, request: web.Request, names: Names) -> Any:
             "is_all": True,
             "last": str(last),
         }
-    counted = await count_chosen(carrier, address, choice, within_s=COUNT_S)
+    result = await count_chosen(carrier, address, choice, within_s=COUNT_S)
     return {
-        "count": counted.messages,
-        "is_all": counted.is_exact,
-        "unevaluable": counted.unevaluable,
-        "not_active": counted.others,
+        "count": result.messages,
+        "is_all": result.is_exact,
+        "unevaluable": result.unevaluable,
+        "not_active": result.others,
         "last": str(last),
     }
 
@@ -89,22 +89,22 @@ async def count(page: Page, request: web.Request, names: Names) -> Any:
 
 async def begin_purge(page: Page, request: web.Request, names: Names) -> Any:
     """Answer POST purge: {"path", …choice}: a job that deletes messages for good."""
-    asked = await read_object(request)
-    address, choice = Address.parse(path_of(asked)), named_choice(asked)
+    body = await read_object(request)
+    address, choice = Address.parse(path_of(body)), named_choice(body)
     carrier = await page.carrier(page.target(names["name"]).name)
 
     async def work(job: VerbRun) -> None:
         await _take(job, lambda progress: purge(carrier, address, choice=choice, progress=progress))
         await page.watch.refresh(names["name"])
 
-    return page.jobs.begin("purge", names["name"], address.path, work, _expected(asked)).as_json()
+    return page.jobs.begin("purge", names["name"], address.path, work, _expected(body)).as_json()
 
 
 async def begin_move(page: Page, request: web.Request, names: Names) -> Any:
     """Answer POST move: {"path", "to", "to_namespace", …choice}: a job; a message's copy is stored before it goes."""
-    asked = await read_object(request)
-    address, choice = Address.parse(path_of(asked)), named_choice(asked)
-    to, to_namespace = asked.get("to"), asked.get("to_namespace") or names["name"]
+    body = await read_object(request)
+    address, choice = Address.parse(path_of(body)), named_choice(body)
+    to, to_namespace = body.get("to"), body.get("to_namespace") or names["name"]
     if not isinstance(to, str) or not to.strip():
         raise ConfigError("to is missing: it names the queue or topic to move to")
     source = await page.carrier(page.target(names["name"]).name)
@@ -116,27 +116,27 @@ async def begin_move(page: Page, request: web.Request, names: Names) -> Any:
         )
         await page.watch.refresh(names["name"])
 
-    return page.jobs.begin("move", names["name"], address.path, work, _expected(asked)).as_json()
+    return page.jobs.begin("move", names["name"], address.path, work, _expected(body)).as_json()
 
 
 async def begin_redrive(page: Page, request: web.Request, names: Names) -> Any:
     """Answer POST redrive: {"path", "reasons", "new_ids"}: a job that sends dead letters back to their entity."""
-    asked = await read_object(request)
-    address = Address.parse(path_of(asked))
-    reasons = None if asked.get("reasons") is None else reasons_of(asked["reasons"])
+    body = await read_object(request)
+    address = Address.parse(path_of(body))
+    reasons = None if body.get("reasons") is None else reasons_of(body["reasons"])
     carrier = await page.carrier(page.target(names["name"]).name)
     window_s = _duplicate_window_s(await page.entity(names["name"], address.destination))
 
     async def work(job: VerbRun) -> None:
         syphon = redrive(
-            carrier, address, reasons=reasons, duplicate_window_s=window_s, new_ids=asked.get("new_ids") is True
+            carrier, address, reasons=reasons, duplicate_window_s=window_s, new_ids=body.get("new_ids") is True
         )
         running = asyncio.ensure_future(syphon.run_once())
         try:
             while not running.done():
                 await asyncio.wait((running,), timeout=REDRIVE_S)
-                found = syphon.progress()
-                job.count(done=found.moved, left=found.blocked)
+                progress = syphon.progress()
+                job.count(done=progress.moved, left=progress.blocked)
             await running
         finally:
             if not running.done():
@@ -145,12 +145,12 @@ async def begin_redrive(page: Page, request: web.Request, names: Names) -> Any:
             job.count(done=syphon.progress().moved, left=syphon.progress().blocked)
         await page.watch.refresh(names["name"])
 
-    return page.jobs.begin("redrive", names["name"], address.path, work, _expected(asked)).as_json()
+    return page.jobs.begin("redrive", names["name"], address.path, work, _expected(body)).as_json()
 
 
-def _expected(asked: dict[str, Any]) -> int | None:
+def _expected(body: dict[str, Any]) -> int | None:
     """Return the count that the dialog named, towards which the job shows its progress; None when there was none."""
-    expected = asked.get("expected")
+    expected = body.get("expected")
     return (
         expected if isinstance(expected, int) and not isinstance(expected, bool) and 0 <= expected < 1 << 53 else None
     )
@@ -192,13 +192,13 @@ async def export_messages(page: Page, request: web.Request, names: Names) -> web
     The lines have all bytes of the messages, which stay where they are.
     """
     if request.method == "POST":
-        asked = await read_object(request)
+        body = await read_object(request)
     else:
-        asked = {name: request.query[name] for name in ("path", *CONDITIONS) if name in request.query}
-    address, choice = Address.parse(path_of(asked)), choice_of(asked)
+        body = {name: request.query[name] for name in ("path", *CONDITIONS) if name in request.query}
+    address, choice = Address.parse(path_of(body)), choice_of(body)
     carrier = await page.carrier(page.target(names["name"]).name)
-    found = search(carrier, address, choice)
-    first = await anext(found, None)  # errors of the entity come before the headers of the answer
+    pages = search(carrier, address, choice)
+    first = await anext(pages, None)  # errors of the entity come before the headers of the answer
     headers = {**HEADERS, "Content-Disposition": 'attachment; filename="messages.jsonl"'}
     response = web.StreamResponse(headers=headers)
     response.content_type = "application/x-ndjson"
@@ -207,7 +207,7 @@ async def export_messages(page: Page, request: web.Request, names: Names) -> web
     while payloads:
         for payload in payloads:
             await response.write(json_line(described(payload, raw=True)).encode("utf-8", "surrogatepass"))
-        payloads = await anext(found, None)
+        payloads = await anext(pages, None)
     await response.write_eof()
     return response
 

@@ -152,9 +152,9 @@ class Watch:
         self._watchers.discard(watcher)
         self._wanted_s = asyncio.get_running_loop().time()
 
-    def tell(self, kind: str, said: Any) -> None:
+    def tell(self, kind: str, value: Any) -> None:
         """Tell all watchers a fact that is no part of the look."""
-        line = _line(kind, said)
+        line = _line(kind, value)
         for watcher in list(self._watchers):
             if not watcher.tell(line):
                 self._watchers.discard(watcher)
@@ -228,10 +228,10 @@ class Watch:
                 task.cancel()
         return tasks
 
-    async def _keep(self, read: Callable[[], Awaitable[bool]], pace_s: float, news: asyncio.Event) -> None:
+    async def _keep(self, look: Callable[[], Awaitable[bool]], pace_s: float, news: asyncio.Event) -> None:
         """Ask a source again and again, and tell changes at once; a quick source is asked more often.
 
-        `read` returns whether there is a change. `news` ends the pause before the next look, but only after the source
+        `look` returns whether there is a change. `news` ends the pause before the next look, but only after the source
         has had a rest, so that a storm of events costs no more than the looks do.
         """
         loop = asyncio.get_running_loop()
@@ -239,7 +239,7 @@ class Watch:
         while True:
             news.clear()
             began_s = loop.time()
-            if await read() and self._first.is_set():
+            if await look() and self._first.is_set():
                 self._assemble(is_tick=False)
             rest_s = min(pace_s, (loop.time() - began_s) * REST)
             is_quick = pace_s <= TICK_S
@@ -265,30 +265,30 @@ class Watch:
             news.set()
 
     async def _ask(self, target: WatchedNamespace) -> bool:
-        known = self.overviews.get(target.name, {})
+        before = self.overviews.get(target.name, {})
         try:
-            found = await target.overview()
+            overview = await target.overview()
         except PairbusError as error:
             # The last counts stay: a namespace that is away still has its messages.
-            since_ms = known.get("away_since_ms") or int(time.time() * 1000)
-            found = {**known, "reachable": False, "error": str(error), "away_since_ms": since_ms}
+            since_ms = before.get("away_since_ms") or int(time.time() * 1000)
+            overview = {**before, "reachable": False, "error": str(error), "away_since_ms": since_ms}
             if target.name in self._answered_ms:
-                found["counts_as_of_ms"] = self._answered_ms[target.name]
+                overview["counts_as_of_ms"] = self._answered_ms[target.name]
         else:
-            found = {**found, "reachable": True}
+            overview = {**overview, "reachable": True}
             self._answered_ms[target.name] = int(time.time() * 1000)
         self._asked.add(target.name)
-        self.overviews[target.name] = found
+        self.overviews[target.name] = overview
         self._has_arrived()
-        return _without_time(known) != _without_time(found)
+        return _without_time(before) != _without_time(overview)
 
     def _has_arrived(self) -> None:
         if len(self._asked) > len(self.targets):
             self._arrived.set()
 
     async def _ask_clients(self) -> bool:
-        said = await in_thread("pairbus-control", described)
-        ours = [one for one in said if self._pairing.is_ours(one)]
+        clients = await in_thread("pairbus-control", described)
+        ours = [one for one in clients if self._pairing.is_ours(one)]
         self.clients = clients_at_work(ours)
         if self._following is not None and self._tasks:
             self._following.keep(one["socket"] for one in ours)
@@ -334,13 +334,13 @@ class Watch:
     def _together(self) -> dict[str, Any]:
         namespaces = {}
         for name, target in self.targets.items():
-            found = self.overviews.get(name, {"reachable": False, "error": "it has not answered yet"})
+            overview = self.overviews.get(name, {"reachable": False, "error": "it has not answered yet"})
             status = self._status.get(target.role or "", {})
-            if status and found["reachable"] and not status.get("reachable", True):
+            if status and overview["reachable"] and not status.get("reachable", True):
                 # The control socket answers although the port does not: for clients the namespace is away.
-                found = {**found, "reachable": False, "error": status.get("error")}
+                overview = {**overview, "reachable": False, "error": status.get("error")}
             namespaces[name] = {
-                **{key: value for key, value in found.items() if key not in ("name", "meter")},
+                **{key: value for key, value in overview.items() if key not in ("name", "meter")},
                 "role": target.role,
                 "address": target.address,
                 "can_switch": target.can_switch,
@@ -355,7 +355,7 @@ class Watch:
         return {key: _shallow(value) for key, value in look.items() if value is not None}
 
     def _cost(self) -> dict[str, Any] | None:
-        meters = [found["meter"] for found in self.overviews.values() if found.get("meter")]
+        meters = [overview["meter"] for overview in self.overviews.values() if overview.get("meter")]
         billed = {target.role: target.operations for target in self.targets.values() if not target.can_switch}
         visible = visible_operations(self._pair, billed) if billed else None
         return running_cost(meters, self._sheet, visible, len(billed))
@@ -368,10 +368,10 @@ class Watch:
             self._pairing.primary_name,
             {one["path"]: one["oldest_s"] for one in self._status.get("queues", []) if one["oldest_s"] is not None},
         )
-        found = {**self._pair, "backlog": backlog}
+        facts = {**self._pair, "backlog": backlog}
         if names is not None:
-            found |= {"primary": names[0], "secondary": names[1], "problems": self._status.get("problems") or None}
-        return found
+            facts |= {"primary": names[0], "secondary": names[1], "problems": self._status.get("problems") or None}
+        return facts
 
 
 def _without_time(overview: dict[str, Any]) -> dict[str, Any]:
@@ -395,5 +395,5 @@ def _tell_failure(task: asyncio.Task[None]) -> None:
         logger.error("the dashboard stops to watch a part", exc_info=error)
 
 
-def _line(kind: str, said: Any) -> str:
-    return f"event: {kind}\ndata: {json.dumps(said, separators=(',', ':'))}\n\n"
+def _line(kind: str, value: Any) -> str:
+    return f"event: {kind}\ndata: {json.dumps(value, separators=(',', ':'))}\n\n"
