@@ -71,19 +71,19 @@ async def persevere(call: Callable[[], Awaitable[T]], patience: RetryPatience) -
 
 def explained(error: TransportError, carrier: Carrier, path: str) -> PairbusError:
     """Return the error in the words of a user who gave a namespace and an entity."""
-    kind, where = failure_of(error).kind, carrier.endpoint.authority
+    kind, authority = failure_of(error).kind, carrier.endpoint.authority
     if kind is Kind.NOT_FOUND:
-        return EntityNotFound(f"{path} does not exist in {where}")
+        return EntityNotFound(f"{path} does not exist in {authority}")
     if kind is Kind.UNAUTHORIZED:
-        return ConfigError(f"{where} refuses the key or token for {path}: {error}")
+        return ConfigError(f"{authority} refuses the key or token for {path}: {error}")
     if kind is Kind.COMMUNICATION and not carrier.is_connected:
         reason = str(error).removeprefix(f"no connection to {carrier.endpoint.host}:{carrier.endpoint.port}: ")
-        return Unreachable(f"cannot reach {where}: {reason}")
+        return Unreachable(f"cannot reach {authority}: {reason}")
     if kind is Kind.TIMEOUT and not carrier.is_connected:
-        return Unreachable(f"{where} does not answer: {error}")
+        return Unreachable(f"{authority} does not answer: {error}")
     if ON_A_TOPIC in str(error):
         return EntityError(f"{path} is a topic; its messages are in its subscriptions: {path}/Subscriptions/NAME")
-    return EntityError(f"{path} of {where}: {error}")
+    return EntityError(f"{path} of {authority}: {error}")
 
 
 async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:

@@ -63,16 +63,16 @@ class Choice:
     @property
     def is_all(self) -> bool:
         """True when every message is chosen."""
-        asked = (self.where, self.text, self.session, self.reasons, self.numbers, self.last)
-        return self.first <= 0 and all(condition is None for condition in asked)
+        conditions = (self.where, self.text, self.session, self.reasons, self.numbers, self.last)
+        return self.first <= 0 and all(condition is None for condition in conditions)
 
     def without_end(self) -> tuple[Choice, int | None]:
         """Split a choice that only ends at a number into a choice of every message, and that number.
 
         Verbs that know the number need no search for the messages up to it.
         """
-        asked = (self.where, self.text, self.session, self.reasons, self.numbers)
-        if self.first > 0 or any(condition is not None for condition in asked):
+        conditions = (self.where, self.text, self.session, self.reasons, self.numbers)
+        if self.first > 0 or any(condition is not None for condition in conditions):
             return self, None
         return Choice(), self.last
 
@@ -117,14 +117,14 @@ class Choice:
 
 def searched_text(message: Message) -> str:
     """Return all texts of a message in which a text is searched, in lower case."""
-    found: list[Any] = []
+    values_searched: list[Any] = []
     if message.properties is not None:
         values = (getattr(message.properties, name) for name, *_ in message.properties.ROWS)
-        found += [value for value in values if value is not None]
+        values_searched += [value for value in values if value is not None]
     for name, value in (message.application_properties or {}).items():
-        found += (name, value)
-    found.append(message.value if message.has_value else message.sequences or b"".join(message.data))
-    return "\n".join(_text(value) for value in found).lower()
+        values_searched += (name, value)
+    values_searched.append(message.value if message.has_value else message.sequences or b"".join(message.data))
+    return "\n".join(_text(value) for value in values_searched).lower()
 
 
 def _text(value: Any) -> str:
@@ -133,11 +133,11 @@ def _text(value: Any) -> str:
 
 def view_of(payload: bytes, annotations: dict[Any, Any] | None = None) -> MessageView:
     """Return a message that was peeked, received or is to be sent as filters see it. ProtocolError: not a message."""
-    payload, found = in_order(payload)
+    payload, sections = in_order(payload)
     annotations = annotations_of(payload) if annotations is None else annotations
     own = {name: value for name, value in annotations.items() if name not in OWNED_BY_THE_SERVICE}
     ttl_ms, deliveries, bare_at = None, 0, len(payload)
-    for code, start, value_at, _ in found:
+    for code, start, value_at, _ in sections:
         if code == HEADER:
             header = [*decode(payload, value_at)[0], None, None, None, None, None]
             ttl_ms, deliveries = header[2], header[4] or 0

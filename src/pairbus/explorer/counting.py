@@ -28,18 +28,18 @@ class Count:
 
 async def count(carrier: Carrier, address: Address, choice: Choice, *, within_s: float = COUNT_S) -> Count:
     """Count chosen messages by looking at them, for a limited time."""
-    found = await extent(carrier, address)
-    if found is None:
+    ends = await extent(carrier, address)
+    if ends is None:
         return Count(0, is_exact=True, last=None)
-    last = found[1] if choice.last is None else min(found[1], choice.last)
+    last = ends[1] if choice.last is None else min(ends[1], choice.last)
     within = replace(choice, last=last)
     loop = asyncio.get_running_loop()
     until_s, messages, others, is_exact = loop.time() + within_s, 0, 0, True
     pages = walk(carrier, address, first=within.first, last=last, session=within.session, bodies=within.needs_bodies)
     async for payloads in pages:
-        chosen = [payload for payload in payloads if within.takes(payload)]
-        active = sum(state_of(payload) == "active" for payload in chosen)
-        messages, others = messages + active, others + len(chosen) - active
+        taken = [payload for payload in payloads if within.takes(payload)]
+        active = sum(state_of(payload) == "active" for payload in taken)
+        messages, others = messages + active, others + len(taken) - active
         if loop.time() > until_s:
             is_exact = False
             break

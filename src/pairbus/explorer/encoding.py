@@ -49,9 +49,9 @@ class BadMessage(PairbusError, ValueError):
     """A JSON object cannot become a message. It was not sent; the text names the field, its value and the right one."""
 
 
-def encoded(shown: Mapping[str, Any]) -> bytes:
+def encoded(fields: Mapping[str, Any]) -> bytes:
     """Encode a message to send; BadMessage names the field that is wrong. Fields of the service are left out."""
-    return edited(b"", shown)
+    return edited(b"", fields)
 
 
 def edited(original: bytes, changes: Mapping[str, Any]) -> bytes:
@@ -79,11 +79,11 @@ def edited(original: bytes, changes: Mapping[str, Any]) -> bytes:
     return message.encode()
 
 
-def importable(shown: Mapping[str, Any]) -> bytes:
+def importable(fields: Mapping[str, Any]) -> bytes:
     """Return the message of a line of an export, to be sent: its raw bytes where it has them, else its fields."""
-    raw = shown.get("raw")
+    raw = fields.get("raw")
     if raw is None:
-        return encoded(shown)
+        return encoded(fields)
     try:
         return sendable(_binary(raw, "raw"))
     except ProtocolError as error:
@@ -145,24 +145,24 @@ def _utf8(text: str) -> bytes:
 
 
 def _sequences(raw: bytes) -> list[list[Any]]:
-    found, at = [], 0
+    sequences, at = [], 0
     try:
         while at < len(raw):
             value, at = decode(raw, at)
             if type(value) is not list:
                 raise BadMessage(f"field body: a sequence is made of lists, not of {type(value).__name__}")
-            found.append(value)
+            sequences.append(value)
     except ProtocolError as error:
         raise BadMessage(f"field body is no sequence: {error}") from None
-    return found
+    return sequences
 
 
 def _set_annotations(message: Message, changes: Mapping[str, Any]) -> None:
     annotations = dict(message.annotations or {})
     if "annotations" in changes:
-        kept = {name: annotations[name] for name in (PARTITION_KEY, SCHEDULED_TIME) if name in annotations}
-        given = typed_map(changes, "annotations", "symbol")
-        annotations = {name: value for name, value in given.items() if name not in OWNED_BY_THE_SERVICE} | kept
+        fixed = {name: annotations[name] for name in (PARTITION_KEY, SCHEDULED_TIME) if name in annotations}
+        entries = typed_map(changes, "annotations", "symbol")
+        annotations = {name: value for name, value in entries.items() if name not in OWNED_BY_THE_SERVICE} | fixed
     for name, annotation, write in (
         ("partition_key", PARTITION_KEY, lambda value: _value("partition_key", "string", value)),
         ("scheduled_enqueue_time", SCHEDULED_TIME, lambda value: Timestamp(_moment(value, "scheduled_enqueue_time"))),
@@ -176,8 +176,8 @@ def _set_annotations(message: Message, changes: Mapping[str, Any]) -> None:
 
 def typed_map(changes: Mapping[str, Any], field: str, kind: str) -> dict[Any, Any]:
     """Read the object in a field as a map; `kind` is the AMQP type of its names."""
-    given = _mapping(changes.get(field), field)
-    return {_value(field, kind, name): _property(f"{field}.{name}", value) for name, value in given.items()}
+    entries = _mapping(changes.get(field), field)
+    return {_value(field, kind, name): _property(f"{field}.{name}", value) for name, value in entries.items()}
 
 
 def _property(name: str, value: Any) -> Any:
@@ -208,10 +208,10 @@ def _ttl(value: Any) -> UInt | None:
 
 
 def _moment(value: Any, field: str) -> int:
-    found = ms_of(value)
-    if found is None or not -(1 << 63) <= found < 1 << 63:  # 64 bits on the wire
+    moment_ms = ms_of(value)
+    if moment_ms is None or not -(1 << 63) <= moment_ms < 1 << 63:  # 64 bits on the wire
         raise BadMessage(f"field {field} is {value!r:.60}; write a time such as 2026-01-31T12:00:00Z")
-    return found
+    return moment_ms
 
 
 def _binary(text: Any, field: str) -> bytes:

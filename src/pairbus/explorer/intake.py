@@ -164,8 +164,8 @@ class MessageIntake:
         """Note locked messages; return True when one of them is new, False when all have been delivered before."""
         is_new = False
         for message in messages:
-            found = sequence_number_of(message.payload)
-            number = -1 - message.delivery_id if found is None else found  # without one, a message is only itself
+            assigned = sequence_number_of(message.payload)
+            number = -1 - message.delivery_id if assigned is None else assigned  # without one, a message is only itself
             if number in self._deliveries:
                 self._drop(self._deliveries[number])  # its lock has ended: otherwise it would not have come again
             self._deliveries[number], self._numbers[message.delivery_id] = message.delivery_id, number

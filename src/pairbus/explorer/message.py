@@ -72,14 +72,14 @@ FIELDS = {
 def described(payload: bytes, *, raw: bool = False) -> dict[str, Any]:
     """Describe a message that was peeked or received; with `raw`, losslessly. Never fails, whatever the bytes are."""
     try:
-        shown = _shown(Message.decode(payload), len(payload))
+        fields = _shown(Message.decode(payload), len(payload))
     except (ProtocolError, ValueError, TypeError, IndexError) as error:
         # One message that cannot be decoded must not stop a look at a queue: its raw bytes are shown.
-        shown = dict.fromkeys(("sequence_number", "message_id"))
-        shown |= {"body": _base64(payload), "body_type": "base64", "size": len(payload), "undecodable": str(error)}
+        fields = dict.fromkeys(("sequence_number", "message_id"))
+        fields |= {"body": _base64(payload), "body_type": "base64", "size": len(payload), "undecodable": str(error)}
     if raw:
-        shown["raw"] = _base64(payload)
-    return shown
+        fields["raw"] = _base64(payload)
+    return fields
 
 
 def _shown(message: Message, size: int) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _shown(message: Message, size: int) -> dict[str, Any]:
     body_type, body = _body_of(message)
     fields, types = _fields_of(properties)
     state = annotations.get(STATE, 0)
-    shown: dict[str, Any] = {
+    described_fields: dict[str, Any] = {
         "sequence_number": _number(annotations.get(SEQUENCE_NUMBER)),
         "message_id": fields.pop("message_id", None),
         "body": body,
@@ -119,7 +119,7 @@ def _shown(message: Message, size: int) -> dict[str, Any]:
         },
         "property_types": types,
     }
-    return shown | {name: value for name, value in extra.items() if value not in (None, {})}
+    return described_fields | {name: value for name, value in extra.items() if value not in (None, {})}
 
 
 def _fields_of(properties: Properties) -> tuple[dict[str, Any], dict[str, str]]:
@@ -182,14 +182,14 @@ def sendable(payload: bytes) -> bytes:
 
     Time to live, durability and priority of the header stay.
     """
-    payload, found = in_order(payload)
+    payload, sections = in_order(payload)
     head, rest_at = b"", len(payload)
-    for code, start, value_at, _ in found:
+    for code, start, value_at, _ in sections:
         if code == HEADER:
             fields: list[Any] = list(decode(payload, value_at)[0]) + [None] * 3
-            kept = Header(durable=fields[0], priority=fields[1], ttl=fields[2])
-            if kept != Header():
-                head = kept.encode()
+            header = Header(durable=fields[0], priority=fields[1], ttl=fields[2])
+            if header != Header():
+                head = header.encode()
         elif code == MESSAGE_ANNOTATIONS:
             own = {n: v for n, v in decode(payload, value_at)[0].items() if n not in OWNED_BY_THE_SERVICE}
             if own:
@@ -208,8 +208,8 @@ def without_dead_letter_properties(payload: bytes) -> bytes:
     application = message.application_properties
     if not application or (REASON not in application and DESCRIPTION not in application):
         return payload
-    kept = {name: value for name, value in application.items() if name not in (REASON, DESCRIPTION)}
-    message.application_properties = kept or None
+    properties = {name: value for name, value in application.items() if name not in (REASON, DESCRIPTION)}
+    message.application_properties = properties or None
     return message.encode()
 
 
@@ -247,8 +247,8 @@ def session_id_of(payload: bytes) -> str | None:
 def annotations_of(payload: bytes) -> dict[Any, Any]:
     """Return the message annotations; empty when the bytes are not a message."""
     try:
-        payload, found = in_order(payload)
-        for code, _, value_at, _ in found:
+        payload, sections = in_order(payload)
+        for code, _, value_at, _ in sections:
             if code == MESSAGE_ANNOTATIONS:
                 value = decode(payload, value_at)[0]
                 return value if isinstance(value, dict) else {}

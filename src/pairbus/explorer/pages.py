@@ -34,16 +34,16 @@ async def peek(
 
     `session`: only those of this session. Without `bodies` the service may leave them out.
     """
-    found: list[bytes] = []
-    while len(found) < count:
+    payloads: list[bytes] = []
+    while len(payloads) < count:
         page = await _page(
-            carrier, address, from_sequence, min(count - len(found), PAGE), session=session, bodies=bodies
+            carrier, address, from_sequence, min(count - len(payloads), PAGE), session=session, bodies=bodies
         )
         if not page:
             break
-        found += page
+        payloads += page
         from_sequence = _after(page, from_sequence, address)
-    return found
+    return payloads
 
 
 async def walk(
@@ -91,11 +91,11 @@ async def search(
     last = choice.last if numbers is None else min(max(numbers, default=-1), choice.last or NUMBER_MAX)
     pages = walk(carrier, address, first=first, last=last, session=choice.session, bodies=bodies or choice.needs_bodies)
     async for page in pages:
-        found = [payload for payload in page if choice.takes(payload)][:left]
-        left -= len(found)
-        progress.step(done=len(found), passed=len(page) - len(found))
-        if found:
-            yield found
+        chosen = [payload for payload in page if choice.takes(payload)][:left]
+        left -= len(chosen)
+        progress.step(done=len(chosen), passed=len(page) - len(chosen))
+        if chosen:
+            yield chosen
         if not left:
             return
 
@@ -108,8 +108,8 @@ async def extent(carrier: Carrier, address: Address, session: str | None = None)
     """
 
     async def first_from(number: int) -> int | None:
-        found = await peek(carrier, address, number, 1, session=session, bodies=False)
-        return sequence_number_of(found[0]) if found else None
+        payloads = await peek(carrier, address, number, 1, session=session, bodies=False)
+        return sequence_number_of(payloads[0]) if payloads else None
 
     lowest = await first_from(0)
     if lowest is None:
@@ -118,18 +118,18 @@ async def extent(carrier: Carrier, address: Address, session: str | None = None)
         return lowest, NUMBER_MAX
     low, high, step = lowest, NUMBER_MAX, GALLOP
     while low < high:
-        found = await first_from(min(low + step, high))
-        if found is None:
+        number_found = await first_from(min(low + step, high))
+        if number_found is None:
             high = min(low + step, high) - 1
             break
-        low, step = found, 2 * step
+        low, step = number_found, 2 * step
     while low < high:
         middle = (low + high + 1) // 2
-        found = await first_from(middle)
-        if found is None:
+        number_found = await first_from(middle)
+        if number_found is None:
             high = middle - 1
         else:
-            low = found
+            low = number_found
     return lowest, low
 
 
@@ -160,8 +160,8 @@ async def _page(
         raise explained(error, carrier, address.path) from error
 
 
-def _after(page: list[bytes], asked: int, address: Address) -> int:
+def _after(page: list[bytes], first: int, address: Address) -> int:
     number = sequence_number_of(page[-1])
-    if number is None or number < asked:
-        raise PairbusError(f"{address}: messages from {asked} on were asked for, and {number} came")
+    if number is None or number < first:
+        raise PairbusError(f"{address}: messages from {first} on were asked for, and {number} came")
     return number + 1

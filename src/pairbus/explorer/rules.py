@@ -41,16 +41,16 @@ _KINDS = {6: "sql", 7: "true", 8: "false", 9: "correlation"}
 
 async def rules(carrier: Carrier, address: Address) -> list[dict[str, Any]]:
     """List the rules of a subscription: name, kind of the filter, its expression or fields, and the action."""
-    found: list[dict[str, Any]] = []
+    descriptions: list[dict[str, Any]] = []
     try:
         management = await carrier.management(address.owner)
         while True:
-            body = {"skip": Int(len(found)), "top": Int(PAGE)}
+            body = {"skip": Int(len(descriptions)), "top": Int(PAGE)}
             answer = await management.request("enumerate-rules", body)
             page = [_rule(entry["rule-description"]) for entry in answer.get("rules", [])]
-            found += page
+            descriptions += page
             if not page:
-                return found
+                return descriptions
     except TransportError as error:
         raise explained(error, carrier, address.owner) from error
 
@@ -67,13 +67,13 @@ def would_match(described: dict[str, Any], payload: bytes) -> tuple[bool, str | 
 def _rule(described: Any) -> dict[str, Any]:
     if not isinstance(described, Described) or len(described.value) < 3:
         raise PairbusError(f"the service described a rule as {described!r:.80}")
-    found, action, name, *_ = described.value
-    kind = _KINDS.get(int(found.descriptor) & 0xF, "sql") if isinstance(found.descriptor, int) else "sql"
+    rule_filter, action, name, *_ = described.value
+    kind = _KINDS.get(int(rule_filter.descriptor) & 0xF, "sql") if isinstance(rule_filter.descriptor, int) else "sql"
     rule: dict[str, Any] = {"name": str(name), "filter": kind}
     if kind == "sql":
-        rule["expression"] = str(found.value[0])
+        rule["expression"] = str(rule_filter.value[0])
     elif kind == "correlation":
-        *texts, properties = found.value[: len(_CORRELATION) + 1]
+        *texts, properties = rule_filter.value[: len(_CORRELATION) + 1]
         rule["fields"] = {key: str(text) for key, text in zip(_CORRELATION, texts, strict=False) if text is not None}
         rule["properties"] = {str(key): typed(value) for key, value in (properties or {}).items()}
     if action.value:

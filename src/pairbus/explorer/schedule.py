@@ -14,9 +14,9 @@ from pairbus.transport import Carrier, TransportError
 async def scheduled(carrier: Carrier, address: Address) -> AsyncIterator[list[bytes]]:
     """Yield the scheduled messages of a queue. Scheduled messages of a topic cannot be peeked at."""
     async for page in walk(carrier, address):
-        found = [payload for payload in page if state_of(payload) == "scheduled"]
-        if found:
-            yield found
+        payloads = [payload for payload in page if state_of(payload) == "scheduled"]
+        if payloads:
+            yield payloads
 
 
 async def cancel(carrier: Carrier, address: Address, numbers: Sequence[int]) -> None:

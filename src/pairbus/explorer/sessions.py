@@ -17,29 +17,29 @@ _LOCKED = "com.microsoft:session-cannot-be-locked"
 
 async def session_ids(carrier: Carrier, address: Address) -> list[str]:
     """List the sessions that have messages or a state."""
-    found: list[str] = []
+    ids: list[str] = []
     try:
         management = await carrier.management(address.path)
         while True:
-            body = {"last-updated-time": Timestamp(_ALL_MS), "skip": Int(len(found)), "top": Int(PAGE)}
+            body = {"last-updated-time": Timestamp(_ALL_MS), "skip": Int(len(ids)), "top": Int(PAGE)}
             answer = await management.request("get-message-sessions", body)
             page = [str(one) for one in answer.get("sessions-ids", [])]
-            found += page
+            ids += page
             if not page:
-                return found
+                return ids
     except TransportError as error:
         raise explained(error, carrier, address.path) from error
 
 
 async def sessions(carrier: Carrier, address: Address, *, states: bool = True) -> list[dict[str, Any]]:
     """Describe the sessions; with `states`, each is locked for a moment, as the service demands to read its state."""
-    found = []
+    descriptions = []
     for session in await session_ids(carrier, address):
         described: dict[str, Any] = {"session_id": session}
         if states:
             described |= await session_state(carrier, address, session)
-        found.append(described)
-    return found
+        descriptions.append(described)
+    return descriptions
 
 
 async def session_state(carrier: Carrier, address: Address, session: str) -> dict[str, Any]:

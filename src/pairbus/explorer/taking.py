@@ -102,10 +102,10 @@ class Taking:
         """Find the messages that are there now; False when there is none to take."""
         if not self.only_present:
             return True
-        found = await extent(self.carrier, self.address)
-        if found is not None:
-            self._last = found[1] if self.last is None else self.last
-        if found is None or found[0] > self._last:
+        ends = await extent(self.carrier, self.address)
+        if ends is not None:
+            self._last = ends[1] if self.last is None else self.last
+        if ends is None or ends[0] > self._last:
             self.progress.left = 0
             return False
         if self.choice.is_all:
@@ -128,8 +128,8 @@ class Taking:
 
     def _sessions(self) -> list[str] | None:
         """Return the sessions of the chosen messages; None when all sessions are to be visited."""
-        found = [session for session in self._wanted_in if session is not None]
-        return found if self._wanted is not None and len(found) == len(self._wanted_in) else None
+        sessions = [session for session in self._wanted_in if session is not None]
+        return sessions if self._wanted is not None and len(sessions) == len(self._wanted_in) else None
 
     async def _take(self, intake: MessageIntake, patience: RetryPatience) -> None:
         async for messages in intake.batches(patience):
@@ -203,8 +203,8 @@ class Taking:
     async def _look_for_uncompleted(self) -> None:
         """Find out which of the messages that are not known to be completed are still there."""
         for number in sorted(self._uncompleted):
-            found = await peek(self.carrier, self.address, number, 1, bodies=False)
-            if not any(sequence_number_of(payload) == number for payload in found):
+            payloads = await peek(self.carrier, self.address, number, 1, bodies=False)
+            if not any(sequence_number_of(payload) == number for payload in payloads):
                 self._note_gone(number)
         self.progress.uncompleted = len(self._uncompleted)
 
