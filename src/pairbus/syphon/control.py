@@ -59,8 +59,8 @@ class SyphonControl:
 
     def _describe(self, _: dict[str, Any]) -> dict[str, Any]:
         progress = call_in(self._loop, self._look, LOOK_S)
-        who = {"role": "syphon", "pid": os.getpid(), "program": program(), **self._names}
-        return {**who, "syphon": self._facts.facts(progress, progress.moved)}
+        identity = {"role": "syphon", "pid": os.getpid(), "program": program(), **self._names}
+        return {**identity, "syphon": self._facts.facts(progress, progress.moved)}
 
     def _tick(self) -> None:
         try:

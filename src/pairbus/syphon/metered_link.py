@@ -121,19 +121,19 @@ class MeteredLink:
 
     @contextmanager
     def _settling(self, messages: list[ReceivedMessage]) -> Iterator[None]:
-        listed = self._off_list(message.delivery_id for message in messages)
+        taken_off = self._off_list(message.delivery_id for message in messages)
         try:
             yield
         except Refused as error:
             if error.condition != LOCK_LOST:
-                refused = error.delivery_ids or tuple(listed)
+                refused = error.delivery_ids or tuple(taken_off)
                 tokens = {
                     message.delivery_id: message.lock_token for message in messages if len(message.tag) == GUID_BYTES
                 }
-                self._refused |= {tokens[i]: end for i, end in listed.items() if i in refused and i in tokens}
+                self._refused |= {tokens[i]: end for i, end in taken_off.items() if i in refused and i in tokens}
             raise
         except BaseException:
-            self.unsettled |= listed
+            self.unsettled |= taken_off
             raise
 
     def _off_list(self, ids: Iterable[int]) -> dict[int, float]:
@@ -148,12 +148,12 @@ class MeteredLink:
                 raise error
 
     async def _release_run(self, ids: range) -> None:
-        outcome, listed = "ok", self._off_list(ids)
+        outcome, taken_off = "ok", self._off_list(ids)
         try:
             await self._receiver.release(ids, timeout_s=ANSWER_TIMEOUT_S)
         except BaseException as error:
             if not isinstance(error, Refused):
-                self.unsettled |= listed
+                self.unsettled |= taken_off
             if isinstance(error, TransportError):
                 outcome = failure_of(error).kind.value
             raise

@@ -79,12 +79,12 @@ class Presence:
         timeout_s: float,
         clock: Callable[[], float],
         publish: Callable[[Event], None],
-        answered: Callable[[str, Failure], None],
+        on_refusal: Callable[[str, Failure], None],
     ) -> None:
         """Probe the primary whenever it is away, until it answers. Runs as long as the syphon.
 
-        `answered` is called when the probe's entity refuses the link: the primary answers, but the entity does not take
-        messages.
+        `on_refusal` is called when the probe's entity refuses the link: the primary answers, but the entity does not
+        take messages.
         """
         name = primary.endpoint.authority
         while True:
@@ -93,7 +93,7 @@ class Presence:
             if pause_s:
                 publish(PrimaryUnreachable(name, self._reason, clock() - self._since, pause_s))
                 await asyncio.sleep(pause_s)
-            while (error := await _ask(primary, self._path, timeout_s, answered)) is not None:
+            while (error := await _ask(primary, self._path, timeout_s, on_refusal)) is not None:
                 pause_s = self._pauses.after(delivered=False)
                 self._reason = str(error)
                 if not has_warned:
@@ -119,7 +119,7 @@ def was_silent(error: TransportError, primary: Carrier, timeout_s: float) -> boo
 
 
 async def _ask(
-    primary: Carrier, path: str, timeout_s: float, answered: Callable[[str, Failure], None]
+    primary: Carrier, path: str, timeout_s: float, on_refusal: Callable[[str, Failure], None]
 ) -> TransportError | None:
     """Open a link; return the error when the primary is away, or None when it answers."""
     try:
@@ -134,7 +134,7 @@ async def _ask(
         failure = failure_of(error)
         if failure.kind is Kind.COMMUNICATION and not primary.is_connected:
             return error
-        answered(path, failure)
+        on_refusal(path, failure)
     except ConfigError as error:  # the connection string is for another entity; the connection is open
         logger.debug("%s: %s", path, error)
     return None

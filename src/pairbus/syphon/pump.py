@@ -130,15 +130,15 @@ class Pump:
     async def _pass_and_pause(self) -> None:
         may_be_asked = busy = False
         try:
-            done = await self._pass(self._intake.poll)
-            if done is None:
+            results = await self._pass(self._intake.poll)
+            if results is None:
                 return  # the poll ended without a message: the next poll follows
-            may_be_asked, busy = done.drained or done.out_of_turn, done.busy
-            reason = done.over or next(iter(done.skipped.values()), "nothing was delivered")
+            may_be_asked, busy = results.drained or results.out_of_turn, results.busy
+            reason = results.over or next(iter(results.skipped.values()), "nothing was delivered")
             # Queues that wait for each other, or for old locks, have not failed: longer pauses would only delay them.
-            waited = done.out_of_turn or (done.too_early and done.over is None)
-            progressed = done.progressed or (waited and not done.uncompleted)
-            if done.too_early and done.over is None and not self._intake.may_hide:
+            waited = results.out_of_turn or (results.too_early and results.over is None)
+            progressed = results.progressed or (waited and not results.uncompleted)
+            if results.too_early and results.over is None and not self._intake.may_hide:
                 return  # its messages were released, and are received again in their order
         except TransportError as error:
             self.errors += 1
@@ -205,8 +205,14 @@ class Pump:
 
         try:
             while not self._is_ending:
-                done = await self._pass(take)
-                if done is None or done.drained or done.caught_up or done.over is not None or not done.progressed:
+                results = await self._pass(take)
+                if (
+                    results is None
+                    or results.drained
+                    or results.caught_up
+                    or results.over is not None
+                    or not results.progressed
+                ):
                     return
         finally:
             self._intake.is_gone = True
@@ -347,9 +353,9 @@ class Pump:
                 self._held, results.held = [], []
         else:
             # When no message could be delivered, the next pass would only fetch the same messages again.
-            kept = not (results.delivered or results.caught_up or self._stopping.is_set())
+            keeps_fetched = not (results.delivered or results.caught_up or self._stopping.is_set())
             link = self._intake.link
-            fetched = await self._intake.close(keep_fetched=kept)
+            fetched = await self._intake.close(keep_fetched=keeps_fetched)
             if fetched and link is not None:
                 self._hold_fetched(fetched, link, results)
         self._count(results)

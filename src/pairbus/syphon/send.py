@@ -215,16 +215,16 @@ class Sending:
                 for error in errors:
                     if error is not None:
                         telemetry.failed(span, str(error), error)
-            answered = list(zip(chunks, errors, strict=False))
-            accepted = [item for chunk, error in answered if error is None for item in chunk]
+            outcomes = list(zip(chunks, errors, strict=False))
+            accepted = [item for chunk, error in outcomes if error is None for item in chunk]
             if accepted:
                 await self.settling.complete_accepted(batch, path, accepted)
-            for chunk, error in answered:
+            for chunk, error in outcomes:
                 if error is not None:
                     await self._chunk_failed(batch, sender, chunk, error, began, turn)
                     all_accepted = False
             if unsent is not None:
-                rest = [item for chunk in chunks[len(answered) :] for item in chunk]
+                rest = [item for chunk in chunks[len(outcomes) :] for item in chunk]
                 await self._not_sent(batch, sender, rest, unsent, began)
                 all_accepted = False
             if key_of(path) in results.skipped or results.over is not None:

@@ -52,10 +52,10 @@ class Settling:
 
     async def complete_known(self, batch: Batch, items: list[Item]) -> None:
         """Complete messages that were received again although their destination has them."""
-        gone = await self._complete(batch, items)
-        for path in {item.home.path for item in gone}:
-            self._publish_moved(path, [item for item in gone if item.home.path == path])
-        self._shared.at_home.forget(self._queue, self._identities(batch, gone))
+        completed = await self._complete(batch, items)
+        for path in {item.home.path for item in completed}:
+            self._publish_moved(path, [item for item in completed if item.home.path == path])
+        self._shared.at_home.forget(self._queue, self._identities(batch, completed))
 
     def note_unanswered(self, batch: Batch, items: list[Item], began: float) -> None:
         """Note messages that were sent without an answer: their destination may have them."""
@@ -97,19 +97,19 @@ class Settling:
         return items
 
     def _not_completed(self, batch: Batch, items: list[Item], error: TransportError) -> list[Item]:
-        kept = set(error.delivery_ids) if isinstance(error, Refused) and error.delivery_ids else None
-        gone = [item for item in items if kept is not None and item.place not in kept]
-        left = [item for item in items if kept is None or item.place in kept]
+        refused = set(error.delivery_ids) if isinstance(error, Refused) and error.delivery_ids else None
+        completed = [item for item in items if refused is not None and item.place not in refused]
+        left = [item for item in items if refused is None or item.place in refused]
         self._shared.at_home.remember(self._queue, self._identities(batch, left))
         lock_lost = isinstance(error, Refused) and error.condition == LOCK_LOST
-        if not (lock_lost and (gone or len(items) == 1)):
+        if not (lock_lost and (completed or len(items) == 1)):
             batch.results.uncompleted += len(left)
             batch.results.uncompleted_because = str(error)
             self.is_proven = False
         self.stop(batch, f"messages that are at home could not be completed: {error}", error)
         self._meter_settled(len(left), failure_of(error).kind.value)
-        self._meter_settled(len(gone), "ok")
-        return gone
+        self._meter_settled(len(completed), "ok")
+        return completed
 
     def _publish_moved(self, path: str, items: list[Item]) -> None:
         if items:

@@ -46,13 +46,13 @@ class Destinations:
         """Note the mark of a message: an earlier attempt, perhaps of another process, found the destination missing."""
         key = key_of(path)
         self._marked.add((queue, key))
-        known, seen = self._missing.get(key, (since, now))
-        self._missing[key] = since if now - seen > MISSING_MEMORY_S else min(known, since), now
+        known_since, seen = self._missing.get(key, (since, now))
+        self._missing[key] = since if now - seen > MISSING_MEMORY_S else min(known_since, since), now
 
     def missing_since(self, path: str) -> float | None:
         """Return the time since when the destination is missing; None when it is not known to be missing."""
-        known = self._missing.get(key_of(path))
-        return None if known is None else known[0]
+        entry = self._missing.get(key_of(path))
+        return None if entry is None else entry[0]
 
     def needs_mark(self, queue: str, path: str) -> bool:
         """Tell whether the destination is missing and no message of the queue has the mark; True once for a queue."""
