@@ -1,6 +1,6 @@
 """python -m tests.sim: many seeds on all cores, or one of them told step by step.
 
-python -m tests.sim --seeds 1000 [--first 0] [--workers 2] [--only client|broker]
+python -m tests.sim --seeds 1000 [--first 0] [--workers 2] [--only client|processor|broker]
 python -m tests.sim --only broker --seed 123 --trace
 """
 
@@ -16,6 +16,7 @@ from multiprocessing.pool import Pool
 from typing import NamedTuple
 
 from tests.sim.brokers.world import play as play_broker
+from tests.sim.processors.world import play as play_processor
 from tests.sim.world import Report
 from tests.sim.world import play as play_client
 
@@ -25,7 +26,7 @@ MESSAGE = r"\bm\d+\b|\bsim-\d+\b|the broker"  # how the two parts name messages,
 
 
 class Part(NamedTuple):
-    """One half of the simulation."""
+    """One part of the simulation."""
 
     name: str
     play: Callable[[int], Report]
@@ -45,15 +46,22 @@ def _broker_history(seed: int) -> list[str]:
     return told
 
 
+def _processor_history(seed: int) -> list[str]:
+    told: list[str] = []
+    play_processor(seed, tell=told.append)
+    return told
+
+
 PARTS = {
     "client": Part("client", play_client, _client_history),
+    "processor": Part("processor", play_processor, _processor_history),
     "broker": Part("broker", play_broker, _broker_history),
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.sim", description="Deterministic simulation of a pair and of a broker."
+        prog="python -m tests.sim", description="Deterministic simulation of a pair, of processors and of a broker."
     )
     parser.add_argument("--seeds", type=int, default=1000, help="how many histories of each part")
     parser.add_argument("--first", type=int, default=0, help="the first seed")

@@ -77,6 +77,7 @@ class Queue:
     dice: Random
     window_s: float | None = None
     "Window of duplicate detection; None: there is none."
+    lock_s: float = LOCK_S
     trouble: str | None = None
     "A key of CONDITIONS: how sends, and attaches where that makes sense, are answered."
     stores_nothing: bool = False
@@ -134,7 +135,7 @@ class Queue:
                 break
             outlet = self.dice.choice(takers)
             copy.lock = UUID(int=self.dice.getrandbits(128))
-            copy.locked_until = now + LOCK_S
+            copy.locked_until = now + self.lock_s
             self._locks[copy.lock] = copy
             self.loop.call_at(copy.locked_until, self._expire, copy.lock)
             given.setdefault(self.outlets.index(outlet), []).append((copy.lock, _delivered(copy)))
@@ -177,7 +178,7 @@ class Queue:
         copy = self._locks.get(lock)
         if copy is None:
             raise Refused("com.microsoft:message-lock-lost", self.path)
-        copy.locked_until = self.loop.time() + LOCK_S
+        copy.locked_until = self.loop.time() + self.lock_s
         return wall_ms(copy.locked_until)
 
 

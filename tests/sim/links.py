@@ -45,12 +45,12 @@ class SimLink:
         if self.over is not None:
             raise self.over.again(outcome_unknown=False)
 
-    def give_back(self) -> None:
+    def unlock_unread(self) -> None:
         """The link is about to be closed in an orderly way."""
 
     async def close(self, timeout_s: float = 2.0) -> None:
         if self.over is None:
-            self.give_back()
+            self.unlock_unread()
             self.end(ConnectionLost(f"{self.path} was closed by this client"))
             if self in self.wire.links:
                 self.wire.links.remove(self)
@@ -377,7 +377,7 @@ class SimReceiver(SimLink):
 
     # ── ends ──
 
-    def give_back(self) -> None:
+    def unlock_unread(self) -> None:
         queue, locks = self.queue, [self._locks.pop(message.delivery_id) for message in self._buffer]
         self._buffer.clear()
 

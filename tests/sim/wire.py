@@ -158,7 +158,7 @@ class Wire:
     async def close(self, timeout_s: float = 2.0) -> None:
         if self.loss is None:
             for link in self.links:
-                link.give_back()
+                link.unlock_unread()
             self.cut("closed by this client", arrives=True)
 
     # ── links ──

@@ -196,12 +196,12 @@ class Feed:
             earlier = None if work.sequence is None else processing.handling.get(work.sequence)
             if earlier is not None:
                 earlier.feed.lose(earlier, "it was delivered again")
-                if earlier.successor is not None:
-                    earlier.successor.feed.forget(earlier.successor)
-                earlier.successor = work
+                replaced, earlier.successor = earlier.successor, work
                 self._following.add(work)
                 if self._is_ordered:
                     self._active.add(work)  # it keeps its slot: no later message passes it
+                if replaced is not None:
+                    replaced.feed.forget(replaced)  # last: this may start the next ones that wait
                 continue
             self._start(work)
         self._stir()
@@ -325,7 +325,7 @@ class Feed:
 
     async def _settle(self, work: HeldMessage, said: Settlement) -> bool:
         """Settle a message; wait out trouble as long as its lock is renewed. Failure is told, and the message left."""
-        is_unknown = False
+        is_unknown, last = False, None
         self._limit_renewals(work)  # the handler has ended: from now on the lock is renewed without a limit
         while not work.is_lost:
             try:
@@ -336,16 +336,23 @@ class Feed:
                 failure = failure_of(error)
                 may_pass = failure is not None and failure.kind in WAITED_OUT and not self.receiver.is_session_lost
                 if may_pass and not self._processing.is_forced:
+                    last = error
                     continue
                 if isinstance(error, LOST):
                     self._processing.counts.locks_lost += 1
-                self._processing.tell(NotSettled(self.path, work.name, said.operation.value, error, is_unknown))
+                self._tell_not_settled(work, said.operation.value, error, is_unknown=is_unknown)
                 return False
             except PairbusError as error:  # the client was faulted or closed
-                self._processing.tell(NotSettled(self.path, work.name, said.operation.value, error, is_unknown))
+                self._tell_not_settled(work, said.operation.value, error, is_unknown=is_unknown)
                 return False
             return True
+        lost = MessageLockLostError(message=f"The lock was lost before the message could be settled: {last}")
+        self._tell_not_settled(work, said.operation.value, lost, is_unknown=is_unknown)
         return False
+
+    def _tell_not_settled(self, work: HeldMessage, operation: str, error: Exception, *, is_unknown: bool) -> None:
+        if work in self._settling:  # otherwise `force` has told it
+            self._processing.tell(NotSettled(self.path, work.name, operation, error, is_unknown))
 
     async def settle_for_handler(self, work: HeldMessage, said: Settlement) -> None:
         """Settle a message for its handler, which gets the error."""
@@ -537,14 +544,21 @@ class Feed:
             self.finished.set()
 
     async def force(self) -> None:
-        """End without the handlers: cancel those that can be, and give back the messages of the others."""
+        """End without the handlers: cancel those that can be, and give back the messages of the others.
+
+        Answers to settlements are waited for a moment.
+        """
         for work in list(self._active):
             work.is_stopped = True
             if work.is_handled:
                 self._processing.runner.cancel(work)
         with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_S if self._processing.can_cancel else 0.0):
+            async with asyncio.timeout(STOP_S if self._processing.can_cancel or self._settling else 0.0):
                 await self.finished.wait()
+        unsettled, self._settling = self._settling, set()
+        for work in unsettled:
+            error = PairbusError("the processor was stopped before the service had answered")
+            self._processing.tell(NotSettled(self.path, work.name, "settling", error, outcome_unknown=True))
         stuck = [work for work in self._active if work.is_handled and not work.is_lost]
         for work in stuck:
             self.lose(work, "the processor was stopped before its handler had ended")

@@ -120,9 +120,16 @@ class AioProcessorMessage(_Message):
         await self._settle(Settlement(Settle.DEAD_LETTER, reason, description))
 
     async def _settle(self, said: Settlement) -> None:
-        settled = asyncio.run_coroutine_threadsafe(self._settling(said), self._engine_loop)
+        settled = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._settling(said), self._engine_loop))
+        settled.add_done_callback(_heard)
         async with asyncio.timeout(WAIT_S):
-            await asyncio.shield(asyncio.wrap_future(settled))
+            await asyncio.shield(settled)
+
+
+def _heard(settled: asyncio.Future[Any]) -> None:
+    """Retrieve the exception also when the handler was cancelled and does not wait any more: asyncio would complain."""
+    if not settled.cancelled():
+        settled.exception()
 
 
 def new_message(kind: type[Any], work: HeldMessage) -> Any:
