@@ -7,6 +7,6 @@ There are three parts. The client: the genuine asyncio code of senders and sypho
 namespaces.
 `loop` is time, `broker` the namespaces, `wire` and `links` the network between them and a process, `disk` the spool,
 `faults` what goes wrong and when, `processes` the senders and syphons, `checker` what must hold in the end, `world` one
-whole history, `broken` ways to be wrong that must be noticed. Processors: `processors`. The broker: `brokers`. The texts
-of these two say more.
+whole history, `broken` ways to be wrong that must be noticed. Processors: `processors`. The broker: `brokers`. The
+texts of these two say more.
 """
