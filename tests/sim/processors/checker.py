@@ -1,4 +1,4 @@
-"""What must hold when a history of workers is over."""
+"""Checks of a history of workers that is over."""
 
 from __future__ import annotations
 
