@@ -38,7 +38,7 @@ _Key = tuple[Endpoint, str | None, str | None, float]
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Place of the secret that opens a namespace. Spark shows options in plans, logs and pages, so only the place is in
+    """Says where the secret of a namespace is. Spark shows options in plans, logs and pages, so only the place is in
     them.
 
     The secret is read where a connection is made: on the driver, which fails early, and in each worker. So the variable

@@ -1,4 +1,4 @@
-"""Service credentials of Databricks' Unity Catalog, as token credentials for `credential=MODULE:CALLABLE`.
+"""Makes service credentials of Databricks' Unity Catalog usable for `credential=MODULE:CALLABLE`.
 
 Option `databricks.serviceCredential=NAME` becomes the credential `pairbus.spark.databricks:named_HEX`: a
 `MODULE:CALLABLE` has no arguments, and names at Databricks may have any character, so the name is part of the

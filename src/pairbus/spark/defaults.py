@@ -1,4 +1,4 @@
-"""Default folders on one machine: below the user's state folder, one for each purpose and name.
+"""Names the default folders on one machine: each purpose and name has one, below the user's state folder.
 
     $XDG_STATE_HOME/pairbus/KIND/NAME          (without the variable: ~/.local/state)
 

@@ -1,4 +1,4 @@
-"""Options as they were given, checked one by one against the table: names, words, numbers. ConfigError names each."""
+"""Checks the user's options one by one against the table: names, words, numbers. ConfigError names the wrong one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values as JSON and back, by the types that the code itself declares: what is read can only become a value of these.
+"""Writes values as JSON and reads them back, by the types that the code declares: JSON can become no other value.
 
 | type                              | JSON                                     |
 | --------------------------------- | ---------------------------------------- |

@@ -1,4 +1,4 @@
-"""Spark sessions: on this machine, with everything that it needs found or brought, or of a Spark Connect server."""
+"""Opens Spark sessions: on this machine, where it finds or brings what they need, or of a Spark Connect server."""
 
 from __future__ import annotations
 

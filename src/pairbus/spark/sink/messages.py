@@ -1,4 +1,4 @@
-"""Rows, as Arrow → encoded messages. A wrong value is a BadRow that names the row and the column."""
+"""Turns rows of Arrow into encoded messages. A wrong value is a BadRow that names the row and the column."""
 
 from __future__ import annotations
 

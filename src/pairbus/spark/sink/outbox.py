@@ -1,4 +1,4 @@
-"""Messages that one task will send: encoded, checked and put into batches before the first one is sent.
+"""Encodes, checks and batches all messages of one task before the first one is sent.
 
 A task that ends with a bad row has sent no message. So all rows are checked first, and the messages are kept: a small
 amount in memory, more in a temporary file of the executor.
@@ -48,7 +48,7 @@ class _Filling:
 
 
 class Outbox:
-    """Outbox, filled with `add`, closed with `seal`, then read with `parcels` as often as needed."""
+    """An outbox is filled with `add`, closed with `seal`, then read with `parcels` as often as needed."""
 
     def __init__(self, entity: str | None, limits: Limits, *, where: str, id_prefix: str) -> None:
         """Make an outbox. `entity` takes all messages; without one, each row names its own."""

@@ -38,7 +38,7 @@ class SentCounts(WriterCommitMessage):
 
 
 class BatchSink(DataSourceArrowWriter):
-    """Sink made once for each `save`, on the driver; `write` runs in the tasks, on pickled copies."""
+    """Spark makes this sink for each `save`, on the driver; `write` runs in the tasks, on pickled copies."""
 
     def __init__(self, options: Options, job: str | None = None) -> None:
         self._options = options
@@ -57,7 +57,7 @@ class BatchSink(DataSourceArrowWriter):
 
 
 class StreamSink(StreamArrowWriter):
-    """Sink made for every micro-batch; message ids are made of query and batch, which the task knows."""
+    """Spark makes this sink for every micro-batch; message ids are made of query and batch, which the task knows."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

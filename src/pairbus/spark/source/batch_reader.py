@@ -1,4 +1,4 @@
-"""Batch reads by peek: no message is locked, counted as delivered or removed.
+"""Reads a batch by peek: no message is locked, counted as delivered or removed.
 
 Planning asks for the first and the last sequence number and splits the range between them; a task peeks its share page
 by page. Messages that arrive after planning have higher numbers and are not read; messages that others receive
@@ -33,7 +33,7 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Range that is asked for, both ends included. Times in microseconds since 1970, as Spark compares them."""
+    """A read keeps messages within these bounds, both included. Times are microseconds since 1970, as in Spark."""
 
     first: int
     last: int
@@ -51,7 +51,7 @@ class Bounds:
 
 
 class SequenceRange(InputPartition):
-    """Share of one task: sequence numbers of an entity from `first` to `last`, both included."""
+    """One task reads the sequence numbers of an entity from `first` to `last`, both included."""
 
     def __init__(self, entity: str, first: int, last: int) -> None:
         super().__init__((entity, first, last))

@@ -32,7 +32,7 @@ def entities_of(options: Options) -> tuple[str, ...]:
 
 
 class EntityListing:
-    """Entities as of the last listing, in order. Used by the driver's part of a stream."""
+    """Keeps the entities of the last listing, in order, for the driver's part of a stream."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

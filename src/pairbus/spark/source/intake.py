@@ -58,7 +58,7 @@ logger = logging.getLogger("pairbus.spark")
 
 @dataclass(frozen=True, slots=True)
 class TaskShare:
-    """Order to one task of a batch: how much to receive."""
+    """Says how much one task of a batch receives."""
 
     owner: Owner
     batch: int
@@ -252,7 +252,7 @@ async def _accepted(options: Options, carrier: Carrier, wait_s: float) -> Receiv
 
 
 class _Quota:
-    """Room that a task still has, for all of its receivers together."""
+    """Counts how much a task may still receive, over all of its receivers."""
 
     def __init__(self, share: TaskShare) -> None:
         self._share = share
@@ -300,7 +300,7 @@ async def _close(intake: _Intake) -> None:
 
 
 class _Intake:
-    """Messages under lock on their way into a stage."""
+    """Receives messages under lock and writes them into a stage."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Entities by pattern: queues and subscriptions of the namespace, listed by the genuine administration client."""
+"""Lists queues and subscriptions that match a pattern, by the genuine administration client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters that Spark hands to a batch read, turned into bounds of sequence number and time.
+"""Turns filters that Spark hands to a batch read into bounds of sequence number and time.
 
 Imported only where Spark hands filters over: versions that do not do so lack the classes of filters.
 """

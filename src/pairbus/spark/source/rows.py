@@ -1,4 +1,4 @@
-"""Encoded messages → rows, as Arrow. `sink/messages.py` is the way back; the schema is in `schema.py`.
+"""Turns encoded messages into rows of Arrow. `sink/messages.py` is the way back; the schema is in `schema.py`.
 
 Only the fields of a row are decoded; bodies are cut out of the bytes. Whole columns are built at once, and a column
 that no message of the batch uses costs nothing.

@@ -51,7 +51,7 @@ class Next(enum.Enum):
 
 
 class StreamDriver:
-    """Driver's part, made at the first call of Spark's source runner: the checks of a start happen here."""
+    """Decides for the driver. Made at the first call of Spark's source runner: the checks of a start happen here."""
 
     def __init__(
         self, options: Options, staging: Staging, patience_s: float = 0.0, offset: Offset | None = None

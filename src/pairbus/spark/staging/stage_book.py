@@ -1,4 +1,4 @@
-"""Knowledge of the driver about a staging location: plans, commits, unconfirmed seals, and objects that may be removed.
+"""Tells the driver the state of a staging location: plans, commits, unconfirmed seals, and objects to remove.
 
 The source runner of a query has one book. All its knowledge is stored in the location: it reads that at the start, and
 afterwards only the new entries of the log.

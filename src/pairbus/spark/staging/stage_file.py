@@ -131,7 +131,7 @@ class StageWriter:
 
 
 class Sealed:
-    """Messages of seals. A stage is read only when a message comes whose sequence number is in it."""
+    """Knows the messages of seals. A stage is read only when a message comes whose sequence number is in it."""
 
     def __init__(self, storage: LargeStorage) -> None:
         self._storage = storage

@@ -1,4 +1,4 @@
-"""JSON objects that carry the token of their writer, so that a writer recognises its own object."""
+"""Stores JSON objects that carry the token of their writer, so that a writer recognises its own object."""
 
 from __future__ import annotations
 

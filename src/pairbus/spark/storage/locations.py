@@ -1,4 +1,4 @@
-"""Locations in Azure: their forms, and their parts.
+"""Splits locations in Azure into their parts, by their forms.
 
 | written as                                              | account     | container   |
 | ------------------------------------------------------- | ----------- | ----------- |

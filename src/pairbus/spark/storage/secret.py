@@ -1,4 +1,4 @@
-"""Place of the secret of a storage account: Spark shows options and locations, so they must not hold the secret."""
+"""Says where the secret of a storage account is: Spark shows options and locations, so they must not hold it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Journal and ledger as tables: Parquet by day, each moved message once.
+"""Writes journal and ledger as tables: Parquet by day, each moved message once.
 
     TABLES/moves/day=2026-11-15/*.parquet       a row for each message that a syphon moved or dead-lettered
     TABLES/ledger/day=2026-11-15/*.parquet      the rows of ledgers: `ledger/table` adds them, each once

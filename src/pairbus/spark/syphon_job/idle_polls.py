@@ -1,4 +1,4 @@
-"""Long polls on idle queues, in the driver's source runner: an arriving message starts a round.
+"""Polls idle queues in the driver's source runner: an arriving message starts a round.
 
 A poll receives one message, gives it back at once as if it had never been delivered, and reports it; the tasks of the
 round receive it again. So an idle queue costs one receive for each poll of 15 minutes, and no message is locked
@@ -28,7 +28,7 @@ logger = logging.getLogger("pairbus.spark")
 
 
 class IdlePolls:
-    """Long polls of some queues, on the event loop of this process."""
+    """Keeps a long poll on each of some queues, on the event loop of this process."""
 
     def __init__(self, job: SyphonJob) -> None:
         self._job = job

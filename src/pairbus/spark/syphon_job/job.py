@@ -26,7 +26,7 @@ OPTION = "job"
 
 @dataclass(frozen=True, slots=True)
 class SyphonJob:
-    """All that a query and its tasks are told. Shown by Spark: it holds no secrets, only their places."""
+    """A query and its tasks are told this and no more. Spark shows it: it holds no secrets, only their places."""
 
     primary: Secret
     secondary: Secret

@@ -184,7 +184,7 @@ def _of_run(run: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """Report of how one attempt of a task ended."""
+    """Says how one attempt of a task ended."""
 
     tick: int
     queue: str

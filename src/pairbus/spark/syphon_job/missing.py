@@ -1,4 +1,4 @@
-"""Destinations that do not exist, and since when: stored beside the journal, because workers do not live long.
+"""Stores which destinations do not exist, and since when, beside the journal, because workers do not live long.
 
 A message is dead-lettered when its destination has been missing for long enough. That time is longer than a task, and
 the next task may run on another host.
@@ -20,7 +20,7 @@ FORGOTTEN_S = 600.0  # without a failure in between: pauses between two attempts
 
 
 class SharedDestinations(Destinations):
-    """Knowledge of the primary's entities; that of missing ones is shared by all processes."""
+    """Keeps the state of the primary's entities; all processes share that of missing ones."""
 
     def __init__(self, missing_grace_s: float, storage: Storage, wall_s: Callable[[], float]) -> None:
         super().__init__(missing_grace_s)

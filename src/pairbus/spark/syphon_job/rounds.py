@@ -36,7 +36,7 @@ IN_HAND = AHEAD + 2  # batches that a pump has in hand, of one message at least
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """Order of rounds, and limits of one task."""
+    """Limits one task, and orders the rounds."""
 
     lanes: int = 1
     "Pumps for each queue. With more than one the order of messages is not kept."
@@ -49,7 +49,7 @@ class Quotas:
 
 
 class GrowingPause:
-    """Pause that doubles from one time to the next."""
+    """Doubles the pause from one time to the next."""
 
     def __init__(self, first_s: float, max_s: float) -> None:
         self._first_s, self._max_s = first_s, max_s

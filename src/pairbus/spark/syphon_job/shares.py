@@ -1,4 +1,4 @@
-"""Shares of a round for each of its tasks: queues, quotas, a part of the budget. Time is an argument, in seconds.
+"""Divides a round among its tasks: queues, quotas, a part of the budget. Time is an argument, in seconds.
 
 The budget belongs to the round. The tasks that run have equal shares of it, and the pumps of a task use its share
 together: the part that a task or a pump no longer needs goes to the others. An unused rest of a round, because of the
@@ -51,7 +51,7 @@ class TaskPlan:
 
 
 class BudgetShare(Budget):
-    """Share of the budget of one task. It begins empty: many short tasks must not each begin with a burst."""
+    """Limits a task to its share of the budget. It begins empty: many short tasks must not each begin with a burst."""
 
     def __init__(self, per_s: float | None, tasks: int, now: float) -> None:
         super().__init__(None if per_s is None else per_s / tasks)
@@ -87,7 +87,7 @@ def sharers(plan: TaskPlan, begun: AbstractSet[int], ended: Iterable[TaskReport]
 
 
 class Account:
-    """Account of the budget from round to round: messages that were allowed, and messages that were moved."""
+    """Carries the budget from round to round: messages that were allowed, and messages that were moved."""
 
     def __init__(self) -> None:
         self._credit = 0.0

@@ -1,4 +1,4 @@
-"""One task of the Spark syphon: pumps of the syphon on one or more queues, for a few seconds, with a journal.
+"""Runs one task of the Spark syphon: its pumps drain one or more queues for a few seconds, with a journal.
 
 A pump waits most of its time, for a send to be committed and for the journal's disk. So a task has several pumps: the
 queues, divided by the number of tasks that can run at once.
