@@ -1,4 +1,4 @@
-"""A report as files: JSON that reads back to the same values, and Parquet for further analysis."""
+"""Writes a report as files: JSON that reads back to the same values, and Parquet for further analysis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making a report from ledgers: this file calls the steps, each of which has a file of its own."""
+"""Makes a report from ledgers: this file calls the steps, each of which has a file of its own."""
 
 from __future__ import annotations
 

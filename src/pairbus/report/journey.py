@@ -1,4 +1,4 @@
-"""The journey of one message, from all rows that have its id."""
+"""Follows the journey of one message through all rows that have its id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report as a self-contained HTML file, and as a summary for a terminal."""
+"""Renders a report as a self-contained HTML file, and as a summary for a terminal."""
 
 from __future__ import annotations
 

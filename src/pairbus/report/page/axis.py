@@ -1,4 +1,4 @@
-"""One time axis through states, send rate, backlog and its age: the whole period, and each incident from nearer."""
+"""Draws states, send rate, backlog and its age over one time axis: the whole period, and each incident from nearer."""
 
 from __future__ import annotations
 

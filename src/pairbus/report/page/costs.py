@@ -1,4 +1,4 @@
-"""The bill: cost by part, hour, entity and outage, compared with geo-replication. All amounts are estimates."""
+"""Shows the bill: cost by part, hour, entity and outage, compared with geo-replication. All amounts are estimates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The headline and the nine key figures of a report, with the same words on the page and in a terminal."""
+"""Words the headline and the nine key figures of a report, the same on the page and in a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that all sections use."""
+"""All sections are built of these parts."""
 
 from __future__ import annotations
 

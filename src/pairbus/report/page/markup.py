@@ -1,4 +1,4 @@
-"""HTML from values. Every value that is not `Html` is escaped."""
+"""Builds HTML from values. Every value that is not `Html` is escaped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 class Html(str):
-    """Text that is HTML already, and is not escaped again."""
+    """This text is HTML already, and is not escaped again."""
 
     __slots__ = ()
 

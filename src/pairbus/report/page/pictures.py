@@ -1,4 +1,4 @@
-"""The picture of added delay: a histogram with bars from the data."""
+"""Draws the added delay as a histogram with bars from the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots as inline SVG whose letters keep their size at every width.
+"""Draws plots as inline SVG whose letters keep their size at every width.
 
 An `svg` here is the area between the axes. Horizontal positions are percentages, so that the browser stretches the plot
 and not the letters. Curves cannot be written in percentages: they are drawn 1000 wide in a frame of their own, which is

@@ -1,4 +1,4 @@
-"""Reasons of outages in words: a table from the texts of clients to the words of operators."""
+"""Words the reasons of outages: a table leads from the texts of clients to the words of operators."""
 
 from __future__ import annotations
 

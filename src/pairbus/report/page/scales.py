@@ -1,4 +1,4 @@
-"""Ticks of an axis: their places and labels."""
+"""Chooses the ticks of an axis: their places and labels."""
 
 from __future__ import annotations
 

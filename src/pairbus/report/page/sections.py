@@ -1,4 +1,4 @@
-"""Sections with figures and tables: key figures, outages, dead letters, entities, and the state of the ledger."""
+"""Renders the sections with figures and tables: key figures, outages, dead letters, entities, state of the ledger."""
 
 from __future__ import annotations
 

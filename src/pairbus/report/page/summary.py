@@ -1,4 +1,4 @@
-"""The report in a terminal: the headline, the key figures, the incidents."""
+"""Words the report for a terminal: the headline, the key figures, the incidents."""
 
 from __future__ import annotations
 

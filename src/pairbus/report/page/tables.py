@@ -1,4 +1,4 @@
-"""Tables that scroll in a box of their own when the page is narrow, are folded when long, and hide columns of zeros."""
+"""Renders tables: they scroll in a box of their own on a narrow page, fold when long, and hide columns of zeros."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts for numbers, lengths of time, money and times of day."""
+"""Writes numbers, lengths of time, money and times of day as texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line numbers of damaged lines, and of lines where a clock went back, from the pieces in which files were read."""
+"""Numbers damaged lines, and lines where a clock went back, from the pieces in which files were read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that Spark's workers pass on: sums and steps of a ledger, each kind with its fields.
+"""Spark's workers pass on these records: sums and steps of a ledger, each kind with its fields.
 
 All kinds travel in one table, so that one pass over the rows makes all of them: `what` names the kind, its texts are in
 the columns t1 …, its numbers in n1 …, in the order of its fields: texts come first.
@@ -87,7 +87,7 @@ class StateChange(NamedTuple):
 
 
 class Singles(NamedTuple):
-    """Counts of rows without an id, each of which is a message of its own."""
+    """Counts rows without an id, each of which is a message of its own."""
 
     entity: str
     diverted: int

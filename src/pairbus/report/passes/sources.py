@@ -1,4 +1,4 @@
-"""The files of a report. Files that cannot be read are reported as damage, and the others are used."""
+"""Finds the files of a report. Files that cannot be read are reported as damage, and the others are used."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Sources:
 
     @property
     def weight_bytes(self) -> int:
-        """Size of the files, as if all were lines."""
+        """The size that the files would have if all were lines."""
         in_tables = sum(file.size for file in self.tables)
         return sum(file.size for file in self.lines) + TABLE_WEIGHT * in_tables
 

@@ -1,4 +1,4 @@
-"""Records of workers, put together on the driver: there are few of them, however large the ledger is."""
+"""Adds the records of workers on the driver: there are few of them, however large the ledger is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one pass over the rows of ledgers, in Spark's workers: from lines and table rows to records.
+"""Passes once over the rows of ledgers, in Spark's workers: lines and table rows become records.
 
 Laws of this file.
  1. The place of a line is (file, start of Spark's piece of the file, number within the piece). Pieces of a file are put
@@ -51,7 +51,7 @@ _TRANSITIONS = frozenset(TRANSITIONS)
 
 @dataclass(frozen=True, slots=True)
 class RowsElsewhere:
-    """Rows that a report must leave out, because another form of the ledger has them."""
+    """A report leaves these rows out, because another form of the ledger has them."""
 
     taken: Mapping[str, int] = field(default_factory=dict)
     "Key of a file → bytes of it that are in a table: its lines before that position are left out."

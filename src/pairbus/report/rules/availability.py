@@ -1,4 +1,4 @@
-"""Outages from transitions. No Spark here: transitions are few, and their order matters.
+"""Finds outages in transitions. No Spark here: transitions are few, and their order matters.
 
 A span is one process's view of one entity, from the first failure to the recovery. Spans of one entity that overlap are
 one outage. When a process ends in the middle of an outage, its span ends with its last row; the outage is over only if

@@ -1,4 +1,4 @@
-"""Depth and age of the backlog over time, and the delay of messages that came home.
+"""Computes depth and age of the backlog over time, and the delay of messages that came home.
 
 Ledgers may be of any size, so the waits of messages are looked at in blocks, twice, and the driver gets only sums:
 first counts by second, and delays by classes; then exact values at the chosen points and within the classes that have a

@@ -1,4 +1,4 @@
-"""The bill from sums of operations. No Spark here, and no float: money is Decimal, averages are fractions.
+"""Makes the bill from sums of operations. No Spark here, and no float: money is Decimal, averages are fractions.
 
 Laws of this file.
  1. All operations cost the same: the price of all of them, each month by its tiers, divided by their number.

@@ -1,4 +1,4 @@
-"""Sums of operations by hour, day or month: as fine as a report of bounded size allows.
+"""Adds operations by hour, day or month: as fine as a report of bounded size allows.
 
 There may be any number of entities and hours. As soon as there are more than CELLS_MAX cells, in one worker or in
 total, they are summed by day, then by month. If a part has too many cells by hour, the whole has too many too, so the

@@ -1,4 +1,4 @@
-"""Availability of entities, and outages as the report shows them, from sums. No Spark here."""
+"""Computes the availability of entities, and outages as the report shows them, from sums. No Spark here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Incidents: outages of any entities whose times overlap, which an operator takes for one event.
+"""Joins outages of any entities whose times overlap to incidents: an operator takes them for one event.
 
 An outage lasts here from its first failure until it recovered and its messages are home. An open outage lasts to the
 end of the report. Messages that still wait after a recovery do not prolong it: otherwise it would join all later

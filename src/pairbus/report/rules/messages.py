@@ -1,4 +1,4 @@
-"""Diverted messages: when each was diverted, when and how its wait ended, and its outage. No Spark here.
+"""Finds for each diverted message when it was diverted, when and how its wait ended, and its outage. No Spark here.
 
 A message may have several rows of one kind: it was spooled and then sent to a backlog queue, moved twice, or
 dead-lettered twice. The first row of each kind counts. All steps with one id must be given together; a ledger with many

@@ -1,4 +1,4 @@
-"""Sends over time: accepted directly, diverted and failed, in up to 500 spans of equal length.
+"""Counts sends over time: accepted directly, diverted and failed, in up to 500 spans of equal length.
 
 A span is 1, 2, 4 … seconds long and begins at a multiple of its length. A worker that sees more than SPANS_MAX spans
 uses longer ones. The whole then has more than POINTS_MAX too, so the order of parts changes nothing.
