@@ -1,4 +1,4 @@
-"""Writing a ledger. Callers leave their numbers in memory under a lock; one background thread owns the disk.
+"""Writes a ledger. Callers leave their numbers in memory under a lock; one background thread owns the disk.
 
 Laws
 * `meter` and `record` do no input or output, never wait for it, and raise nothing because of a disk.
@@ -412,7 +412,7 @@ def tallied(size_bytes: int, count: int) -> int:
 
 
 class _Lost:
-    """Sums of rows that had to be dropped, and of files that had to be removed."""
+    """Adds up rows that had to be dropped, and files that had to be removed."""
 
     def __init__(self) -> None:
         self.rows = self.count = self.billable = self.size_bytes = self.settlements = 0

@@ -1,4 +1,4 @@
-"""Estimate of the cost of pairing: operations and money for some days with one outage, from a few assumptions.
+"""Estimates the cost of pairing: operations and money for some days with one outage, from a few assumptions.
 
 Pure: assumptions in, numbers out. The counts are those of the worst case within the assumptions. The parts of the bill,
 and the rule that shares the money among them, are those of the report, so that estimate and report can be compared.

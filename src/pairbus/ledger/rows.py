@@ -136,7 +136,7 @@ def lost_settlements(details: Mapping[str, Any] | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Identity of the writer: the same on every row of one process."""
+    """Identifies the writer, the same on every row of one process."""
 
     client: str
     pid: int

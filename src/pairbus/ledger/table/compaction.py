@@ -1,4 +1,4 @@
-"""Compaction of ledgers into a table: rows by day, each once. Files that have not grown are not read again.
+"""Compacts ledgers into a table: rows by day, each once. Files that have not grown are not read again.
 
     LOCATION/day=2026-03-01/*.parquet      rows as they are in the ledgers, with `source` and `position` of each line
     LOCATION/_pairbus/                     the manifest

@@ -1,4 +1,4 @@
-"""Lines of ledgers, checked: fields that can be counted, or a reason as text.
+"""Checks lines of ledgers: a line has fields that can be counted, or there is a reason as text.
 
 A line is usable when `pairbus.ledger.rows.decode` accepts it, its time is valid, and its numbers are possible. Most
 lines are as a ledger writes them and are judged here in a few microseconds; any other line goes through `usable`, which

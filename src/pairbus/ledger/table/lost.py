@@ -1,4 +1,4 @@
-"""Rows of lost rows that name removed files: sums of files whose rows a table has are taken out of them.
+"""Corrects rows of lost rows that name removed files: sums of files whose rows a table has are taken out.
 
 A full folder of a ledger loses its oldest files, and a row gets their sums. When the rows of such a file are in a
 table, these sums would be counted in addition. This file does not import Spark.

@@ -1,4 +1,4 @@
-"""Names of a ledger's files, by which a compacted file is recognised."""
+"""Makes names of a ledger's files, by which a compacted file is recognised."""
 
 from __future__ import annotations
 

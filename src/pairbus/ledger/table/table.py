@@ -1,4 +1,4 @@
-"""Rows of a ledger's table: added each once, and counted for files that an interrupted run has left."""
+"""Adds rows to a ledger's table, each once, and counts those of files that an interrupted run has left."""
 
 from __future__ import annotations
 

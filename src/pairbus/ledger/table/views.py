@@ -1,4 +1,4 @@
-"""Views in SQL on a ledger's table: outages, moves, bill lines and operations, by the rules of docs/report.md."""
+"""Registers SQL views on a ledger's table: outages, moves, bill lines, operations, by the rules of docs/report.md."""
 
 from __future__ import annotations
 
