@@ -1,4 +1,4 @@
-"""Entities created, changed and deleted from the page, by the administration of the namespace, which checks the rights.
+"""Creates, changes and deletes entities for the page, by the administration of the namespace, which checks the rights.
 
 Settings of a form are texts, numbers and flags; durations are written as 30s, 5m, 1h or 14d. A setting that is left out
 has the default of the service, or stays as it is.

@@ -1,4 +1,4 @@
-"""Ages of backlog queues: the first messages of each one that is not empty are peeked, as `pairbus status` does."""
+"""Finds the ages of backlog queues: peeks at the first messages of each that is not empty, as `pairbus status` does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answers of the page: its files, and the JSON twin of every view.
+"""Answers the requests of the page: its files, and the JSON twin of every view.
 
     GET  /                                          the page
     GET  /$pairbus/page/static/FILE                 its style and scripts
@@ -55,7 +55,7 @@ _STATUS_OF: tuple[tuple[type[PairbusError], int], ...] = (
 
 
 class Page:
-    """One page: the namespaces that it watches, and the rules for its requests."""
+    """A page watches its namespaces, and has rules for its requests."""
 
     def __init__(
         self, watch: Watch, guard: Guard, *, is_on_broker: bool = False, metrics: Answer | None = None

@@ -1,4 +1,4 @@
-"""Carriers for messages: one for each namespace, opened when the first message is asked for."""
+"""Opens a carrier for each namespace when its first message is asked for."""
 
 from __future__ import annotations
 

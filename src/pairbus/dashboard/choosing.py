@@ -1,4 +1,4 @@
-"""Messages for the page: the choice of a request, and how much of each message is shown."""
+"""Reads the choice of a request, and decides how much of each message the page shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The running cost: an estimate by a price sheet, from the operations that the page can know of.
+"""Estimates the running cost by a price sheet, from the operations that the page can know of.
 
 A broker with a meter counts every operation. Azure does not say how many operations a namespace had: for Azure the page
 counts the operations of paired clients and syphons on this machine, and its own calls. The sum is a lower bound, and

@@ -1,4 +1,4 @@
-"""Answers about one entity: its settings, sessions, scheduled messages, rules, and whether a message would match."""
+"""Answers questions about an entity: settings, sessions, scheduled messages, rules, and whether a message matches."""
 
 from __future__ import annotations
 

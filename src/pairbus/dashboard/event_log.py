@@ -1,4 +1,4 @@
-"""The log of events of one page: the last ones, numbered, kept by the server whether somebody watches or not.
+"""Keeps the last events of one page, numbered, whether somebody watches or not.
 
 `EventRecorder` writes the log of a broker's page until the first browser comes: it needs neither the page nor other
 processes, and costs nothing while nothing changes. From then on the watch of the page writes it.

@@ -1,4 +1,4 @@
-"""Facts about pairs: clients and syphons of this machine, as their control sockets describe them."""
+"""Asks the control sockets of this machine for facts about pairs: their clients and syphons."""
 
 from __future__ import annotations
 

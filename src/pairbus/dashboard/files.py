@@ -1,4 +1,4 @@
-"""Files for the browser, read once. A request can name only these files: no path leads to the disk."""
+"""Reads the files for the browser, once. A request can name only these files: no path leads to the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following control sockets: clients tell their events at once, so that the page need not wait for the next look."""
+"""Follows control sockets: clients tell their events at once, so that the page need not wait for the next look."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONNECT_S = 2.0
 
 
 class Following:
-    """One connection to each control socket that is known."""
+    """Keeps a connection to each known control socket."""
 
     def __init__(self, on_event: Callable[[], None]) -> None:
         """Take the function that is called for each event."""

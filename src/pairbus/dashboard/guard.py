@@ -1,4 +1,4 @@
-"""Guard of the page's requests: host, origin, token, and the headers that bind the browser.
+"""Guards the page: checks host, origin and token of a request, and sets the headers that bind the browser.
 
 Laws of this file.
  1. A request that makes a change is no GET, and has a header that no foreign page can set without permission.
@@ -41,7 +41,7 @@ Opens = Callable[[str], bool]
 
 
 class Denied(Exception):
-    """A request that the page does not answer; carries the HTTP status."""
+    """The page does not answer the request; the error carries the HTTP status."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)

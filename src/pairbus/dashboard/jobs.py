@@ -1,4 +1,4 @@
-"""Jobs: long verbs run on the server, report their progress, and can be cancelled.
+"""Runs long verbs as jobs on the server: they report their progress, and can be cancelled.
 
 A job that is cancelled, or whose dashboard ends, leaves no message locked and loses none: the verbs of
 `pairbus.explorer` promise that. Jobs are not stored: the next dashboard does not know them.

@@ -1,4 +1,4 @@
-"""The page of a namespace, made when the first browser comes: until then a broker only keeps its log of events."""
+"""Makes the page of a namespace when the first browser comes: until then a broker only keeps its log of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers about messages: browse, search, read, send, edit and send again, cancel; dead letters by reason.
+"""Answers requests about messages: browse, search, read, send, edit and send again, cancel; dead letters by reason.
 
 All answers are bounded: a list by rows and bytes, a search by time. Longer work is in `verbs.py`.
 """

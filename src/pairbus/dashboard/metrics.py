@@ -1,4 +1,4 @@
-"""`GET /metrics` of `pairbus dashboard`: a look as families of Prometheus; `docs/telemetry.md` lists the names.
+"""Answers `GET /metrics` of `pairbus dashboard`: a look as families of Prometheus; `docs/telemetry.md` has the names.
 
 Entities of all namespaces have the names of the known exporters. A namespace that does not answer is marked so, and its
 counts are left out: Prometheus would take old counts for current ones.

@@ -1,4 +1,4 @@
-"""Comparison of two looks: the difference that a browser needs, and the events that a user wants to read. No I/O.
+"""Compares two looks: a browser needs the difference, and a user wants to read the events. No I/O.
 
 A look is plain JSON without nulls. The difference is a merge patch (RFC 7396): a null removes a key, so that watching
 a thousand entities costs a line of text for each one that changed.

@@ -1,4 +1,4 @@
-"""The page on the port of a namespace of the broker; it looks at the namespace in process."""
+"""Serves the page on the port of a namespace of the broker; it looks at the namespace in process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of the page: their JSON, their numbers, and the texts of their errors."""
+"""Reads requests of the page: their JSON, their numbers, and the texts of their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of a subscription, created, changed and deleted from the page by the administration of the namespace.
+"""Creates, changes and deletes rules of a subscription for the page, by the administration of the namespace.
 
 A request describes a rule as `GET rules` does: its name, the kind of its filter (sql, correlation, true, false), the
 expression of an SQL filter, or the fields and properties of a correlation filter, and the action.

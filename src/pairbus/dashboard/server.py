@@ -1,4 +1,4 @@
-"""The port of `pairbus dashboard`: the page alone, by default on the loopback."""
+"""Serves the page alone on the port of `pairbus dashboard`, by default on the loopback."""
 
 from __future__ import annotations
 

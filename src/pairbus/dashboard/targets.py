@@ -1,4 +1,4 @@
-"""Namespaces as the dashboard reaches them: a broker by its switches, any other namespace by its administration.
+"""Reaches namespaces for the dashboard: a broker by its switches, any other namespace by its administration.
 
 A target never waits longer than its time-out, so a silent namespace does not keep the others from being shown.
 """

@@ -1,4 +1,4 @@
-"""Verbs that take many messages: count, export, re-drive, move, purge and import. All but the first two run as jobs.
+"""Runs the verbs that take many messages: count, export, re-drive, move, purge, import. All but the first two are jobs.
 
 Laws of this file.
  1. A verb that takes messages away needs a choice: conditions, numbers, or {"all": true}.

@@ -1,4 +1,4 @@
-"""The watch: looks at all namespaces, tells watchers what changed, and keeps the log of events.
+"""Looks at all namespaces, tells watchers what changed, and keeps the log of events.
 
 Laws of this file.
  1. Without watchers brokers and clients are looked at for the log of events only: when they tell a change, and every
