@@ -1,4 +1,4 @@
-"""Addresses of entities: paths to peek at, to receive from and to send to."""
+"""Splits addresses of entities into paths to peek at, to receive from and to send to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls to a namespace: repeated while the trouble may pass, with errors in the words of the user's request."""
+"""Calls a namespace again while the trouble may pass; its errors have the words of the user's request."""
 
 from __future__ import annotations
 

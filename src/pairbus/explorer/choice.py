@@ -1,4 +1,4 @@
-"""Choice of messages: by text, by an SQL filter, by session, by state and by sequence number."""
+"""Chooses messages by text, by an SQL filter, by session, by state and by sequence number."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONDITIONS = ("where", "text", "session", "reasons", "numbers")
 
 @dataclass(slots=True)
 class Choice:
-    """Conditions that a message must meet, all of them. Without any, every message is chosen.
+    """A message must meet all of these conditions. Without any, every message is chosen.
 
     A condition that is empty is a ConfigError, not a condition less: it may be a variable that nobody has set.
 

@@ -1,4 +1,4 @@
-"""Number of messages that a verb would take, for a question before it."""
+"""Counts the messages that a verb would take, for a question before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters: grouped by reason, and sent back by the re-drive of Pairbus."""
+"""Groups dead letters by reason, and sends them back by the re-drive of Pairbus."""
 
 from __future__ import annotations
 

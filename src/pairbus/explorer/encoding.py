@@ -1,4 +1,4 @@
-"""JSON objects → messages: objects of `message.described`, edited or written by hand."""
+"""Turns JSON objects into messages: objects of `message.described`, edited or written by hand."""
 
 from __future__ import annotations
 

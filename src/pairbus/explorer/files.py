@@ -1,4 +1,4 @@
-"""Messages as JSON lines: export writes them, import sends them again.
+"""Writes messages as JSON lines (export), and sends them again (import).
 
 Laws of this file.
  1. A line of an export has the raw bytes of its message; import sends these, without the annotations of the service.

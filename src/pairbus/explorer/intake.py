@@ -1,4 +1,4 @@
-"""Receiving under lock from one entity, also session by session; no message stays locked, also after errors.
+"""Receives under lock from one entity, also session by session; no message stays locked, also after errors.
 
 Laws of this file.
  1. Every message that was received is completed, released, or lost with its link, when `close` returns.

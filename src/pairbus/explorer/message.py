@@ -1,4 +1,4 @@
-"""A message as a JSON object: every field with its type. `encoding.py` is the way back.
+"""Describes a message as a JSON object: every field with its type. `encoding.py` is the way back.
 
 | field | is |
 | --- | --- |

@@ -1,4 +1,4 @@
-"""Looking at messages: peek, page by page. No message is locked, counted as delivered or removed."""
+"""Peeks at messages, page by page. No message is locked, counted as delivered or removed."""
 
 from __future__ import annotations
 

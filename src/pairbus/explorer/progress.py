@@ -1,4 +1,4 @@
-"""Progress of verbs that take long."""
+"""Tells the progress of verbs that take long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of a subscription, as the service lists them, and whether a message would match them."""
+"""Lists the rules of a subscription, and says whether a message would match them."""
 
 from __future__ import annotations
 

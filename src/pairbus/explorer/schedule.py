@@ -1,4 +1,4 @@
-"""Scheduled messages: listing and cancelling them."""
+"""Lists and cancels scheduled messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions of an entity: their ids, and their states."""
+"""Lists the sessions of an entity: their ids, and their states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking messages out of an entity: receive under lock, act, complete. Receive, move and purge use it.
+"""Takes messages out of an entity: receive under lock, act, complete. Receive, move and purge use it.
 
 The service delivers messages in their order only, and a message can be passed over only by holding its lock. A choice
 of messages is therefore found by peeking first; then messages are received until all chosen ones have arrived; the
@@ -33,7 +33,7 @@ CHOSEN_WAIT_S = 10.0  # wait for messages chosen by number, which exist: a messa
 
 @dataclass(slots=True)
 class Acted:
-    """Outcome of acting upon a batch."""
+    """Says what `act` did with a batch."""
 
     done: list[ReceivedMessage] = field(default_factory=list)
     "Messages to complete; the others of the batch are released."

@@ -1,4 +1,4 @@
-"""Times of messages: milliseconds since 1970 on the wire, ISO-8601 in UTC in JSON."""
+"""Converts times of messages: milliseconds since 1970 on the wire, ISO-8601 in UTC in JSON."""
 
 from __future__ import annotations
 

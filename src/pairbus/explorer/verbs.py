@@ -1,4 +1,4 @@
-"""Verbs that send, receive, move and delete messages. Each verb takes a carrier and an address, and tells its progress.
+"""Sends, receives, moves and deletes messages. Each verb takes a carrier and an address, and tells its progress.
 
 Moving is at least once: a message is completed only after its copy was accepted, so that an interruption can leave a
 message in both places and never in none. Interrupted verbs leave no message locked; called again, they go on.
