@@ -22,7 +22,7 @@ Look = Callable[[], SyphonProgress]
 
 
 class SyphonFacts:
-    """Progress of one syphon and its rate over the last minute."""
+    """Tells the progress of one syphon and its rate over the last minute."""
 
     def __init__(self) -> None:
         self._rate = Rate()

@@ -1,4 +1,4 @@
-"""State of the primary as a whole: reachable or away.
+"""Knows whether the primary as a whole is reachable or away.
 
 It is away when no connection to it can be opened: refused, reset, or silent before the connection is open. The error of
 one entity, also its silence on an open connection, does not mean that the others fail.
@@ -29,7 +29,7 @@ MOST = 0.84  # of a call: the begin of a silence may be noticed a sixth of it la
 
 
 class Presence:
-    """State of the primary for all pumps. May be made outside of the event loop, and is used in it."""
+    """All pumps share it. May be made outside of the event loop, and is used in it."""
 
     def __init__(self, interval_s: float) -> None:
         self._pauses = Pauses(interval_s)

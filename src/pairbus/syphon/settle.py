@@ -29,7 +29,7 @@ logger = logging.getLogger("pairbus.syphon")
 
 
 class Settling:
-    """Settlement of the messages of one queue."""
+    """Settles the messages of one queue."""
 
     def __init__(self, shared: SyphonState, queue: str) -> None:
         self._shared = shared

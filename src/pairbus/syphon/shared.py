@@ -1,4 +1,4 @@
-"""Data that the parts of a syphon share: the state of all pumps, the results of one pass, the messages of one batch."""
+"""The parts of a syphon share this data: the state of all pumps, the results of one pass, the messages of one batch."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LaneKeeper(Protocol):
 
 @dataclass(slots=True)
 class SyphonState:
-    """State and settings that the pumps of one syphon have in common."""
+    """The pumps of one syphon have this state and these settings in common."""
 
     primary: Carrier
     secondary: Carrier

@@ -35,7 +35,7 @@ def sequence_number_of(payload: bytes) -> int | None:
 
 
 class AtHome:
-    """Memory of one syphon, for all of its queues."""
+    """Remembers the messages that are at home, for all queues of one syphon."""
 
     def __init__(self, most: int = AT_HOME_MAX) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""Knowledge about the primary's entities: which are missing, and since when; which are busy; which refuse batches.
+"""Remembers which entities of the primary are missing, and since when; which are busy; which refuse batches.
 
 All pumps of a syphon share it. A destination that fails is skipped for the rest of the pass: its messages stay locked,
 so that they are not received again and again, and the messages behind them move on.

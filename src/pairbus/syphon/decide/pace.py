@@ -18,7 +18,7 @@ LOCK_MAX_S = 300.0  # the longest lock of the service
 
 
 class Budget:
-    """Messages a second for all pumps of a syphon. The limit holds in any second: a pause is not made up for.
+    """Limits the messages a second of all pumps of a syphon. It holds in any second: a pause is not made up for.
 
     Live traffic needs the namespace too, so a refusal as busy halves the rate, which then recovers slowly.
     """
@@ -63,7 +63,7 @@ class Budget:
 
 
 class Pauses:
-    """Pauses between the passes of one pump: the interval, doubled by every pass that delivers nothing."""
+    """Decides the pause between passes of one pump: the interval, doubled by every pass that delivers nothing."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s

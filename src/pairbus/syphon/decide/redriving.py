@@ -1,4 +1,4 @@
-"""Dead letters on their way back: the letters that may go now, and their ids.
+"""Decides which dead letters may go back now, and under which ids.
 
 A destination that detects duplicates accepts a message whose id it remembers, and drops it. The entity that a dead
 letter came from remembers its id while its window lasts: a letter that is completed after such a send would be lost.
