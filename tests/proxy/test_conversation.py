@@ -95,7 +95,7 @@ def test_answers_are_matched_across_different_channels_and_ranges() -> None:
     list(conversation.read(DOWN, SASL_HEADER + AMQP_HEADER + frame(7, begin(remote_channel=1))))
     disposition = Disposition(role=True, first=0, last=5, settled=True, state=Accepted())
     (unit,) = conversation.read(DOWN, frame(7, disposition.encode()))
-    assert unit.what == disposition
+    assert unit.performative == disposition
     sent = conversation.deliveries(conversation.client_channel(unit), UP)
     assert [(i, sent[i].path) for i in settled_ids(disposition, sent)] == [(0, "orders"), (1, "invoices")]
     assert conversation.broker_channel(1) == 7

@@ -43,7 +43,8 @@ def test_session_without_refusals_passes_byte_for_byte() -> None:
     for unit in (transfer(7), transfer(8, has_more=True), transfer(8, begins=False), transfer(9)):
         assert numbers.transfer(unit) == unit.raw
     said = flow(delivery_count=3, next_incoming_id=4)
-    assert (numbers.flow_up(said, said.what), numbers.flow_down(said, said.what)) == (said.raw, said.raw)  # type: ignore[arg-type]
+    assert numbers.flow_up(said, said.performative) == said.raw  # type: ignore[arg-type]
+    assert numbers.flow_down(said, said.performative) == said.raw  # type: ignore[arg-type]
     assert not numbers.differ
 
 
@@ -74,14 +75,14 @@ def test_credit_and_windows_are_those_of_each_peer() -> None:
     """The refused message cost the client a credit and an id, and the target neither."""
     numbers = DeliveryNumbers()
     granted = flow(delivery_count=0, link_credit=2, next_incoming_id=10, next_outgoing_id=50)
-    assert numbers.flow_down(granted, granted.what) == granted.raw  # type: ignore[arg-type]
+    assert numbers.flow_down(granted, granted.performative) == granted.raw  # type: ignore[arg-type]
     numbers.refuse(LINK, 3)
     numbers.transfer_down()
     again = numbers.credit(LINK)
     assert again is not None
     assert (again.delivery_count, again.link_credit, again.next_incoming_id, again.next_outgoing_id) == (1, 2, 13, 51)
     asked = flow(delivery_count=1, next_outgoing_id=13)
-    heard = read_flow(numbers.flow_up(asked, asked.what))  # type: ignore[arg-type]
+    heard = read_flow(numbers.flow_up(asked, asked.performative))  # type: ignore[arg-type]
     assert (heard.delivery_count, heard.next_outgoing_id) == (0, 10)
     numbers.forget(LINK)
     assert numbers.credit(LINK) is None

@@ -291,7 +291,7 @@ def test_the_number_of_a_bad_row_counts_all_batches_of_the_task() -> None:
     """Arrow cuts a partition into batches that no user knows of."""
     batch = pa.RecordBatch.from_pydict({"body": [b"", b""], "time_to_live_ms": [1, -1]})
     with pytest.raises(BadRow, match="partition 3, row 101, column time_to_live_ms: -1 is not within"):
-        list(to_messages(batch, first_row=100, where="partition 3, "))
+        list(to_messages(batch, first_row=100, place="partition 3, "))
 
 
 def test_id_is_made_of_the_place_and_content_of_a_row() -> None:

@@ -41,7 +41,7 @@ def rows(**columns: list[Any]) -> pa.RecordBatch:
 
 
 def an_outbox(entity: str | None = "orders", size: int = 256 * 1024) -> Outbox:
-    return Outbox(entity, lambda paths: dict.fromkeys(paths, size), where="partition 0, ", id_prefix="job-0-")
+    return Outbox(entity, lambda paths: dict.fromkeys(paths, size), place="partition 0, ", id_prefix="job-0-")
 
 
 def sealed(outbox: Outbox, *batches: pa.RecordBatch) -> list[Parcel]:

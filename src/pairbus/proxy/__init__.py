@@ -168,7 +168,7 @@ class Proxy:
 
         The fault `dns` then makes it a name that does not resolve. `pairbus.proxy.names` tells which clients notice.
         """
-        with names.leading(host, names.Known(self.host, self.port, self._does_not_resolve)):
+        with names.leading(host, names.ProxyName(self.host, self.port, self._does_not_resolve)):
             self._names += 1
             try:
                 yield
@@ -202,10 +202,10 @@ class Proxy:
         if threading.get_ident() == self._thread_id:
             return self._meets_dns()
 
-        async def there() -> bool:
+        async def look_up() -> bool:
             return self._meets_dns()
 
-        return asyncio.run_coroutine_threadsafe(there(), loop).result(LOOKUP_S)
+        return asyncio.run_coroutine_threadsafe(look_up(), loop).result(LOOKUP_S)
 
     def _meets_dns(self) -> bool:
         return self.faults.meet(Place.RESOLVE, CONTACT) is not None

@@ -73,7 +73,7 @@ class Unit:
     """A protocol header or a whole frame."""
 
     raw: bytes
-    what: Composite | None = None
+    performative: Composite | None = None
     "Performative; None for headers, signs of life, transfers and frames that cannot be read."
     link: FollowedLink | None = None
     is_transfer: bool = False

@@ -55,7 +55,7 @@ class Counts:
             return
         counts = self.of(unit.link.path)
         counts.bytes += len(unit.raw)
-        if isinstance(unit.what, Attach) and direction is UP:
+        if isinstance(unit.performative, Attach) and direction is UP:
             counts.attaches += 1
         if unit.delivery_id is not None:
             if direction is UP:

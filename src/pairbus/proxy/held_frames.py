@@ -40,7 +40,7 @@ class HeldUnits:
         return any(
             one.link is link
             and one.direction is direction
-            and (isinstance(one.unit.what, Attach) or (sort is not None and _sort(one.unit) == sort))
+            and (isinstance(one.unit.performative, Attach) or (sort is not None and _sort(one.unit) == sort))
             for one in self._units
         )
 
@@ -69,4 +69,4 @@ class HeldUnits:
 
 def _sort(unit: Unit) -> str | None:
     """Return the kind of frames among which a frame keeps its place."""
-    return "message" if unit.is_transfer else "settlement" if isinstance(unit.what, Disposition) else None
+    return "message" if unit.is_transfer else "settlement" if isinstance(unit.performative, Disposition) else None

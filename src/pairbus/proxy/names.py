@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pairbus.errors import ConfigError
 
 
-class Known(NamedTuple):
+class ProxyName(NamedTuple):
     """A name that leads to a proxy."""
 
     host: str
@@ -26,7 +26,7 @@ class Known(NamedTuple):
     "Function that decides whether this look-up fails. Called in any thread."
 
 
-_known: dict[str, Known] = {}
+_proxy_names: dict[str, ProxyName] = {}
 _lock = threading.Lock()
 _getaddrinfo = socket.getaddrinfo
 
@@ -34,7 +34,7 @@ _getaddrinfo = socket.getaddrinfo
 def _ask(host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0) -> Any:
     """Look a name up: first among the proxies of this process, then as `socket.getaddrinfo` does."""
     name = host.decode("ascii", "replace") if isinstance(host, bytes) else host
-    redirect = _known.get(name.lower()) if isinstance(name, str) else None
+    redirect = _proxy_names.get(name.lower()) if isinstance(name, str) else None
     if redirect is None or flags & socket.AI_NUMERICHOST:
         return _getaddrinfo(host, port, family, type, proto, flags)
     if redirect.fails():
@@ -43,21 +43,21 @@ def _ask(host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, f
 
 
 @contextmanager
-def leading(name: str, known: Known) -> Iterator[None]:
+def leading(name: str, proxy_name: ProxyName) -> Iterator[None]:
     """Let the name lead to a proxy while the block runs."""
     global _getaddrinfo  # noqa: PLW0603 - the function to go back to is the present one
     key = name.lower()
     with _lock:
-        if key in _known:
+        if key in _proxy_names:
             raise ConfigError(f"{name} leads to a proxy of this process already")
-        if not _known:
+        if not _proxy_names:
             _getaddrinfo = socket.getaddrinfo
             socket.getaddrinfo = _ask
-        _known[key] = known
+        _proxy_names[key] = proxy_name
     try:
         yield
     finally:
         with _lock:
-            del _known[key]
-            if not _known:
+            del _proxy_names[key]
+            if not _proxy_names:
                 socket.getaddrinfo = _getaddrinfo

@@ -117,18 +117,18 @@ class Passage(Joint):
 
     def _pass(self, direction: Direction, unit: Unit) -> None:
         link = unit.link
-        if isinstance(unit.what, Disposition):
+        if isinstance(unit.performative, Disposition):
             if direction is DOWN:
-                self._pass_answer(unit, unit.what)
+                self._pass_answer(unit, unit.performative)
             else:
-                self._pass_settlement(unit, unit.what)
+                self._pass_settlement(unit, unit.performative)
         elif link is None:
             self._pass_without_link(direction, unit)
         elif link.is_cut:
             # The client got a detach already. Its own detach still goes to the target, which knows the link.
-            if direction is UP and isinstance(unit.what, Detach) and link.is_known:
+            if direction is UP and isinstance(unit.performative, Detach) and link.is_known:
                 self._forward(UP, unit)
-        elif isinstance(unit.what, Detach):
+        elif isinstance(unit.performative, Detach):
             self._forget(link)
             if link.is_known:
                 self._forward(direction, unit)
@@ -142,25 +142,25 @@ class Passage(Joint):
     def _pass_without_link(self, direction: Direction, unit: Unit) -> None:
         """Pass a frame of a session or of the connection."""
         channel = int.from_bytes(unit.raw[6:8], "big")
-        if direction is UP and isinstance(unit.what, End | Close):
-            self._held.drop(lambda other: isinstance(unit.what, Close) or other.channel == channel)
-        if direction is UP and isinstance(unit.what, Begin):
+        if direction is UP and isinstance(unit.performative, End | Close):
+            self._held.drop(lambda other: isinstance(unit.performative, Close) or other.channel == channel)
+        if direction is UP and isinstance(unit.performative, Begin):
             self._numbers[channel] = DeliveryNumbers()
         self._forward(direction, unit)
-        if self._unsaid and isinstance(unit.what, Begin):
+        if self._unsaid and isinstance(unit.performative, Begin):
             self._say_unsaid()
 
     def _decide(self, direction: Direction, link: FollowedLink, unit: Unit) -> FrameAct | None:
         """Ask the rules about a frame of a link."""
         if direction is UP:
-            if isinstance(unit.what, Attach):
+            if isinstance(unit.performative, Attach):
                 return self._rules.attach(link)
             if unit.delivery_id is not None:
                 return self._rules.message(link, unit)
             if (
-                isinstance(unit.what, Flow)
+                isinstance(unit.performative, Flow)
                 and not link.client_sends
-                and unit.what.link_credit
+                and unit.performative.link_credit
                 and not is_node(link.path)
             ):
                 return self._rules.asks(link)
@@ -291,20 +291,21 @@ class Passage(Joint):
 
     def _forward(self, direction: Direction, unit: Unit) -> None:
         self._counts.passed(direction, unit)
-        if unit.link is not None and isinstance(unit.what, Attach):
+        if unit.link is not None and isinstance(unit.performative, Attach):
             unit.link.is_known = True
         self._wires[direction.other].write(self._translated(direction, unit))
 
     def _translated(self, direction: Direction, unit: Unit) -> bytes:
         """Return the frame with the numbers of its receiver."""
-        if not unit.is_transfer and not isinstance(unit.what, Flow):
+        if not unit.is_transfer and not isinstance(unit.performative, Flow):
             return unit.raw
         channel = int.from_bytes(unit.raw[6:8], "big") if direction is UP else self.conversation.client_channel(unit)
         numbers = self._numbers.get(channel)
         if numbers is None:
             return unit.raw
-        if isinstance(unit.what, Flow):
-            return numbers.flow_up(unit, unit.what) if direction is UP else numbers.flow_down(unit, unit.what)
+        if isinstance(unit.performative, Flow):
+            renumbered = numbers.flow_up if direction is UP else numbers.flow_down
+            return renumbered(unit, unit.performative)
         if direction is UP:
             return numbers.transfer(unit)
         numbers.transfer_down()

@@ -32,7 +32,7 @@ class OptionValues:
     def __init__(self, options: Mapping[str, str], use: str) -> None:
         """Take the options that were given to `read`, `stream` or `write`; an option of another use is refused."""
         refuse_tables(options)
-        self._given: dict[str, str] = {}
+        self._user_values: dict[str, str] = {}
         spellings: dict[str, str] = {}
         for name, value in options.items():
             key = name.lower()
@@ -42,25 +42,25 @@ class OptionValues:
             if value and not option.is_used_to(use):
                 raise ConfigError(f"option {name} is for {USES[option.used_by]}, not for {USES[use]}: leave it out")
             before = spellings.setdefault(option.name, name)
-            if self._given.setdefault(option.name, value) != value:
+            if self._user_values.setdefault(option.name, value) != value:
                 raise ConfigError(f"option {option.name} is given twice, as {before} and as {name}, and not the same")
 
     @property
     def any_given(self) -> bool:
         """True when the user has given any option of the format."""
-        return bool(self._given)
+        return bool(self._user_values)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._given
+        return name in self._user_values
 
-    def given(self, name: str) -> str | None:
+    def user_value(self, name: str) -> str | None:
         """Return the value that was given, without a default; None when it is missing or empty."""
-        return self._given.get(name) or None
+        return self._user_values.get(name) or None
 
     def text(self, name: str) -> str | None:
         """Return the value, one of the option's words if it has such."""
         option = BY_NAME[name.lower()]
-        value = self._given.get(name, option.default)
+        value = self._user_values.get(name, option.default)
         if value is None or not option.words:
             return value
         if value.lower() not in option.words:
@@ -78,7 +78,7 @@ class OptionValues:
 
     def _ranged(self, name: str, kind: type[float] | type[int]) -> float:
         option = BY_NAME[name.lower()]
-        text = self._given.get(name, option.default or "")
+        text = self._user_values.get(name, option.default or "")
         try:
             value = kind(text)
         except ValueError:

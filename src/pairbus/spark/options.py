@@ -91,11 +91,11 @@ class Options:
             address=f"{endpoint.host}:{endpoint.port}",
             entity=entities[0] if len(entities) == 1 else None,
             entities=entities,
-            entity_pattern=values.given("entityPattern"),
+            entity_pattern=values.user_value("entityPattern"),
             sub_queue=values.text("subQueue"),
             removes=values.text("mode") == "receive",
             sessions=_sessions(values),
-            session=values.given("session"),
+            session=values.user_value("session"),
             ca_file=values.text("caFile"),
             timeout_s=values.number("timeoutSeconds"),
             patience_s=values.number("patienceSeconds"),
@@ -106,9 +106,9 @@ class Options:
             to_sequence_number=values.whole("toSequenceNumber"),
             push_filters=values.flag("pushFilters"),
             starting=_starting(values),
-            staging_location=values.given("stagingLocation"),
+            staging_location=values.user_value("stagingLocation"),
             staging_is_default=False,
-            storage_credential=values.given("storageCredential"),
+            storage_credential=values.user_value("storageCredential"),
             max_messages_per_batch=values.whole("maxMessagesPerBatch"),
             max_bytes_per_batch=values.whole("maxBytesPerBatch") if "maxBytesPerBatch" in values else None,
             idle_poll_s=values.number("idlePollSeconds"),
@@ -171,8 +171,8 @@ class Options:
 
 
 def _entities(values: OptionValues, endpoint: Endpoint, use: Use) -> tuple[str, ...]:
-    entity, topic, pattern = values.given("entity"), values.given("topic"), values.given("entityPattern")
-    subscription = values.given("subscription")
+    entity, topic, pattern = values.user_value("entity"), values.user_value("topic"), values.user_value("entityPattern")
+    subscription = values.user_value("subscription")
     if sum(one is not None for one in (entity, topic, pattern)) > 1:
         raise ConfigError("options entity, topic and entityPattern exclude each other: give one of them")
     if subscription is not None and topic is None:
@@ -205,7 +205,7 @@ def _entity(path: str, endpoint: Endpoint) -> str:
 
 
 def _sessions(values: OptionValues) -> bool:
-    session, dead = values.given("session"), values.text("subQueue") is not None
+    session, dead = values.user_value("session"), values.text("subQueue") is not None
     if session is None:
         return values.flag("sessions") and not dead
     if dead:
@@ -262,7 +262,7 @@ def _check_stream(values: OptionValues, options: Options) -> None:
             )
         return
     for name in _STAGES:
-        if values.given(name) is not None:
+        if values.user_value(name) is not None:
             raise ConfigError(
                 f"option {name}: a stream with mode=peek removes nothing and keeps no stages; leave it out"
             )
@@ -283,17 +283,17 @@ def _check_stream(values: OptionValues, options: Options) -> None:
 
 
 def _secret(values: OptionValues) -> Secret:
-    host, credential = values.given("namespace"), values.given("credential")
-    service_credential = values.given("databricks.serviceCredential")
+    host, credential = values.user_value("namespace"), values.user_value("credential")
+    service_credential = values.user_value("databricks.serviceCredential")
     if service_credential is not None:
         if credential is not None:
             raise ConfigError("options credential and databricks.serviceCredential exclude each other")
         credential = databricks.credential_name(service_credential)
     if host is None and credential is None:
-        text = values.given("connectionString") or BY_NAME["connectionstring"].default or ""
+        text = values.user_value("connectionString") or BY_NAME["connectionstring"].default or ""
         return Secret.parse(text, "option connectionString")
     if host is None or credential is None:
         raise ConfigError("options namespace and credential go together: give both, or connectionString")
-    if values.given("connectionString"):
+    if values.user_value("connectionString"):
         raise ConfigError("options connectionString and namespace exclude each other")
     return Secret.parse(host, "option credential", credential)

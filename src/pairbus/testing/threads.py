@@ -72,10 +72,10 @@ def switch(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P]
         if loop is None or threading.get_ident() == self._thread_id:
             return method(self, *args, **kwargs)
 
-        async def there() -> R:
+        async def call() -> R:
             return method(self, *args, **kwargs)
 
-        return asyncio.run_coroutine_threadsafe(there(), loop).result(CALL_S)
+        return asyncio.run_coroutine_threadsafe(call(), loop).result(CALL_S)
 
     return thrown
 

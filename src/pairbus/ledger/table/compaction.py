@@ -42,7 +42,7 @@ from pairbus.ledger.table.listing import (
 from pairbus.ledger.table.lost import NO_SUMS, sums_of_row
 from pairbus.ledger.table.manifest import FOLDER, Manifest, ManifestEntry, read_manifest, write_manifest
 from pairbus.ledger.table.names import source_key
-from pairbus.ledger.table.table import FORMATS, NAMES_FILES, TABLE_DDL, add_rows, named, rows_ahead
+from pairbus.ledger.table.table import FORMATS, NAMES_FILES, TABLE_DDL, add_rows, removed_by_name, rows_ahead
 
 if TYPE_CHECKING:
     import pyarrow
@@ -111,7 +111,7 @@ def compact_ledgers(
             opened = replace(before, round=before.round + 1, pending=pending)
             write_manifest(spark, place, opened)
             rows = add_rows(spark, lines.where("end is null"), place, before, entries, lost)
-            removed = {name: ManifestEntry(name, sums.size, sums.size) for name, sums in named(lost).items()}
+            removed = {name: ManifestEntry(name, sums.size, sums.size) for name, sums in removed_by_name(lost).items()}
             _close(spark, place, opened, {**entries, **removed})
     finally:
         lines.unpersist()

@@ -112,7 +112,7 @@ def _without_adopted(rows: DataFrame, table: DataFrame, fresh: Sequence[str]) ->
 # ── rows that name removed files ──
 
 
-def named(lost: Sequence[Mapping[str, Any]]) -> dict[str, RemovedFile]:
+def removed_by_name(lost: Sequence[Mapping[str, Any]]) -> dict[str, RemovedFile]:
     """Return the removed files that rows of lost rows name."""
     return {name: sums for row in lost for name, sums in files_named(row).items()}
 
@@ -127,7 +127,7 @@ def _without_known(
 ) -> DataFrame:
     """Return the rows to add, without the sums of removed files whose rows are in the table."""
     files = {**before.files, **reached}
-    removed = named(lost)
+    removed = removed_by_name(lost)
     in_table = {name: sums for name, sums in removed.items() if name in files and files[name].position >= sums.size}
     seen_files = {*files, *before.pending, *before.ahead}
     in_parts = [name for name in removed if name not in in_table and name in seen_files]

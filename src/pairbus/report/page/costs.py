@@ -98,34 +98,34 @@ def _whole(report: Report) -> Html:
 def _sums(report: Report) -> Html:
     bill, currency = report.bill, report.prices.currency
 
-    def said(amount: Decimal, words: str) -> Html:
+    def term(amount: Decimal, words: str) -> Html:
         return join([tag("strong", money(amount, currency)), tag("span", words)])
 
     geo = bill.geo_replication
-    compared = [] if geo is None else [("Geo-replication", said(geo, "Azure's, for the same period and traffic"))]
+    compared = [] if geo is None else [("Geo-replication", term(geo, "Azure's, for the same period and traffic"))]
     return pairs(
         [
-            ("Total", said(bill.total.money, f"{count(bill.total.operations)} operations, {size(bill.total.bytes)}")),
+            ("Total", term(bill.total.money, f"{count(bill.total.operations)} operations, {size(bill.total.bytes)}")),
             (
                 "Application alone",
-                said(
+                term(
                     bill.alone.money,
                     f"{count(bill.alone.operations)} operations: the same messages, no outage, no pairing",
                 ),
             ),
             (
                 "Pairing added",
-                said(
+                term(
                     added(report),
                     f"{count(bill.total.operations - bill.alone.operations)} operations, and the bandwidth",
                 ),
             ),
             (
                 "Bandwidth between regions",
-                said(bill.bandwidth.money, f"{size(bill.bandwidth.bytes)}, in the total; a GB is 10⁹ bytes"),
+                term(bill.bandwidth.money, f"{size(bill.bandwidth.bytes)}, in the total; a GB is 10⁹ bytes"),
             ),
-            ("Base charge", said(bill.base, "of the namespaces for this period; not in the total")),
-            ("Total and base", said(bill.with_pairing, "to compare with geo-replication" if compared else "together")),
+            ("Base charge", term(bill.base, "of the namespaces for this period; not in the total")),
+            ("Total and base", term(bill.with_pairing, "to compare with geo-replication" if compared else "together")),
             *compared,
         ]
     )

@@ -86,11 +86,11 @@ def to_message(row: Mapping[str, Any]) -> bytes:
 
 
 def to_messages(
-    batch: pa.RecordBatch, *, first_row: int = 0, where: str = "", id_prefix: str | None = None
+    batch: pa.RecordBatch, *, first_row: int = 0, place: str = "", id_prefix: str | None = None
 ) -> Iterator[RoutedMessage]:
     """Yield the rows of a batch as messages, in their order.
 
-    `first_row` is the number of its first row, and `where` comes before "row N" in errors. A row without a message id
+    `first_row` is the number of its first row, and `place` comes before "row N" in errors. A row without a message id
     gets one made of `id_prefix`, its number and a digest of its content; without a prefix it has no id.
     """
     names = [name for name in batch.schema.names if name in _WRITTEN]
@@ -102,7 +102,7 @@ def to_messages(
             session_id, partition_key = _keys(row)
             payload = _encoded(row, partition_key, stem)
         except _BadColumn as error:
-            raise BadRow(f"{where}row {number}, {error}") from None
+            raise BadRow(f"{place}row {number}, {error}") from None
         group = session_id if session_id is not None else partition_key
         yield RoutedMessage(number, row.get("entity"), group, session_id is not None, payload)
 

@@ -50,12 +50,12 @@ class _Filling:
 class Outbox:
     """An outbox is filled with `add`, closed with `seal`, then read with `parcels` as often as needed."""
 
-    def __init__(self, entity: str | None, limits: Limits, *, where: str, id_prefix: str) -> None:
+    def __init__(self, entity: str | None, limits: Limits, *, place: str, id_prefix: str) -> None:
         """Make an outbox. `entity` takes all messages; without one, each row names its own."""
         self.count = 0
         self._entity = entity
         self._limits = limits
-        self._where = where
+        self._place = place
         self._id_prefix = id_prefix
         self._sizes: dict[str, int] = {}
         self._filling: dict[tuple[str, str | None, bool], _Filling] = {}
@@ -73,7 +73,7 @@ class Outbox:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Encode and add the rows; BadRow for a row that cannot be sent."""
-        messages = list(to_messages(batch, first_row=self.count, where=self._where, id_prefix=self._id_prefix))
+        messages = list(to_messages(batch, first_row=self.count, place=self._place, id_prefix=self._id_prefix))
         entities = [self._entity_of(message) for message in messages]
         unknown = sorted(set(entities) - self._sizes.keys())
         if unknown:
@@ -85,14 +85,14 @@ class Outbox:
     def _entity_of(self, message: RoutedMessage) -> str:
         entity = self._entity or (message.entity or "").strip("/")
         if not entity:
-            raise BadRow(f"{self._where}row {message.row}, column entity: null, and option entity is not given")
+            raise BadRow(f"{self._place}row {message.row}, column entity: null, and option entity is not given")
         return entity
 
     def _put(self, message: RoutedMessage, entity: str) -> None:
         size, limit = len(message.payload), self._sizes[entity]
         if size > limit:
             text = f"the message has {size} bytes; entity {entity!r} takes {limit}"
-            raise BadRow(f"{self._where}row {message.row}, column body: {text}")
+            raise BadRow(f"{self._place}row {message.row}, column body: {text}")
         key = (entity, message.group, message.in_session)
         filling = self._filling.get(key)
         if filling is not None and (

@@ -98,7 +98,7 @@ def send_rows(rows: Iterator[pa.RecordBatch], options: Options, partition: int, 
     def limits(entities: list[str]) -> dict[str, int]:
         return run(message_sizes(options, entities, options.patience_s))
 
-    with Outbox(options.entity, limits, where=f"partition {partition}, ", id_prefix=id_prefix) as outbox:
+    with Outbox(options.entity, limits, place=f"partition {partition}, ", id_prefix=id_prefix) as outbox:
         for batch in rows:
             outbox.add(batch)
         outbox.seal()

@@ -108,7 +108,7 @@ class SealTracker:
         "Sessions of which other partitions of this batch have sealed messages."
         self._by_session = by_session
         self.seal: LogEntry | None = None
-        self.known = Sealed(staging.storage)
+        self.sealed = Sealed(staging.storage)
         "Messages that are in a seal and may be received again."
         self._head = share.head
         self._over = False
@@ -141,7 +141,7 @@ class SealTracker:
             if seal.rows == 0:
                 continue
             try:
-                self.known.add(seal.stage, seal.spans if seal.number > self.share.head else None)
+                self.sealed.add(seal.stage, seal.spans if seal.number > self.share.head else None)
             except FileNotFoundError:
                 # A stage is removed only after the queue has deleted all its messages: none of them can come any more.
                 assert seal.number <= self.share.head
@@ -153,7 +153,7 @@ class SealTracker:
             if overtaken := sessions & self.sessions_elsewhere:
                 # Not sealed without these messages: all messages of a sealed stage count as received.
                 raise _SessionOvertaken(min(overtaken))
-            without = tuple(sorted(row for identity, row in stage.identities.items() if identity in self.known))
+            without = tuple(sorted(row for identity, row in stage.identities.items() if identity in self.sealed))
             entry = LogEntry(
                 self._head + 1,
                 "seal",
@@ -217,7 +217,7 @@ async def _fill(
     quota = _Quota(tracker.share)
     if not options.sessions:
         receiver = await carrier.receiver(options.read_path, credit=quota.credit, timeout_s=options.timeout_s)
-        intakes.append(_Intake(receiver, stage, tracker.known, quota))
+        intakes.append(_Intake(receiver, stage, tracker.sealed, quota))
         await intakes[-1].receive()
         return
     loop, deadline, wait_s = asyncio.get_running_loop(), float("inf"), FIRST_WAIT_S
@@ -225,7 +225,7 @@ async def _fill(
         accepted = await _accepted(options, carrier, wait_s)
         if accepted is None:
             return
-        intakes.append(_Intake(accepted, stage, tracker.known, quota, deadline))
+        intakes.append(_Intake(accepted, stage, tracker.sealed, quota, deadline))
         if options.session is None and (
             await asyncio.to_thread(tracker.is_decided) or accepted.session_id in tracker.sessions_elsewhere
         ):
@@ -306,7 +306,7 @@ class _Intake:
         self,
         receiver: Receiver,
         stage: StageWriter,
-        known: Container[StagedIdentity],
+        sealed: Container[StagedIdentity],
         quota: _Quota,
         deadline: float = float("inf"),
     ) -> None:
@@ -316,7 +316,7 @@ class _Intake:
         self.deadline = deadline
         "Time until which to receive; known with the first message."
         self._stage = stage
-        self._known = known
+        self._sealed = sealed
         self._quota = quota
 
     async def receive(self) -> None:
@@ -341,7 +341,7 @@ class _Intake:
         sealed, surplus = [], []
         for message in batch:
             identity = identity_of(message.payload)
-            if identity is not None and identity in self._known:
+            if identity is not None and identity in self._sealed:
                 sealed.append(message)
                 continue
             if not self._quota.takes(len(message.payload)):

@@ -219,10 +219,10 @@ class PeekStreamReader(BatchReader):
         return Peeker(options.for_entity(entity), patience_s=options.patience_s if patience_s is None else patience_s)
 
     def _extent(self, entity: str, first: int, last: int, *, patience_s: float | None = None) -> tuple[int, int] | None:
-        async def found() -> tuple[int, int] | None:
+        async def look() -> tuple[int, int] | None:
             return await extent(self._peeker(entity, patience_s), first, last)
 
-        return run(found())
+        return run(look())
 
     async def _first(self, entity: str, from_number: int) -> int | None:
         return await self._peeker(entity).first_from(from_number)

@@ -135,13 +135,13 @@ class Sealed:
 
     def __init__(self, storage: LargeStorage) -> None:
         self._storage = storage
-        self._known: set[StagedIdentity] = set()
+        self._identities: set[StagedIdentity] = set()
         self._unread: list[tuple[str, tuple[tuple[int, int], ...]]] = []
 
     def add(self, stage: str, spans: tuple[tuple[int, int], ...] | None) -> None:
         """Note a seal. FileNotFoundError when its stage has to be read and is not there."""
         if spans is None:
-            self._known |= read_identities(self._storage, stage)
+            self._identities |= read_identities(self._storage, stage)
         else:
             self._unread.append((stage, spans))
 
@@ -152,8 +152,8 @@ class Sealed:
                 self._unread.remove(seal)
                 # A stage is removed only after the queue has deleted all its messages: this is another message.
                 with suppress(FileNotFoundError):
-                    self._known |= read_identities(self._storage, seal[0])
-        return identity in self._known
+                    self._identities |= read_identities(self._storage, seal[0])
+        return identity in self._identities
 
 
 def _covers(spans: tuple[tuple[int, int], ...], number: int) -> bool:

@@ -176,14 +176,14 @@ class BlobStorage:
             except ResourceNotFoundError as error:
                 if missing and _code(error) in _NOT_THERE:
                     return missing["missing"]
-                raise self._told(key, error) from None
+                raise self._explained(key, error) from None
             except AzureError as error:
                 if not _is_passing(error) or time.monotonic() + pause_s > began + self._patience_s:
-                    raise self._told(key, error) from error
+                    raise self._explained(key, error) from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
-    def _told(self, key: str, error: AzureError) -> Exception:
+    def _explained(self, key: str, error: AzureError) -> Exception:
         """Return the error in terms of the location and credential that the user gave."""
         location, secret = self._location, f"{self._secret.option} ({self._secret.source})"
         status = error.status_code if isinstance(error, HttpResponseError) else None

@@ -118,7 +118,7 @@ class _Moves:
         self._driver = driver
         self._place = place
         self._table = f"{to}/{MOVES}"
-        self._found = driver.call(find, place)
+        self._parts = driver.call(find, place)
         self._before = read_manifest(spark, self._table) or Manifest(format=PARQUET, origin=origin)
         if self._before.origin != origin:
             raise ConfigError(
@@ -136,7 +136,7 @@ class _Moves:
         changed = [day for day in days if day in grown or day in self._before.pending]
         if not changed:
             return 0, ()
-        moves, written = self._known(days, changed)
+        moves, written = self._moves_around(days, changed)
         moves = moves.persist()
         try:
             counted = _count(moves)
@@ -150,16 +150,16 @@ class _Moves:
 
     def _sizes(self) -> dict[str, int]:
         """Return a number for each day of the journal and of the ledgers' table, which grows when rows are added."""
-        sizes = {f"{JOURNAL}{day}": size for day, size in self._found.sizes.items()}
+        sizes = {f"{JOURNAL}{day}": size for day, size in self._parts.sizes.items()}
         files = [] if self._ledger is None else self._ledger.inputFiles()
         parts = Counter(unquote(PurePosixPath(file).parent.name).removeprefix("day=") for file in files)
-        return sizes | {f"{LEDGER}/{day}": size for day, size in parts.items() if day not in self._found.closed}
+        return sizes | {f"{LEDGER}/{day}": size for day, size in parts.items() if day not in self._parts.closed}
 
     def _note(self, **changes: Any) -> None:
         self._before = replace(self._before, round=self._before.round + 1, **changes)
         write_manifest(self._spark, self._table, self._before)
 
-    def _known(self, days: list[str], changed: list[str]) -> tuple[DataFrame, tuple[str, ...]]:
+    def _moves_around(self, days: list[str], changed: list[str]) -> tuple[DataFrame, tuple[str, ...]]:
         """Return the messages of some days around those that have changed, and the days to write.
 
         A message that was moved on a changed day may have been moved shortly before: then its row is on an earlier day,
@@ -168,12 +168,12 @@ class _Moves:
         from pyspark.sql import functions as F
 
         near = around(days, changed, DAYS_COMPARED, 0)
-        read = around(days, near, DAYS_COMPARED, DAYS_COMPARED)
-        rows = read_rows(self._spark, self._place, self._found, read)
+        compared = around(days, near, DAYS_COMPARED, DAYS_COMPARED)
+        rows = read_rows(self._spark, self._place, self._parts, compared)
         moves = None if rows is None else _once(rows, changed)
         touched = None if moves is None else moves.where("touched").select("day")
         if self._ledger is not None:
-            local = _of_ledger(self._ledger.where(F.col("day").isin(read)))
+            local = _of_ledger(self._ledger.where(F.col("day").isin(compared)))
             if moves is not None and touched is not None:
                 same = ["queue", "message_id"]
                 again = local.join(moves.where("touched").select(*same).distinct(), same, "left_semi")
@@ -184,7 +184,7 @@ class _Moves:
         touched_days = [] if touched is None else [row["day"] for row in touched.distinct().collect()]
         written = tuple(day for day in near if day in changed or day in touched_days)
         moves = moves.drop("touched").where(F.col("day").isin(list(written)))
-        closed = self._found.closed[-DAYS_COMPARED:]
+        closed = self._parts.closed[-DAYS_COMPARED:]
         table = self._spark.read.format(PARQUET).load(self._table) if closed and self._has_table() else None
         if table is not None:
             before = table.where(F.col("day").isin(closed))

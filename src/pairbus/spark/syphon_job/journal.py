@@ -225,7 +225,7 @@ class Journal:
     async def append(self, lines: list[bytes]) -> None:
         """Append lines and wait until they are durable. OSError when they may not be; then the journal is unusable."""
         if self._failure is not None:
-            raise _told(self._failure)
+            raise _new_error(self._failure)
         written = asyncio.get_running_loop().create_future()
         self._waiters.append(written)
         self.append_soon(lines)
@@ -252,7 +252,7 @@ class Journal:
                 if self._failure is None:
                     waiter.set_result(None)
                 else:
-                    waiter.set_exception(_told(self._failure))
+                    waiter.set_exception(_new_error(self._failure))
         self._writing = None
 
     async def close(self) -> None:
@@ -268,6 +268,6 @@ class Journal:
             raise self._failure
 
 
-def _told(failure: Exception) -> OSError:
+def _new_error(failure: Exception) -> OSError:
     """Return the error for one waiter: one instance raised twice would mix two tracebacks."""
     return OSError(*failure.args) if isinstance(failure, OSError) else OSError(str(failure))

@@ -69,15 +69,15 @@ def _refuse_key(side: str, secret: Secret, error: TransportError) -> None:
         raise ConfigError(f"{side}: {secret} is refused: {error}")
 
 
-def find_new(job: SyphonJob, primary_name: str, known: Container[str]) -> list[str]:
+def find_new(job: SyphonJob, primary_name: str, known_queues: Container[str]) -> list[str]:
     """Return backlog queues that are not known yet: a link is opened to the next indexes, and to those missing before.
 
     Opening a link is not billed. While the secondary cannot be reached the list is empty.
     """
-    return run(_find_new(job, primary_name, known))
+    return run(_find_new(job, primary_name, known_queues))
 
 
-async def _find_new(job: SyphonJob, primary_name: str, known: Container[str]) -> list[str]:
+async def _find_new(job: SyphonJob, primary_name: str, known_queues: Container[str]) -> list[str]:
     new_queues: list[str] = []
     index = 0
     try:
@@ -85,11 +85,11 @@ async def _find_new(job: SyphonJob, primary_name: str, known: Container[str]) ->
             while index < RANGES["backlog_queue_count"].most:
                 path = queue_path(primary_name, index)
                 index += 1
-                if path in known:
+                if path in known_queues:
                     continue
                 if await _is_there(secondary, path):
                     new_queues.append(path)
-                elif not any(queue_path(primary_name, later) in known for later in range(index, index + AHEAD)):
+                elif not any(queue_path(primary_name, later) in known_queues for later in range(index, index + AHEAD)):
                     break
     except (TransportError, TimeoutError) as error:
         logger.info("new backlog queues cannot be looked for: %s", error)

@@ -181,7 +181,7 @@ class _Draining:
             primary,
             secondary,
             job.settings,
-            self._heard,
+            self._on_event,
             self._meter,
             time.monotonic,
             wall_ms,
@@ -205,16 +205,16 @@ class _Draining:
         self._shared.pumps = pumps
 
     async def run(self) -> None:
-        orders = asyncio.create_task(self._until_told())
+        stop_watch = asyncio.create_task(self._stop_with_task())
         try:
             await self._pump.run_once(self._task.plan.wait_s, later=True)
         except TransportError as error:
             self._errors += 1
             self._problems[f"{self._task_pump.queue}: {error}"] += 1
         finally:
-            orders.cancel()
+            stop_watch.cancel()
 
-    async def _until_told(self) -> None:
+    async def _stop_with_task(self) -> None:
         await self._task.stopping.wait()
         self._stopping.set()
 
@@ -267,7 +267,7 @@ class _Draining:
         self._moved += len(rows)
         self._task.moved(len(rows))
 
-    def _heard(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if self._ledger is not None:
             self._ledger.record(event, time.time())
         if isinstance(event, DestinationSkipped):

@@ -39,12 +39,12 @@ class AtHome:
 
     def __init__(self, most: int = AT_HOME_MAX) -> None:
         self._most = most
-        self._known: dict[tuple[str, HomeIdentity], None] = {}
+        self._messages: dict[tuple[str, HomeIdentity], None] = {}
         "(queue, identity), the oldest first."
         self._counts: dict[str, int] = {}
 
     def __repr__(self) -> str:
-        return f"<AtHome {len(self._known)} of at most {self._most}>"
+        return f"<AtHome {len(self._messages)} of at most {self._most}>"
 
     def count(self, queue: str) -> int:
         """Return how many messages of the queue are known to be at home."""
@@ -53,24 +53,24 @@ class AtHome:
     def remember(self, queue: str, messages: Iterable[HomeIdentity]) -> None:
         """Add messages whose destination has accepted them."""
         for message in messages:
-            if (queue, message) not in self._known:
-                if len(self._known) >= self._most:
-                    self._drop(next(iter(self._known)))
-                self._known[queue, message] = None
+            if (queue, message) not in self._messages:
+                if len(self._messages) >= self._most:
+                    self._drop(next(iter(self._messages)))
+                self._messages[queue, message] = None
                 self._counts[queue] = self._counts.get(queue, 0) + 1
 
     def knows(self, queue: str, message: HomeIdentity) -> bool:
         """Tell whether the destination has accepted this message before."""
-        return (queue, message) in self._known
+        return (queue, message) in self._messages
 
     def forget(self, queue: str, messages: Iterable[HomeIdentity]) -> None:
         """Drop messages that are gone from their queue."""
         for message in messages:
-            if (queue, message) in self._known:
+            if (queue, message) in self._messages:
                 self._drop((queue, message))
 
     def _drop(self, key: tuple[str, HomeIdentity]) -> None:
-        del self._known[key]
+        del self._messages[key]
         left = self._counts[key[0]] - 1
         if left:
             self._counts[key[0]] = left
