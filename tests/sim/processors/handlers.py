@@ -137,7 +137,7 @@ class Book:
         for other in self.running:
             if other.number == run.number and other.worker == worker:
                 self.found.append(f"two handlers: {worker} handles {run.message_id} twice at once")
-            elif other.number == run.number and other.believes_in_lock and other.lock not in self.late:
+            elif other.number == run.number and other.believes_in_lock and self.late.isdisjoint((other.lock, lock)):
                 self.found.append(f"two handlers: {worker} and {other.worker} handle {run.message_id}")
         if not run.believes_in_lock:
             self.found.append(f"after its lock: {worker} handles {run.message_id}, whose lock it has lost")

@@ -32,6 +32,7 @@ class Worker:
         self.name = name
         self.is_alive = True
         "False when the process has died, or was stopped."
+        self._has_died = False
         self._carrier = WorkCarrier(world.net, world.primary, f"{name} processor")
         self._carrier.book = world.book
         counters = Counters()
@@ -65,7 +66,7 @@ class Worker:
             await self.world.book.handle(self.name, message)
 
     def _heard(self, event: Event) -> None:
-        if self.is_alive:
+        if not self._has_died:
             self.world.trace(f"{self.name}: {event}")
             if isinstance(event, LockLost | NotSettled):
                 self.world.book.excused.add(event.message_id)
@@ -84,7 +85,7 @@ class Worker:
 
     def crash(self) -> None:
         """Between one instruction and the next: nothing is said or done any more."""
-        self.is_alive = False
+        self.is_alive, self._has_died = False, True
         self.world.trace(f"{self.name} dies")
         settling = [work.name for feed in self.processing._feeds for work in feed._settling]
         self.world.book.died(self.name, settling)
