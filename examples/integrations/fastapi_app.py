@@ -1,4 +1,5 @@
 """Orders over HTTP. A request is answered with 202 when its order is stored: in the primary, or in a backlog queue.
+The application also handles the orders that have arrived in the primary.
 
 uvicorn fastapi_app:app
 """
@@ -10,7 +11,13 @@ from contextlib import asynccontextmanager
 from azure.servicebus import ServiceBusMessage
 from fastapi import FastAPI, Request
 
-from pairbus.aio import PairedServiceBusClient
+from pairbus.aio import PairedServiceBusClient, ProcessorMessage
+
+shipped: list[str] = []
+
+
+async def ship(message: ProcessorMessage) -> None:
+    shipped.append(str(message))
 
 
 @asynccontextmanager
@@ -19,6 +26,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with (
         PairedServiceBusClient.from_connection_strings(*pair, failover_interval=0) as client,
         client.get_queue_sender("orders") as sender,
+        client.get_queue_processor("orders", ship, max_concurrent_calls=8),  # stopped before the sender is closed
     ):
         app.state.sender = sender  # one for all requests: their sends share a connection
         yield

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusMessage
 
 from pairbus.testing import ServiceBusPair
 from tests.pages import blocks_of
@@ -90,6 +91,7 @@ def test_fastapi_answers_every_request_during_an_outage(pair: ServiceBusPair) ->
             until(lambda: server.started, "uvicorn listens")
             url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/orders"
             answers = list(callers.map(lambda body: post(url, body), bodies[:10]))
+            until(lambda: sorted(program.shipped) == sorted(bodies[:10]), "the orders are handled")
             with pair.primary.outage("refuse"):
                 answers += callers.map(lambda body: post(url, body), bodies[10:20])
             answers += callers.map(lambda body: post(url, body), bodies[20:])
@@ -98,6 +100,50 @@ def test_fastapi_answers_every_request_during_an_outage(pair: ServiceBusPair) ->
             thread.join(WAIT_S)
     assert answers == [(202, '{"order":"stored"}')] * 30
     brought_home(pair, "orders", bodies)
+
+
+@contextmanager
+def started(program: str) -> Iterator[subprocess.Popen[str]]:
+    """A program of the folder in a process of its own, whose output can be read."""
+    process = subprocess.Popen([sys.executable, program], cwd=FOLDER, stdout=subprocess.PIPE, text=True)
+    late = threading.Timer(WAIT_S, process.kill)
+    late.start()
+    try:
+        yield process
+    finally:
+        late.cancel()
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.deep
+def test_asyncio_service_handles_orders_until_it_is_told_to_stop(pair: ServiceBusPair) -> None:
+    """SIGTERM ends it in order, and an outage in the middle does not."""
+    with pair.client(failover_interval=0) as client, started("asyncio_service.py") as service:
+        assert service.stdout is not None
+        sender = client.get_queue_sender("orders")
+        sender.send_messages(ServiceBusMessage("a book"))
+        assert service.stdout.readline() == "shipped a book\n"
+        with pair.primary.outage("refuse"):
+            time.sleep(0.2)  # too short a wait could only miss a failure
+            assert service.poll() is None
+        with pair.client() as other:
+            other.get_queue_sender("orders").send_messages(ServiceBusMessage("a lamp"))
+        assert service.stdout.readline() == "shipped a lamp\n"
+        service.send_signal(signal.SIGTERM)
+        assert service.wait(WAIT_S) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.deep
+def test_orders_become_celery_tasks_beside_the_worker(pair: ServiceBusPair) -> None:
+    needed("celery")
+    with pair.client() as client, started("celery_orders.py") as beside:
+        client.get_queue_sender("orders").send_messages(ServiceBusMessage("a book"))
+        until(lambda: pair.primary.sent("tasks"), "the task is published")
+        beside.send_signal(signal.SIGTERM)
+        assert beside.wait(WAIT_S) == 0
 
 
 @pytest.mark.slow
