@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ import typer
 from pairbus.cli import app
 from pairbus.cli.serve.broker import DEFAULT_PORT
 from pairbus.cli.serve.emulator import CONFIG_FILE, HTTP_PORT
+from pairbus.testing.broker_thread import BrokerThread
 from tests.dockerfile import command_of, faults_of, instructions
 
 ROOT = Path(__file__).parent.parent
@@ -46,9 +50,50 @@ def test_image_is_checked_by_health_and_runs_without_root() -> None:
     assert f"\nVOLUME {data[1]}\n" in text
 
 
-def test_dockerfile_is_written_by_the_rules() -> None:
+@pytest.mark.parametrize("name", ["Dockerfile", "worker.Dockerfile"])
+def test_dockerfile_is_written_by_the_rules(name: str) -> None:
     """No engine is here to build it: the rules of its usual linter find what would be found there."""
-    assert faults_of((DEPLOY / "Dockerfile").read_text()) == []
+    assert faults_of((DEPLOY / name).read_text()) == []
+
+
+def test_image_of_the_worker_finds_its_program() -> None:
+    """What the list of ignored files does not let through is not in the image."""
+    let_through = re.findall(r"^!(\S+)", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    used = re.findall(r"/src/(examples/\S+)", (DEPLOY / "worker.Dockerfile").read_text())
+    assert used and set(used) <= set(let_through)
+    assert all((ROOT / name).exists() for name in used)
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+def test_worker_of_the_image_is_healthy_during_an_outage_and_stops_in_order(tmp_path: Path) -> None:
+    """Its command, its health check and its signal, without an engine."""
+    found = {each.name: each.value for each in instructions((DEPLOY / "worker.Dockerfile").read_text())}
+    entry, words, health = (command_of(found[name]) for name in ("ENTRYPOINT", "CMD", "HEALTHCHECK"))
+    assert entry is not None and words is not None and health is not None and entry[0] == "python"
+    with BrokerThread(["contoso", "fabrikam"]) as broker:
+        broker.create_queue(words[0])
+        ends = {"PRIMARY": "contoso", "SECONDARY": "fabrikam"}
+        given = {f"PAIRBUS_{side}": broker.connection_string(name) for side, name in ends.items()}
+        env = {**os.environ, **given, "PAIRBUS_CONTROL_DIR": str(tmp_path)}
+
+        def ask() -> int:
+            command = [sys.executable, "-m", *health]
+            return subprocess.run(command, env=env, capture_output=True, timeout=60, check=False).returncode
+
+        worker = subprocess.Popen([sys.executable, *entry[1:], *words], cwd=ROOT / "examples", env=env)
+        try:
+            ends_at = time.monotonic() + 60
+            while ask() != 0:
+                assert time.monotonic() < ends_at and worker.poll() is None
+            with broker.namespace("contoso").outage("refuse"):
+                assert ask() == 0
+            number = {"SIGTERM": signal.SIGTERM}[found["STOPSIGNAL"]]
+            worker.send_signal(number)
+            assert worker.wait(60) == 0
+        finally:
+            worker.kill()
+        assert ask() == 1
 
 
 @pytest.mark.parametrize(
