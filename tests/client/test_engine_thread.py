@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -163,6 +163,33 @@ def test_call_of_a_stopped_thread_says_where_its_message_may_be(
     with pytest.raises(ClientClosed, match="the primary and a backlog queue did not answer") as caught:
         engine_thread.run(stopped)
     assert caught.value.outcome_unknown
+
+
+def test_a_call_waits_for_a_future_without_a_task(engine_thread: EngineThread) -> None:
+    """As a settlement does: the answer of the service ends the call."""
+
+    def answered(answer: Callable[[asyncio.Future[int]], None]) -> Callable[[Engine], asyncio.Future[int]]:
+        def work(engine: Engine) -> asyncio.Future[int]:
+            future = engine.loop.create_future()
+            engine.loop.call_soon(answer, future)
+            return future
+
+        return work
+
+    assert engine_thread.run(answered(lambda future: future.set_result(2))) == 2
+    with pytest.raises(ValueError, match="as it was"):
+        engine_thread.run(answered(lambda future: future.set_exception(ValueError("as it was"))))
+    with pytest.raises(ClientClosed):
+        engine_thread.run(answered(lambda future: engine_thread.abandon()))
+
+
+def test_a_call_whose_work_cannot_begin_raises_at_once(engine_thread: EngineThread) -> None:
+    def refuse(engine: Engine) -> asyncio.Future[None]:
+        raise ValueError("not possible")
+
+    with pytest.raises(ValueError, match="not possible"):
+        engine_thread.run(refuse)
+    engine_thread.run(ready)
 
 
 def test_the_engine_thread_cannot_wait_for_itself(engine_thread: EngineThread) -> None:

@@ -9,6 +9,7 @@ import pytest
 from pairbus.amqp.message import Message
 from pairbus.amqp.performatives import Error, Rejected
 from pairbus.transport import ConnectionLost, ReceivedMessage, Receiver, Refused, Timeout, connect
+from pairbus.transport.links.settlement import DEFERRED
 from tests.transport.server import Script, Server
 
 LOCK_LOST = Rejected(error=Error("com.microsoft:message-lock-lost", "too late"))
@@ -261,7 +262,37 @@ async def test_a_settlement_that_is_not_answered_times_out_with_the_outcome_unkn
         with pytest.raises(Timeout) as caught:
             await receiver.complete(messages, timeout_s=0.02)
         assert caught.value.outcome_unknown
-        assert receiver._asked == {}
+        assert receiver._settlements._pending == {}
+
+
+async def test_each_settlement_ends_at_its_own_deadline() -> None:
+    """One timer serves all settlements of a link: a short one is not late behind a long one."""
+    async with Server(Script(settlement=None)) as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(3))
+        receiver = await connection.receiver("q")
+        long, *short = await take(receiver, 3)
+        waiting = asyncio.create_task(receiver.complete([long], timeout_s=60))
+        for message in short:
+            async with asyncio.timeout(10):
+                with pytest.raises(Timeout):
+                    await receiver.complete([message], timeout_s=0.02)
+        assert not waiting.done()
+        server.cut()
+        async with asyncio.timeout(10):
+            with pytest.raises(ConnectionLost):
+                await waiting
+
+
+async def test_settlement_of_a_caller_who_left_is_not_sent_and_may_be_repeated() -> None:
+    """A call may be cancelled before the end of its turn; what the message becomes is then for the next call."""
+    async with Server() as server, await connect(server.connection_string) as connection:
+        server.put("q", *payloads(1))
+        receiver = await connection.receiver("q")
+        messages = await take(receiver, 1)
+        receiver.settle_soon(messages, DEFERRED, 5.0).cancel()
+        async with asyncio.timeout(10):
+            await receiver.complete(messages)
+        assert [outcome for _, _, outcome, _ in server.settlements] == ["accepted"]
 
 
 async def test_a_delivery_cannot_be_settled_twice_at_once() -> None:

@@ -43,13 +43,14 @@ EVENTS_MAX = 10_000  # events that a listener may be behind; older ones are drop
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
-Work = Callable[[Engine], Coroutine[Any, Any, T]]
+Work = Callable[[Engine], Coroutine[Any, Any, T] | asyncio.Future[T]]
+"Work for the engine: a coroutine becomes a task; a future costs none, for calls that only wait for an answer."
 
 
 class _Call:
     """One piece of work for the engine, and the lock on which its caller waits."""
 
-    __slots__ = ("context", "done", "error", "is_abandoned", "outgoing", "result", "task", "work")
+    __slots__ = ("context", "done", "error", "future", "is_abandoned", "outgoing", "result", "work")
 
     def __init__(self, work: Work[Any], outgoing: Outgoing | None) -> None:
         self.work = work
@@ -60,7 +61,8 @@ class _Call:
         self.done.acquire()
         self.result: Any = None
         self.error: BaseException | None = None
-        self.task: asyncio.Task[None] | None = None
+        self.future: asyncio.Future[Any] | None = None
+        "What the call waits for in the engine: a task, or the future that its work returned."
 
     def abandon(self) -> None:
         """Stop the work for this call: its caller was interrupted."""
@@ -72,13 +74,22 @@ class _Call:
         self.error = error
         self.done.release()
 
-    async def run(self, engine: Engine) -> None:
+    async def run(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
-            self.result = await self.work(engine)
+            self.result = await work
         except BaseException as error:
             self.error = error
         finally:
             self.done.release()
+
+    def answer(self, future: asyncio.Future[Any]) -> None:
+        """Take the result of the future that the work returned."""
+        if future.cancelled():
+            self.error = asyncio.CancelledError()
+        else:
+            self.error = future.exception()
+            self.result = None if self.error is not None else future.result()
+        self.done.release()
 
 
 _REAL_MODULES = {
@@ -101,6 +112,8 @@ class EngineThread:
         self._engine: Engine | None = None
         self._state = state
         self._waiting: deque[_Call] = deque()
+        self._asking: set[_Call] = set()
+        "Calls that wait for a future without a task."
         self._is_woken = False
         self._has_ended = False
         self._failure: BaseException | None = None
@@ -196,14 +209,31 @@ class EngineThread:
         self._is_woken = False
         while self._waiting:
             call = self._waiting.popleft()
-            if not call.is_abandoned:  # the caller keeps the call alive, and the call its task, until the task ends
-                call.task = self._loop.create_task(call.run(self._engine), context=call.context)
+            if not call.is_abandoned:
+                self._begin_call(call, self._engine)
+
+    def _begin_call(self, call: _Call, engine: Engine) -> None:
+        try:
+            work = call.context.run(call.work, engine)
+        except Exception as error:
+            call.refuse(error)
+            return
+        if isinstance(work, asyncio.Future):
+            call.future = work
+            self._asking.add(call)
+            work.add_done_callback(lambda _: self._answered(call, work))
+        else:  # the caller keeps the call alive, and the call its task, until the task ends
+            call.future = self._loop.create_task(call.run(work), context=call.context)
+
+    def _answered(self, call: _Call, future: asyncio.Future[Any]) -> None:
+        self._asking.discard(call)
+        call.answer(future)
 
     def _drop(self, call: _Call) -> None:
         """Cancel the call of an interrupted caller, which perhaps had not yet woken the engine for calls that wait."""
         self._begin()
-        if call.task is not None:
-            call.task.cancel()
+        if call.future is not None:
+            call.future.cancel()
 
     def _end(self) -> None:
         try:
@@ -216,6 +246,8 @@ class EngineThread:
             self._loop.close()
             while self._waiting:
                 self._waiting.popleft().refuse(self._ended_error())
+            while self._asking:
+                self._asking.pop().refuse(asyncio.CancelledError())
 
     # ── the end ──
 

@@ -25,7 +25,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, 
 from pairbus.client.receiving import trouble
 from pairbus.client.receiving.incoming import Incoming, is_ping, sequence_number_of
 from pairbus.client.receiving.options import ReceiverOptions
-from pairbus.client.receiving.settling import ON_LINK, DeliveryPlace, Locked, Settlement, settle_by_token
+from pairbus.client.receiving.settling import OUTCOMES, DeliveryPlace, Locked, Settlement, settle_by_token
 from pairbus.client.receiving.shared import Receiving
 from pairbus.client.receiving.trouble import (
     failure_for,
@@ -354,38 +354,58 @@ class EntityReceiver:
 
     async def settle(self, locked: Locked, said: Settlement, timeout_s: float | None = None) -> None:
         """Settle one message; returns after the service's answer. OperationTimeoutError with an unknown outcome."""
+        timeout_s, began = SETTLE_S if timeout_s is None else timeout_s, self._loop.time()
+        try:
+            await self.settle_on_link(locked, said, timeout_s)
+        except TransportError as error:
+            await self.settle_otherwise(locked, said, error, timeout_s - (self._loop.time() - began))
+
+    def settle_on_link(self, locked: Locked, said: Settlement, timeout_s: float) -> asyncio.Future[None]:
+        """Ask to settle a message on the link over which it came; the future has the service's answer.
+
+        After a TransportError, raised or in the future, `settle_otherwise` goes on.
+        """
+        self._receiving.check()
+        link, place = self._link, locked.place
+        if link is None or place is None or not self._has_link(place):
+            raise ConnectionLost(f"{self.options.path}: the link over which the message came is gone")
+        numbers = range(place.delivery_id, place.delivery_id + 1)
+        # Half of the time: a link that does not answer leaves the other half for the way by lock token.
+        answer = link.settle_soon(numbers, OUTCOMES[said.operation](said), timeout_s / 2)
+        if self._receiving.is_metered:
+            answer.add_done_callback(self._count_answer)
+        return answer
+
+    def _count_answer(self, answer: asyncio.Future[None]) -> None:
+        if not answer.cancelled() and answer.exception() is None:
+            self._receiving.count(self.options.path, "complete")
+
+    async def settle_otherwise(
+        self, locked: Locked, said: Settlement, failed: TransportError, timeout_s: float
+    ) -> None:
+        """Settle a message that was not settled on its link, for the reason `failed`."""
         outcome = "ok"
         try:
-            await self._settle(locked, said, self._loop.time() + (SETTLE_S if timeout_s is None else timeout_s))
+            await self._settle_by_token(locked, said, failed, self._loop.time() + timeout_s)
         except ServiceBusError as error:
             outcome = outcome_of(error)
             raise
         finally:
             self._receiving.count(self.options.path, "complete", outcome=outcome)
 
-    async def _settle(self, locked: Locked, said: Settlement, deadline: float) -> None:
-        self._receiving.check()
-        link, place = self._link, locked.place
-        failed: TransportError | None = None
-        if link is not None and place is not None and self._has_link(place):
-            numbers = range(place.delivery_id, place.delivery_id + 1)
-            try:
-                # Half of the time: a link that does not answer leaves the other half for the way by lock token.
-                await ON_LINK[said.operation](link, numbers, said, (deadline - self._loop.time()) / 2)
-                return
-            except TransportError as error:
-                if not may_succeed_by_token(error):
-                    raise sdk_error(failure_of_transport(error)) from None
-                failed = error
+    async def _settle_by_token(self, locked: Locked, said: Settlement, failed: TransportError, deadline: float) -> None:
+        if not may_succeed_by_token(failed):
+            raise sdk_error(failure_of_transport(failed)) from None
+        place = locked.place
         if self.options.has_session and place is not None and not self._has_link(place):
             self.is_session_lost = True
-            raise unknown(failed) if failed is not None and failed.outcome_unknown else SessionLockLostError()
+            raise unknown(failed) if failed.outcome_unknown else SessionLockLostError()
         assert locked.token is not None, "it was received under lock"
         token, session_id = locked.token, self.session_id
         try:
             await self._ask(lambda node, left_s: settle_by_token(node, token, said, session_id, left_s), deadline)
         except ServiceBusError as error:
-            if failed is not None and failed.outcome_unknown:
+            if failed.outcome_unknown:
                 raise unknown(failed) from error
             raise
 

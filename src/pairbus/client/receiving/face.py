@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 SHUT_DOWN = "The handler has already been shutdown. Please use ServiceBusClient to create a new instance."
 
+PLAIN = {operation.value: Settlement(operation) for operation in Settle}
+"Settlements that say nothing about the message."
+
 Messages = list[ServiceBusReceivedMessage]
 ReceiverWork = Callable[[EntityReceiver], Awaitable[Any]]
 
@@ -161,11 +164,14 @@ class ReceiverFace:
 
     # ── work for the engine ──
 
+    def _in_engine(self, engine: Engine) -> EntityReceiver:
+        return self._present.of(engine, self._options)
+
     def _in(self, work: ReceiverWork) -> Callable[[Engine], Coroutine[Any, Any, Any]]:
         """Return work for the engine that is done by the receiver inside it."""
 
         async def run(engine: Engine) -> Any:
-            return await work(self._present.of(engine, self._options))
+            return await work(self._in_engine(engine))
 
         return run
 
@@ -301,6 +307,8 @@ class ReceiverFace:
 
 
 def settlement(operation: str, reason: str | None, description: str | None) -> Settlement:
+    if reason is None and description is None:
+        return PLAIN[operation]
     return Settlement(Settle(operation), reason, description)
 
 

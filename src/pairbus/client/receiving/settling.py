@@ -6,15 +6,16 @@ of a link that is gone: the lock is the queue's, and outlives the link. The lock
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from pairbus.transport import Management, Receiver
+from pairbus.amqp.performatives import Composite
+from pairbus.transport import Management
 from pairbus.transport.links.management import DispositionStatus
-from pairbus.transport.links.settlement import Deliveries
+from pairbus.transport.links.settlement import COMPLETED, DEFERRED, abandoned, dead_lettered
 
 
 class Settle(Enum):
@@ -53,16 +54,13 @@ class Settlement:
     "Application properties that an abandon changes."
 
 
-OnLink = Callable[[Receiver, Deliveries, Settlement, float], Awaitable[None]]
-
-ON_LINK: dict[Settle, OnLink] = {
-    Settle.COMPLETE: lambda link, ids, _, left_s: link.complete(ids, timeout_s=left_s),
-    Settle.ABANDON: lambda link, ids, said, left_s: link.abandon(ids, properties=said.properties, timeout_s=left_s),
-    Settle.DEFER: lambda link, ids, _, left_s: link.defer(ids, timeout_s=left_s),
-    Settle.DEAD_LETTER: lambda link, ids, said, left_s: link.dead_letter(
-        ids, said.reason, said.description, timeout_s=left_s
-    ),
+OUTCOMES: dict[Settle, Callable[[Settlement], Composite]] = {
+    Settle.COMPLETE: lambda _: COMPLETED,
+    Settle.ABANDON: lambda said: abandoned(said.properties),
+    Settle.DEFER: lambda _: DEFERRED,
+    Settle.DEAD_LETTER: lambda said: dead_lettered(said.reason, said.description),
 }
+"The way on the link: the outcome of a delivery."
 STATUSES: dict[Settle, DispositionStatus] = {
     Settle.COMPLETE: "completed",
     Settle.ABANDON: "abandoned",

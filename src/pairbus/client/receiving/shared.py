@@ -87,11 +87,15 @@ class Receiving:
 
     # ── meters ──
 
+    @property
+    def is_metered(self) -> bool:
+        return self.state.meters.ledger is not None
+
     def count(self, path: str, kind: MeterKind, count: int = 1, size_bytes: int = 0, outcome: str = "ok") -> None:
         self.state.meters.count("primary", path, kind, size_bytes, count=count, outcome=outcome)
 
     def count_received(self, path: str, sizes: list[int]) -> None:
-        if self.state.meters.ledger is not None:
+        if self.is_metered:
             for count, size_bytes in billing_groups(sizes):
                 self.count(path, "receive", count, size_bytes)
 

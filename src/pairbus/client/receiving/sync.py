@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Self
@@ -10,7 +11,8 @@ from typing import Any, Self
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus import ServiceBusSession as SdkSession
 
-from pairbus.client.receiving.entity_receiver import DRAIN_S, OPEN_S, SETTLE_S, WAIT_S
+from pairbus.client.receiving import entity_receiver
+from pairbus.client.receiving.entity_receiver import DRAIN_S, OPEN_S, WAIT_S
 from pairbus.client.receiving.face import (
     SHUT_DOWN,
     Handover,
@@ -24,6 +26,7 @@ from pairbus.client.receiving.face import (
 )
 from pairbus.sdk import received as sdk
 from pairbus.telemetry import operations
+from pairbus.transport import TransportError
 from pairbus.transport.times import CLOSE_TIMEOUT_S
 
 
@@ -131,7 +134,14 @@ class ServiceBusReceiver(ReceiverFace):
     def _settle(self, message: Any, operation: str, reason: str | None = None, description: str | None = None) -> None:
         locked, said = self._check_settling(message, operation), settlement(operation, reason, description)
         with self._span_of(message, operation):
-            self._run(lambda receiver: receiver.settle(locked, said), SETTLE_S)
+            began, timeout_s = time.monotonic(), entity_receiver.SETTLE_S
+            try:
+                self._client._run(
+                    lambda engine: self._in_engine(engine).settle_on_link(locked, said, timeout_s), timeout_s=timeout_s
+                )
+            except TransportError as error:
+                failed, left_s = error, timeout_s - (time.monotonic() - began)
+                self._run(lambda receiver: receiver.settle_otherwise(locked, said, failed, left_s), left_s)
             sdk.mark_settled(message)
 
     def renew_message_lock(

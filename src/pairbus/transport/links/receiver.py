@@ -26,29 +26,21 @@ from uuid import UUID
 
 from pairbus.amqp.events import Delivery, SettlementAnswered
 from pairbus.amqp.link import MASK, ReceiverLink, ranges
-from pairbus.amqp.performatives import (
-    ACCEPTED_BYTES,
-    RELEASED_BYTES,
-    Accepted,
-    Composite,
-    Error,
-    Modified,
-    Rejected,
-    Released,
-)
-from pairbus.amqp.types import Symbol
+from pairbus.amqp.performatives import ACCEPTED_BYTES, RELEASED_BYTES, Composite, Released
 from pairbus.pairing.policy import Silence
 from pairbus.transport.errors import Timeout, TransportError
 from pairbus.transport.links.byte_room import ByteRoom
 from pairbus.transport.links.link_end import LinkEnd
 from pairbus.transport.links.session_filter import locked_until_of, session_of
 from pairbus.transport.links.settlement import (
-    DEAD_LETTER,
+    COMPLETED,
+    DEFERRED,
     Deliveries,
-    PendingSettlement,
     ReceivedMessage,
+    Settlements,
+    abandoned,
+    dead_lettered,
     ids_of,
-    refusal,
 )
 
 if TYPE_CHECKING:
@@ -78,9 +70,9 @@ class Receiver(LinkEnd):
         self._room: ByteRoom | None = None
         self._arrival: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
-        self._asked: dict[int, PendingSettlement] = {}
-        self._asking: dict[bytes, list[int]] = {}
-        "Encoded outcomes that this turn of the loop asks for, each with the ids."
+        self._settlements = Settlements(wire.loop, what)
+        self._asks_soon = False
+        "True: what this turn of the loop settles is sent at its end."
         self._granted_at: int | None = None
         "The delivery count when credit was last given; None: no credit is open."
         self._empty = 0
@@ -206,8 +198,13 @@ class Receiver(LinkEnd):
         self._ask_is_over()
         self._link.grant(credit, drain=True)
         self._wire.queued(0)
+        began = self._loop.time()
         try:
-            await self._within(self._drained, timeout_s, "drain", outcome_unknown=False)
+            async with asyncio.timeout(self.timeout_s if timeout_s is None else timeout_s):
+                await self._drained
+        except TimeoutError:
+            silence = Silence(self._loop.time() - began, math.inf)
+            raise Timeout(f"{self._what}: the drain was not answered in time", silence) from None
         finally:
             self._drained = None
 
@@ -239,18 +236,17 @@ class Receiver(LinkEnd):
 
     async def complete(self, deliveries: Deliveries, *, timeout_s: float | None = None) -> None:
         """Complete messages: the queue removes them. Refused, with the ids, when locks were lost."""
-        await self._settle(deliveries, Accepted(), timeout_s)
+        await self._settle(deliveries, COMPLETED, timeout_s)
 
     async def abandon(
         self, deliveries: Deliveries, *, properties: Mapping[str, Any] | None = None, timeout_s: float | None = None
     ) -> None:
         """Return messages to the queue, counted as failed deliveries; `properties` change application properties."""
-        changed = None if properties is None else {Symbol(name): value for name, value in properties.items()}
-        await self._settle(deliveries, Modified(True, False, changed), timeout_s)
+        await self._settle(deliveries, abandoned(properties), timeout_s)
 
     async def defer(self, deliveries: Deliveries, *, timeout_s: float | None = None) -> None:
         """Defer messages: from now on they are received only by sequence number."""
-        await self._settle(deliveries, Modified(delivery_failed=True, undeliverable_here=True), timeout_s)
+        await self._settle(deliveries, DEFERRED, timeout_s)
 
     async def dead_letter(
         self,
@@ -261,8 +257,7 @@ class Receiver(LinkEnd):
         timeout_s: float | None = None,
     ) -> None:
         """Move messages to the dead-letter queue, with reason and description as application properties."""
-        info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): description}
-        await self._settle(deliveries, Rejected(error=Error(DEAD_LETTER, None, info)), timeout_s)
+        await self._settle(deliveries, dead_lettered(reason, description), timeout_s)
 
     async def release(self, deliveries: Deliveries, *, timeout_s: float | None = None) -> None:
         """Release messages, as if they had never been delivered."""
@@ -281,47 +276,29 @@ class Receiver(LinkEnd):
         return await self._renewer(tokens, self.timeout_s if timeout_s is None else timeout_s)
 
     async def _settle(self, deliveries: Deliveries, outcome: Composite, timeout_s: float | None) -> None:
-        self._check()
-        ids = ids_of(deliveries)
-        if not ids:
-            return
-        twice = [i for i in ids if i in self._asked]
-        if twice or len(set(ids)) != len(ids):
-            raise ValueError(f"{self._what}: a delivery is settled twice: {twice[:3] or ids[:3]}")
-        settlement = PendingSettlement(self._loop.create_future(), outcome, len(ids))
-        self._asked.update(dict.fromkeys(ids, settlement))
-        if not self._asking:
-            self._loop.call_soon(self._ask_now)
-        state = ACCEPTED_BYTES if isinstance(outcome, Accepted) else outcome.encode()
-        self._asking.setdefault(state, []).extend(ids)
-        try:
-            await self._within(settlement.done, timeout_s, "settlement", outcome_unknown=True)
-        finally:
-            if settlement.left:
-                for i in ids:
-                    self._asked.pop(i, None)
+        await self.settle_soon(deliveries, outcome, self.timeout_s if timeout_s is None else timeout_s)
 
-    def _ask_now(self) -> None:
-        asking, self._asking = self._asking, {}
-        for state, ids in asking.items():
-            # Without those that were given up meanwhile, or ended with the link.
-            for first, last in ranges(sorted(i for i in ids if i in self._asked)):
-                self._link.settle(first, last, state, ((last - first) & MASK) + 1, settled=False)
+    def settle_soon(self, deliveries: Deliveries, outcome: Composite, timeout_s: float) -> asyncio.Future[None]:
+        """Ask the peer at the end of this turn; the future has its answer, or the error of `complete` and the others.
+
+        A future that is cancelled before is not asked for.
+        """
+        self._check()
+        done = self._settlements.add(ids_of(deliveries), outcome, timeout_s)
+        if not self._asks_soon:
+            self._asks_soon = True
+            self._loop.call_soon(self._ask)
+        return done
+
+    def _ask(self) -> None:
+        self._asks_soon = False
+        for state, first, last in self._settlements.unsent():
+            self._link.settle(first, last, state, ((last - first) & MASK) + 1, settled=False)
         self._wire.queued(0)
 
     def on_answered(self, event: SettlementAnswered) -> None:
-        if not event.settled:
-            return  # an intermediate state; the peer's final answer is settled
-        first, span, asked = event.first, (event.last - event.first) & MASK, self._asked
-        ids: Iterable[int] = (
-            [(first + offset) & MASK for offset in range(span + 1)]
-            if span < len(asked)
-            else [i for i in asked if (i - first) & MASK <= span]
-        )
-        for i in ids:
-            settlement = asked.pop(i, None)
-            if settlement is not None:
-                settlement.answer(i, refusal(settlement.outcome, event.state))
+        if event.settled:  # otherwise it is an intermediate state; the peer's final answer is settled
+            self._settlements.answered(event)
 
     # ── calls of the wire ──
 
@@ -370,23 +347,8 @@ class Receiver(LinkEnd):
             self._arrival.set_result(None)  # `receive` then looks at `over`
         if self._drained is not None and not self._drained.done():
             self._drained.set_exception(reason.again(outcome_unknown=False))
-        asked, self._asked = self._asked, {}
-        for settlement in set(asked.values()):
-            if not settlement.done.done():
-                settlement.done.set_exception(reason.again(outcome_unknown=True))
+        self._settlements.end(reason)
 
     def _check(self) -> None:
         if self.over is not None:
             raise self.over.again(outcome_unknown=False)
-
-    async def _within(
-        self, future: asyncio.Future[None], timeout_s: float | None, what: str, *, outcome_unknown: bool
-    ) -> None:
-        try:
-            began = self._loop.time()
-            async with asyncio.timeout(self.timeout_s if timeout_s is None else timeout_s):
-                await future
-        except TimeoutError:
-            silence = Silence(self._loop.time() - began, math.inf)
-            text = f"{self._what}: the {what} was not answered in time"
-            raise Timeout(text, silence, outcome_unknown=outcome_unknown) from None
