@@ -6,6 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -76,6 +77,23 @@ def test_list_shows_state_cause_and_counts(world: World) -> None:
     [shown] = json.loads(world.run("list", "--json").out)
     assert Path(shown["socket"]).is_socket() and shown["paired"] and shown["syphon"] is None
     assert "SharedAccessKey" not in json.dumps(shown)
+
+
+def test_list_shows_a_receiver_that_gets_no_messages(world: World, broker: BrokerThread) -> None:
+    """With the reason, and since when: a receiver that waits through an outage raises nothing."""
+    receiver = world.single().get_queue_receiver(QUEUE)
+    outage = broker.namespace("home").outage("refuse")
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(receiver.receive_messages, 1, 60.0)
+        while "NOT_RECEIVING" not in (shown := world.run("list").out):
+            assert not call.done()
+        receiver.close()
+        assert call.result() == []
+    outage.end()
+    row = dict(zip(clients.COLUMNS, shown.splitlines()[-1].split("\t"), strict=True))
+    assert (row["entity"], row["state"], row["sent"]) == (QUEUE, "NOT_RECEIVING", "-")
+    assert row["for"].endswith(" s") and "no connection" in row["cause"]
+    assert "NOT_RECEIVING" not in world.run("list").out
 
 
 def test_unknown_entity_is_refused_and_known_ones_are_named(world: World) -> None:

@@ -31,9 +31,11 @@ import pairbus.aio
 from azure import servicebus
 from pairbus.amqp.message import Message, Properties
 from pairbus.amqp.types import Long, Symbol
+from pairbus.cli.pair.status_clients import ReceiverState, lines_of_receivers, receivers_of
 from pairbus.client.receiving import aio as ours_aio
 from pairbus.client.receiving import entity_receiver, trouble
 from pairbus.client.receiving import sync as ours_sync
+from pairbus.host.control.asking import ask
 from pairbus.pairing import policy
 from pairbus.pairing.events import ReceivingInterrupted, ReceivingResumed
 from pairbus.pairing.pings import CONTENT_TYPE
@@ -258,6 +260,41 @@ async def test_settlement_ends_on_a_silent_peer_and_the_receiver_lives_on(
     monkeypatch.undo()
     [second] = await taken(receiver, 1)
     await receiver.complete_message(second)
+
+
+async def test_status_tells_a_receiver_that_gets_no_messages(world: World, tmp_path_factory: Any) -> None:
+    """Since when and why, through the control socket of the client."""
+    socket = tmp_path_factory.mktemp("s") / "c.sock"
+    queue = world.namespaces.make_queue()
+    nemesis = world.nemesis()
+    client = await world.client("aio", control_socket=socket)
+    receiver = receiver_of(client, queue)
+
+    async def seen() -> ReceiverState:
+        _, facts = await asyncio.to_thread(ask, socket, "GET", "/", None, 10.0)
+        (state,) = receivers_of([facts])
+        return state
+
+    await client.sender(queue).send([message("a")])
+    await taken(receiver, 1)
+    state = await seen()
+    assert (state.path, state.count, state.outage) == (queue, 1, None)
+    nemesis.refuse()
+    call = asyncio.create_task(receiver.receive_messages(1, 60.0))
+    await until(lambda: "interrupted: no connection" in repr(receiver._target), "the outage is noticed")
+    state = await seen()
+    assert state.outage is not None
+    assert state.outage_s is not None and 0 <= state.outage_s < 60
+    head, line = lines_of_receivers([state], 1e9)
+    assert head == "receivers on this machine: 1; entities that give them no messages: 1"
+    assert line.startswith(f"  {queue}: no messages since 2001-09-") and line.endswith(state.outage)
+    nemesis.heal()
+    await client.sender(queue).send([message("b")])
+    assert await call
+    assert (await seen()).outage is None
+    await receiver.close()
+    _, facts = await asyncio.to_thread(ask, socket, "GET", "/", None, 10.0)
+    assert receivers_of([facts]) == ()
 
 
 async def test_message_is_settled_through_another_receiver_also_after_pickling(world: World, client: Client) -> None:

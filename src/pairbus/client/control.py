@@ -127,6 +127,7 @@ class ClientControl:
             "syphon": self._syphon_facts(_moved(state)),
             "processor_counts": counts["processors"],
             "processors": [look() for look in list(state.processors)],
+            "receivers": state.receivers(),
         }
 
     def _syphon_facts(self, moved: int) -> dict[str, Any] | None:

@@ -110,6 +110,8 @@ class PairState:
         self._told_unpaired = False
         self.processors: list[Callable[[], dict[str, Any]]] = []
         "Functions that describe the processors at work, for the control socket; any thread may call them."
+        self.receivers: Callable[[], list[dict[str, Any]]] = list
+        "Function that describes the receivers of the present engine, for the control socket; any thread may call it."
         self.control = ClientControl(self, options.control_socket)
         self._unregister = telemetry.register(self.primary_name, self.counters.snapshot)
 
@@ -276,6 +278,7 @@ class PairState:
         The first send of the child pairs again, without a request when the queues are known, and opens a spool.
         """
         self.after_loop()
+        self.receivers = list
         self.link_users.after_fork()
         self.is_paired = self.pair.is_alone
         self.events.forget()

@@ -54,6 +54,7 @@ Examples:
 def list_(socket: Socket = None, as_json: Json = False) -> None:
     """List the clients that are found, with the state of each entity, for how long, its counts and its cause.
 
+    An entity from which a processor or a receiver gets no messages has a row NOT_RECEIVING.
     Exits with 1 when there is no client, or when a client gives no answer.
     """
     paths = [socket] if socket is not None else served("client")
@@ -205,7 +206,7 @@ def _print_forced(done: Sequence[dict[str, Any]]) -> None:
 
 
 def _rows(client: dict[str, Any]) -> Iterator[tuple[object, ...]]:
-    """Yield a row of `COLUMNS` for each entity; a client without any has one row."""
+    """Yield a row of `COLUMNS` for each entity, and for each from which nothing comes; a client without any has one."""
     from pairbus.cli.pair.status_facts import duration
 
     names = [name for name in (client["primary"], client["secondary"]) if name is not None]
@@ -218,6 +219,10 @@ def _rows(client: dict[str, Any]) -> Iterator[tuple[object, ...]]:
         state = client["ended"] or entity["state"] + unpaired
         cells = (entity["path"], state, duration(entity["for_s"]), *counts, entity["cause"] or "-")
         yield (*who, *(one_line(cell) if isinstance(cell, str) else cell for cell in cells))
+    for each in (*client.get("processors", ()), *client.get("receivers", ())):
+        if each["outage"] is not None:
+            counts = ("-" for _ in COUNTS)
+            yield (*who, one_line(each["path"]), "NOT_RECEIVING", duration(each["outage_s"]), *counts, each["outage"])
 
 
 def _none_found() -> str:

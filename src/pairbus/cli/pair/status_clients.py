@@ -47,6 +47,23 @@ class ProcessorState:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+@dataclass(frozen=True, slots=True)
+class ReceiverState:
+    """The receivers of one entity in one client."""
+
+    pid: int
+    program: str
+    path: str
+    count: int
+    "Number of receivers."
+    outage: str | None
+    "The reason why one of them gets no messages; None while all is well."
+    outage_s: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
 def processors_of(clients: Iterable[dict[str, Any]]) -> tuple[ProcessorState, ...]:
     """Return the processors of clients, as these describe themselves; a client of an earlier release tells none."""
     names = ("path", "state", "active", "waiting", "outage", "outage_s")
@@ -58,15 +75,35 @@ def processors_of(clients: Iterable[dict[str, Any]]) -> tuple[ProcessorState, ..
     )
 
 
+def receivers_of(clients: Iterable[dict[str, Any]]) -> tuple[ReceiverState, ...]:
+    """Return the receivers of clients, as these describe themselves; a client of an earlier release tells none."""
+    return tuple(
+        ReceiverState(client["pid"], client["program"], each["path"], each["count"], each["outage"], each["outage_s"])
+        for client in clients
+        if not client["ended"]
+        for each in client.get("receivers", ())
+    )
+
+
 def lines_of_processors(processors: Sequence[ProcessorState], time_s: float) -> list[str]:
     """Return the lines of `pairbus status` about the processors; none when there is none."""
-    from pairbus.cli.pair.status_facts import duration, moment
-
-    if not processors:
-        return []
     away = [each for each in processors if each.outage is not None]
     head = f"processors on this machine: {len(processors)}, {len(away)} of them get no messages"
-    return [head] + [
+    return [head, *_lines_of_outages(away, time_s)] if processors else []
+
+
+def lines_of_receivers(receivers: Sequence[ReceiverState], time_s: float) -> list[str]:
+    """Return the lines of `pairbus status` about the receivers; none when there is none."""
+    away = [each for each in receivers if each.outage is not None]
+    count = sum(each.count for each in receivers)
+    head = f"receivers on this machine: {count}; entities that give them no messages: {len(away)}"
+    return [head, *_lines_of_outages(away, time_s)] if receivers else []
+
+
+def _lines_of_outages(away: Sequence[ProcessorState | ReceiverState], time_s: float) -> list[str]:
+    from pairbus.cli.pair.status_facts import duration, moment
+
+    return [
         one_line(
             f"  {each.path}: no messages since {moment(time_s - (each.outage_s or 0.0))}"
             f" ({duration(each.outage_s or 0.0)}), pid {each.pid} {each.program}: {each.outage}"

@@ -15,8 +15,10 @@ from pairbus.cli.pair.status_clients import (
     HEALTHY,
     EntityState,
     ProcessorState,
+    ReceiverState,
     lines_of_clients,
     lines_of_processors,
+    lines_of_receivers,
 )
 from pairbus.cli.pair.status_next import next_step
 from pairbus.cli.pair.status_syphons import Syphoning, lines_of
@@ -141,6 +143,8 @@ class Status:
     "Entities to which these clients send."
     processors: tuple[ProcessorState, ...] = ()
     "Processors of these clients."
+    receivers: tuple[ReceiverState, ...] = ()
+    "Receivers of these clients."
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -220,6 +224,7 @@ def heading(status: Status) -> list[str]:
         f"secondary {status.secondary}",
         *lines_of_clients(status.clients, status.entities, status.time_s),
         *lines_of_processors(status.processors, status.time_s),
+        *lines_of_receivers(status.receivers, status.time_s),
     ]
 
 
@@ -315,6 +320,7 @@ def as_json(status: Status, change: CountChange | None) -> dict[str, Any]:
         "clients_on_this_machine": status.clients,
         "entities": [entity.as_json() for entity in status.entities],
         "processors": [each.as_json() for each in status.processors],
+        "receivers": [each.as_json() for each in status.receivers],
         "next": next_step(status, change),
         "syphons_on_this_machine": [syphon.as_json() for syphon in status.syphons],
         "queues": [_queue_json(status, queue) for queue in status.queues],

@@ -11,7 +11,7 @@ from typing import Any
 from azure.core.exceptions import AzureError
 
 from pairbus.amqp.errors import ProtocolError
-from pairbus.cli.pair.status_clients import processors_of, states_of
+from pairbus.cli.pair.status_clients import processors_of, receivers_of, states_of
 from pairbus.cli.pair.status_facts import (
     Label,
     PeekedMessages,
@@ -66,6 +66,7 @@ class Looking:
             clients=len(clients),
             entities=states_of(clients),
             processors=processors_of(clients),
+            receivers=receivers_of(clients),
         )
         return pair_status
 

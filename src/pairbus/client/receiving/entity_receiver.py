@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -72,6 +73,8 @@ class EntityReceiver:
         "End of the session's lock in seconds since 1970, as far as it is known."
         self.outage: str | None = None
         "The reason why nothing comes; None while all is well."
+        self.outage_began = 0.0
+        "Time of `time.monotonic` at which it began."
         self.is_session_lost = False
         self.when_interrupted: Callable[[str | None], None] | None = None
         "Function that is told why nothing comes, and None when messages can come again; it tells the events then."
@@ -331,6 +334,8 @@ class EntityReceiver:
         return IDLE_S <= began - self._opened_at < math.inf
 
     def _interrupted(self, failure: Failure) -> None:
+        if self.outage is None:
+            self.outage_began = time.monotonic()
         self.outage = failure.text
         if self.when_interrupted is None:
             self._receiving.interrupted(self, failure.text)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pairbus.client.state import PairState
 from pairbus.ledger.rows import MeterKind, billing_groups
@@ -42,6 +43,7 @@ class Receiving:
         self._receivers: set[EntityReceiver] = set()
         self._outages: dict[str, Interruption] = {}
         "Interruptions by path."
+        state.receivers = self.describe
 
     @property
     def carrier(self) -> Carrier:
@@ -56,6 +58,17 @@ class Receiving:
     def discard(self, receiver: EntityReceiver) -> None:
         self._receivers.discard(receiver)
         self.resumed(receiver, by_itself=False)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return the facts about receivers for the control socket, one row for each path; any thread may ask.
+
+        A path is interrupted as long as one receiver of it is. Receivers of processors are left out: these tell more.
+        """
+        by_path: dict[str, list[EntityReceiver]] = {}
+        for receiver in list(self._receivers):
+            if receiver.when_interrupted is None:
+                by_path.setdefault(receiver.options.path, []).append(receiver)
+        return [_described(path, receivers) for path, receivers in sorted(by_path.items())]
 
     def check(self) -> None:
         """Raise when receivers of this client must end."""
@@ -123,3 +136,10 @@ class Receiving:
         if self._carrier is not None:
             await self._carrier.close()
         await self.tasks.ended()
+
+
+def _described(path: str, receivers: list[EntityReceiver]) -> dict[str, Any]:
+    outages = [(each.outage_began, reason) for each in receivers if (reason := each.outage) is not None]
+    began, outage = min(outages, default=(0.0, None))
+    outage_s = None if outage is None else time.monotonic() - began
+    return {"path": path, "count": len(receivers), "outage": outage, "outage_s": outage_s}
