@@ -124,6 +124,7 @@ BROAD_EXCEPTS = {
     ("client/processing/processing.py", "_hook"),  # tells the error of the application's hook
     ("client/processing/runners.py", "_handled"),  # the error decides about the message, and is told
     ("client/processing/runners.py", "_told"),  # logs the traceback of the application's listener
+    ("client/engine_thread.py", "_begin_call"),  # raised where the call is waited for
     ("client/engine_thread.py", "_make_engine"),  # raised where the calls are waited for
     ("client/engine_thread.py", "run"),  # raised where the call is waited for
     ("host/control/serving.py", "_respond"),  # answers 500 and logs the traceback
@@ -145,7 +146,7 @@ OWN_TASKS = {
     ("client/processing/processing.py", "_next_session"),  # awaited there
     ("client/processing/runners.py", "_begin"),  # `_ended` reports the end of the handler
     ("client/processing/runners.py", "_hear"),  # `_told` logs the error
-    ("client/engine_thread.py", "_begin"),  # `_Call.run` keeps the error for the caller
+    ("client/engine_thread.py", "_begin_call"),  # `_Call.run` keeps the error for the caller
     ("spool/forwarder.py", "_last_write"),  # `_tell_error` logs the error
     ("spool/forwarder.py", "_send_and_remove"),  # awaited there
     ("spool/forwarder.py", "_start_lanes"),  # a lane that ends wakes `run`, which raises its error

@@ -1,4 +1,4 @@
-"""The acts of handlers, and the book of their runs: it compares what a processor believes with the locks of the queue."""
+"""The acts of handlers, and the book of their runs: it compares what a processor believes with the queue's locks."""
 
 from __future__ import annotations
 
