@@ -57,7 +57,7 @@ def test_dockerfile_is_written_by_the_rules(name: str) -> None:
 
 
 def test_image_of_the_worker_finds_its_program() -> None:
-    """What the list of ignored files does not let through is not in the image."""
+    """Files that `.dockerignore` does not let through are not in the image."""
     let_through = re.findall(r"^!(\S+)", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
     used = re.findall(r"/src/(examples/\S+)", (DEPLOY / "worker.Dockerfile").read_text())
     assert used and set(used) <= set(let_through)

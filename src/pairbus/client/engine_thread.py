@@ -62,7 +62,7 @@ class _Call:
         self.result: Any = None
         self.error: BaseException | None = None
         self.future: asyncio.Future[Any] | None = None
-        "What the call waits for in the engine: a task, or the future that its work returned."
+        "The task of the call in the engine, or the future that its work returned."
 
     def abandon(self) -> None:
         """Stop the work for this call: its caller was interrupted."""
