@@ -9,6 +9,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from pairbus.amqp.message import Message
+from pairbus.amqp.performatives import Composite, Modified, Rejected
 from pairbus.broker.wire.deliveries import patch_of
 from pairbus.transport import ReceivedMessage, Refused, Scheduled
 from pairbus.transport.connection.steps import Hearing
@@ -72,6 +73,20 @@ class WorkReceiver(SimReceiver):
         self._wake()
 
     # ── settling ──
+
+    def settle_soon(self, deliveries: Iterable[Any], outcome: Composite, timeout_s: float) -> asyncio.Future[None]:
+        self.check()
+        if isinstance(outcome, Rejected):
+            info: Mapping[Any, Any] = (outcome.error and outcome.error.info) or {}
+            reason, description = info["DeadLetterReason"], info["DeadLetterErrorDescription"]
+            work = self.dead_letter(deliveries, reason, description, timeout_s=timeout_s)
+        elif not isinstance(outcome, Modified):
+            work = self.complete(deliveries, timeout_s=timeout_s)
+        elif outcome.undeliverable_here:
+            work = self.defer(deliveries, timeout_s=timeout_s)
+        else:
+            work = self.abandon(deliveries, properties=outcome.message_annotations, timeout_s=timeout_s)
+        return self.wire.loop.create_task(work)
 
     async def complete(self, deliveries: Iterable[Any], *, timeout_s: float | None = None) -> None:
         await self._settle_by(deliveries, self.work_queue.complete, timeout_s)
